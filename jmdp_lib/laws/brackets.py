@@ -23,13 +23,13 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.laws.rows import rounded
 from jmdp_lib.machine import ReadOnly, table
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Bracket = tuple[Any, Any]
+_EPS = float(np.finfo(float).eps)
 _MANY = 1 << 22  # numbers of a matrix that is worked on at once
 
 
@@ -37,29 +37,29 @@ _MANY = 1 << 22  # numbers of a matrix that is worked on at once
 class StepBracket:
     """Bounds of a distribution function at 2n cuts, in ascending order.
 
-    At the points x (n,), cut 2k is $P(G < x[k])$, and cut 2k + 1 is $P(G <= x[k])$. low, high:
-    (2n,), ascending; or (..., 2n), of several laws. The outermost points may be infinite, and
-    bounds there are rounded as all others are: low may end just below one.
+    For the interval [x, y] in row k of points (n, 2), cut 2k is $P(G < x)$, and cut 2k + 1 is
+    $P(G <= y)$. low, high: (2n,), ascending; or (..., 2n), of several laws. The outermost points
+    may be infinite, and bounds there are rounded as all others are: low may end just below one.
     """
 
-    x: Floats
+    points: Floats
     low: Floats
     high: Floats
 
     def cdf(self, x: Floats, strict: bool) -> tuple[Floats, Floats]:
         """(m,) each, of $P(G <= x)$, or of $P(G < x)$, at x (m,)."""
-        left = np.searchsorted(self.x, x)
-        right = np.searchsorted(self.x, x, "right")
+        starts, ends = self.points.T
+        side: Any = "left" if strict else "right"
         # How many cuts do not exceed what is wanted, and how many are below it.
-        not_above = right + (left if strict else right)
-        below = left + (left if strict else right)
+        not_above = np.searchsorted(starts, x, "right") + np.searchsorted(ends, x, side)
+        below = np.searchsorted(starts, x, side) + np.searchsorted(ends, x, "left")
         low = np.insert(self.low, 0, 0.0, axis=-1)
         high = np.append(self.high, np.ones((*self.high.shape[:-1], 1)), axis=-1)
         return low[..., not_above], high[..., below]
 
-    def cvar(self, p: float) -> Bracket:
+    def worst_mean(self, p: float) -> Bracket:
         """The average of the quantiles below p, $0 < p <= 1$."""
-        cuts = np.repeat(self.x, 2)
+        cuts = self.points.ravel()
         answers = []
         lowest = np.append(-np.inf, cuts)
         highest = np.append(cuts, np.inf)
@@ -71,17 +71,36 @@ class StepBracket:
 
 @dataclass(frozen=True, eq=False)
 class PhiBracket:
-    """Bounds of $phi(x) = E (x - G)^+$ at points x (n,): above, below (n,), and slope (n,), that of
-    a line through what is below, which is nowhere above phi."""
+    """Bounds of $phi(x) = E (x - G)^+$ at points x (n,): above, below, slopes of lines below it.
+
+    above, below: (n,). left, right: (n,) slopes of the lines that go from a point to the left and
+    to the right, and never above phi.
+    """
 
     x: Floats
     above: Floats
     below: Floats
-    slope: Floats
+    left: Floats
+    right: Floats
+
+    def scaled(self, unit: float, reads: Floats, wanted: Floats) -> PhiBracket:
+        """From units, see `Rows`, to the unit of the rewards, in which one of them is `unit`.
+
+        The points `reads` become `wanted`, the read points as the user gave them. Neither moves a
+        point by more than a rounding, or by the twelfth digit of the largest reward, and no slope
+        of phi exceeds one.
+        """
+        x = rescaled(self.x, unit, reads, wanted)
+        off = 1e-12 * unit + 4.0 * _EPS * np.abs(x)
+        above = unit * self.above + off
+        return PhiBracket(x, above, unit * self.below - off, self.left, self.right)
 
     def lower(self, x: Floats) -> Floats:
         """The highest line below phi at x (m,), of those of the two points around it."""
-        return highest_lines(self.x, self.below, self.slope, x)[0]
+        cell = np.clip(np.searchsorted(self.x, x, "right") - 1, 0, self.x.size - 2)
+        left = self.below[cell] + self.right[cell] * (x - self.x[cell])
+        right = self.below[cell + 1] - self.left[cell + 1] * (self.x[cell + 1] - x)
+        return np.maximum(np.maximum(left, right), 0.0)
 
     def cdf(self, x: Floats) -> tuple[Floats, Floats]:
         """(m,) each: a lower bound of $P(G < x)$, and an upper bound of $P(G <= x)$."""
@@ -102,9 +121,9 @@ class PhiBracket:
         """The mean of the worst share p of outcomes."""
         low = (self.x - self.above / p).max()
         width = np.diff(self.x)
-        # Where the line of a point meets that of the next one.
-        rise = self.below[1:] - self.slope[1:] * width - self.below[:-1]
-        turn = -np.diff(self.slope)
+        # Where the line to the right of a point meets the line to the left of the next one.
+        rise = self.below[1:] - self.left[1:] * width - self.below[:-1]
+        turn = self.right[:-1] - self.left[1:]
         with np.errstate(divide="ignore", invalid="ignore"):
             meet = np.where(turn < 0.0, np.clip(rise / turn, 0.0, width), 0.0)
         x = np.concatenate([self.x, self.x[:-1] + meet])
@@ -122,15 +141,13 @@ class GapLaw(ReadOnly):
         phi: bounds of $E (x - G)^+$, from convex order; None for samples.
         at: the read points, at which the brackets were narrowed; zero is the first of them.
         confidence: the probability that all brackets hold at once: one, unless they were sampled.
-        unit: steps and phi are in it; points that are asked for are rounded to its twelfth digit.
-            None for samples, which are taken as they are.
 
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
         >>> law, = jl.laws.gap_law(jm, jl.goal_policy(3), queries=[(4, 0, 2)], at=[1.0])
         >>> print([round(float(end), 3) for end in (*law.mean, *law.prob_better, *law.cdf(1.0))])
-        [1.522, 1.522, 0.971, 0.971, 0.153, 0.154]
+        [1.522, 1.522, 0.971, 0.971, 0.154, 0.154]
         >>> print([round(float(end), 2) for end in (*law.quantile(0.1), *law.cvar(0.1))])
         [0.63, 0.65, 0.37, 0.37]
         >>> law.width < 1e-3
@@ -143,7 +160,6 @@ class GapLaw(ReadOnly):
     phi: PhiBracket | None = None
     at: tuple[float, ...] = (0.0,)
     confidence: float = 1.0
-    unit: float | None = None
 
     def __repr__(self) -> str:
         s, a, b = self.query
@@ -187,28 +203,28 @@ class GapLaw(ReadOnly):
         high = np.minimum(high + band, 1.0)
         low[-1] = 1.0
         high[0] = 0.0
-        steps = StepBracket(x, low, high)
-        return cls(query, steps.cvar(1.0), steps, confidence=1.0 - alpha)
+        steps = StepBracket(np.stack([x, x], axis=1), low, high)
+        return cls(query, steps.worst_mean(1.0), steps, confidence=1.0 - alpha)
 
     @cached_property
     def _both(self) -> StepBracket:
         """What both orders say at the points of both."""
         if self.phi is None:
             return self.steps
-        x = np.union1d(self.phi.x, self.steps.x)
-        ends = [self._brackets(x, strict) for strict in (True, False)]
-        low, high = (np.stack(sides, axis=1).ravel() for sides in zip(*ends, strict=True))
+        points = joined(self.phi.x, self.steps.points)
+        ends = [self._brackets(points[:, side], side == 0) for side in (0, 1)]
+        low, high = (np.stack([x, y], axis=1).ravel() for x, y in zip(*ends, strict=True))
         high = np.minimum.accumulate(high[::-1])[::-1]
-        return StepBracket(x, np.maximum.accumulate(low), high)
+        return StepBracket(points, np.maximum.accumulate(low), high)
 
     @property
     def points(self) -> Floats:
-        """(n,) in ascending order."""
-        return self._both.x * (self.unit or 1.0)
+        """(n, 2) intervals in ascending order, most of them single points."""
+        return self._both.points
 
     @property
     def low(self) -> Floats:
-        """(2n,) lower bounds of $P(G < x)$ and $P(G <= x)$ for each of the points x in turn."""
+        """(2n,) lower bounds of $P(G < x)$ and $P(G <= y)$ for each of the intervals $[x, y]$."""
         return self._both.low
 
     @property
@@ -244,12 +260,11 @@ class GapLaw(ReadOnly):
         """$P(G <= x)$, or $P(G < x)$ if strict, for a number or an array."""
         at = np.asarray(x, dtype=float)
         checks.refuse("x", at, np.isnan(at), "is not a number", ["entry"] * at.ndim)
-        asked = at.ravel() if self.unit is None else rounded(at.ravel() / self.unit)
-        low, high = (end.reshape(at.shape) for end in self._brackets(asked, strict))
+        low, high = (end.reshape(at.shape) for end in self._brackets(at.ravel(), strict))
         return (float(low), float(high)) if at.ndim == 0 else (low, high)
 
     def _brackets(self, x: Floats, strict: bool) -> tuple[Floats, Floats]:
-        """(m,) each, at x (m,) in units: what both orders say. All probabilities are made of it."""
+        """(m,) each, at x (m,): what both orders say. Every probability is made of these."""
         low, high = self.steps.cdf(x, strict)
         if self.phi is None:
             return low, high
@@ -259,17 +274,18 @@ class GapLaw(ReadOnly):
     def quantile(self, p: float) -> Bracket:
         """The least $x$ with $P(G <= x) >= p$, for $0 < p < 1$."""
         p = checks.real("p", p, "(0, 1)")
-        cuts = np.repeat(self.points, 2)
+        cuts = self.points.ravel()
         low = np.append(-np.inf, cuts)[np.searchsorted(self.high, p)]
         return float(low), float(np.append(cuts, np.inf)[np.searchsorted(self.low, p)])
 
     def cvar(self, p: float) -> Bracket:
         """The mean of the worst share p of outcomes, $0 < p < 1$: the average quantile below p."""
         p = checks.real("p", p, "(0, 1)")
-        ends = [x.cvar(p) for x in (self._both, self.phi) if x is not None]
-        low, high = zip(*ends, strict=True)
-        unit = self.unit or 1.0
-        return unit * max(low), unit * min(high)
+        low, high = self._both.worst_mean(p)
+        if self.phi is None:
+            return low, high
+        least, most = self.phi.cvar(p)
+        return max(low, least), min(high, most)
 
     def to_frame(self) -> pd.DataFrame:
         """A pandas table of the brackets of $P(G <= x)$: columns x, low and high.
@@ -281,7 +297,9 @@ class GapLaw(ReadOnly):
             >>> print(*found.loc[0.0].round(3))
             0.5 0.5
         """
-        return table({"x": self.points, "low": self.low[1::2], "high": self.high[1::2]})
+        x = np.unique(self.points)
+        low, high = self.cdf(x)
+        return table({"x": x, "low": low, "high": high})
 
     def plot(self, ax: Any, **style: Any) -> Any:
         """Draw the bracket as a band over x, atoms of more than a percent as steps with a dot.
@@ -294,21 +312,29 @@ class GapLaw(ReadOnly):
             >>> len(ax.lines) > 0
             True
         """
-        cuts = np.repeat(self.points, 4)[1:-1]
+        cuts = np.repeat(self.points.ravel(), 2)[1:-1]
         low = np.repeat(self.low[:-1], 2)
         high = np.repeat(self.high[1:], 2)
         band = ax.fill_between(cuts, low, high, **{"lw": 0.8, "alpha": 0.6, **style})
         color = band.get_facecolor()[0, :3]
         for k in np.flatnonzero(self.low[1::2] - self.high[::2] > 0.01):
             ends = self.high[2 * k], self.low[2 * k + 1]
-            ax.plot(self.points[[k, k]], ends, color=color, lw=1.6, marker="o", ms=3)
+            ax.plot(self.points[k], ends, color=color, lw=1.6, marker="o", ms=3)
         return ax
 
 
-def highest_lines(x: Floats, values: Floats, slopes: Floats, at: Floats) -> tuple[Floats, Floats]:
-    """(..., m) the higher one of the lines of two points x (n,), at each of `at` (m,) between them;
-    and its slope. values, slopes: (..., n), of the lines at their points."""
-    cell = np.clip(np.searchsorted(x, at, "right") - 1, 0, x.size - 2)
-    left, right = (values[..., i] + slopes[..., i] * (at - x[i]) for i in (cell, cell + 1))
-    higher = np.where(left >= right, slopes[..., cell], slopes[..., cell + 1])
-    return np.maximum(left, right), higher
+def rescaled(x: Floats, unit: float, reads: Floats, wanted: Floats) -> Floats:
+    """x * unit, but `wanted` where x is one of `reads`, (P,) each, and its negative at -reads."""
+    out = x * unit
+    for read, exact in zip(reads, wanted, strict=True):
+        out = np.where(x == read, exact, np.where(x == -read, -exact, out))
+    return out
+
+
+def joined(points: Floats, others: Floats) -> Floats:
+    """(n, 2) single points and intervals `others` (m, 2); those that overlap become one."""
+    both = np.concatenate([np.stack([points, points], axis=1), others])
+    both = both[np.argsort(both[:, 0])]
+    apart = both[1:, 0] > np.maximum.accumulate(both[:, 1])[:-1]
+    first = np.flatnonzero(np.append(True, apart))
+    return np.stack([both[first, 0], np.maximum.reduceat(both[:, 1], first)], axis=1)

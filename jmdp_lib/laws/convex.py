@@ -6,10 +6,11 @@ row
     psi(x) = sum of w factor psi_j((x - d) / factor),        psi of -D at x = psi(-x).
 
 Chords between the points of a grid lie above psi. Lines that support a lower bound of psi lie below
-it: at each point one keeps its value and a slope, and reads between two points the higher one of
-their lines. Reading lower lines is not monotone, but leads from lines below psi to lines below psi:
-of the old and the new line at a point, the higher one is kept. The outer cells of a grid lie beyond
-all mass: psi is linear there, and is read so beyond the grid.
+it: at each point one keeps its value and both one-sided slopes, and reads between two points the
+higher one of the right line of the left point and the left line of the right point. Reading lower
+lines is not monotone, but leads from lines below psi to lines below psi: of the old and the new
+line at a point, the higher one is kept. The outer cells of a grid lie beyond all mass: psi is
+linear there, and is read so beyond the grid.
 
 What sums to a bound is rounded: see `Convex.slack`.
 """
@@ -22,63 +23,39 @@ from functools import cached_property
 import numpy as np
 
 from jmdp_lib.checks import Floats
-from jmdp_lib.laws.brackets import highest_lines
 from jmdp_lib.laws.rows import Rows
-from jmdp_lib.laws.sweeps import CHUNK, Groups, Step, place, settle
+from jmdp_lib.laws.sweeps import ABOVE, CHUNK, Groups, Limits, Reads, Step, carry, place, settle
 
-_OCTAVE = 8  # points between a distance and twice this distance, at least
 _TAIL = 0.02  # probability beyond which the grid gets coarser
 _FINE = 2.0  # reward differences that are closer than a spacing over this may be read together
 _KINDS = 2048  # reward differences that are read, about
 
 
-def line(spacing: float, bulk: float, top: float) -> Floats:
-    """(n,) multiples of `spacing` up to `bulk`, either way; from there on, up to `top`, it is four
-    times as wide whenever the distance to zero doubles, since gaps are less and less likely. The
-    last point is a spacing beyond both: what is read next to a point lies between points, too."""
-    points = spacing * np.arange(np.ceil(bulk / spacing) + 2.0)
-    reach = top + spacing
-    while points[-1] < reach:
-        end = points[-1]
-        spacing = min(4.0 * spacing, end / _OCTAVE)
-        points = np.append(points, end + spacing * np.arange(1.0, np.ceil(end / spacing) + 1.0))
-    return np.append(-points[:0:-1], points)
-
-
-def with_reads(points: Floats, reads: Floats, top: float) -> Floats:
-    """The points of a line and the read points, with either sign; these replace points nearby.
-    The ends of the line lie beyond all mass, and there is one more point on either side."""
-    both = np.unique(np.append(reads, 0.0 - reads))
-    place = np.searchsorted(both, points)
-    padded = np.concatenate([[-np.inf], both, [np.inf]])
-    apart = np.minimum(points - padded[place], padded[place + 1] - points)
-    apart[[0, -1]] = np.inf  # the ends stay
-    far = 8.0 * max(top, 1.0, both[-1])  # the same on all grids
-    kept = points[apart >= np.diff(points).min() / 2.0]
-    return np.unique(np.concatenate([kept, both, [-far, far]]))
-
-
 @dataclass(frozen=True)
 class Convex:
     """Bounds of psi of N rows on a symmetric grid x (n,): from above (N, 1, n), the values at the
-    points; from below (N, 2, n), the values and the slopes of lines."""
+    points; from below (N, 3, n), the values and the slopes of lines to the left and to the right.
+    """
 
     rows: Rows
 
     def slack(self, reach: float) -> float:
         """How wrong one step of a row may be computed, on a grid that reaches so far.
 
-        All numbers in it are at most 2 reach, and their probabilities sum to one. So do those of
-        slopes, which are at most one and are followed for 2 reach at most. Beside sums over draws,
-        the place (x - d) / factor, its share of a cell and what is read there lose some ten
+        All numbers in it are at most 2 reach, and their probabilities sum to one. Beside sums over
+        draws, the place (x - d) / factor, its share of a cell and what is read there lose some ten
         roundings, which `Rows.rounding` has in it.
         """
-        return self.rows.rounding * 4.0 * reach
+        return self.rows.rounding * 2.0 * reach
 
     def step(self, x: Floats) -> Step:
         """One step of all rows on a grid, from above."""
         groups, kinds = self._grouped(x)
-        return Step(groups, place(x, kinds), self.slack(x[-1]))
+        return self._step(groups, place(x, x, kinds), float(x[-1]))
+
+    def _step(self, groups: Groups, reads: Reads, reach: float) -> Step:
+        limits = Limits(ABOVE, self.slack(reach), self.rows.rounding)
+        return Step(groups, reads, limits)
 
     @cached_property
     def _exact(self) -> tuple[Groups, Floats]:
@@ -101,27 +78,29 @@ class Convex:
         return psi[:, None] + self.rows.mean_error + self.slack(x[-1])
 
     def below(self, x: Floats) -> Floats:
-        """(N, 2, n) psi of the narrowest law with a row's mean: a point there."""
+        """(N, 3, n) psi of the narrowest law with a row's mean: a point there."""
         past = x - self.rows.means[:, None]
         value = np.abs(past) - self.rows.mean_error - self.slack(x[-1])
-        return np.stack([value, np.where(past > 0.0, 1.0, -1.0)], axis=1)
+        slope = np.where(past > 0.0, 1.0, -1.0)
+        return np.stack([value, slope, slope], axis=1)
 
-    def refined(self, x: Floats, above: Floats, below: Floats, finer: Floats) -> list[Floats]:
-        """Bounds from above and below on another grid that reaches as far."""
-        chords = np.array([[np.interp(finer, x, row[0])] for row in above])
-        values, slopes = highest_lines(x, below[:, 0], below[:, 1], finer)
-        slack = self.slack(x[-1])
-        lines = np.stack([values - slack, slopes], axis=1)
-        return [chords + slack, np.ascontiguousarray(lines)]  # else sweeps take twice as long
+    def refined(self, x: Floats, bounds: Floats, finer: Floats) -> Floats:
+        """Bounds on another grid that reaches as far, or farther."""
+        reads = place(x, finer, np.array([[0.0], [1.0]]))
+        step = self._step(Groups.identity(len(bounds)), reads, float(finer[-1]))
+        if bounds.shape[1] == 1:
+            return carry(bounds, step, self.above(finer))
+        return carry(bounds, step.from_below, self.below(finer))
 
-    def settle(self, step: Step, bounds: Floats, tol: float) -> None:
-        """Sweep until no bound moves by `tol`, in place.
+    def settle(self, step: Step, bounds: Floats, tol: float) -> int:
+        """Sweep until no bound moves by `tol`, in place; returns how many sweeps that took.
 
         Half-steps lead to pairs and these to half-steps, so that many rows can be done at once;
         whole steps are best done one by one, each with what the ones before it found.
         """
         order = np.arange(len(bounds) - 1)
-        settle(bounds, step, order, tol, CHUNK if self.rows.halved else 1)
+        halved = self.rows.halved
+        return settle(bounds, step, order, tol, not halved, CHUNK if halved else 1)
 
     def likely(self, x: Floats, above: Floats) -> float:
         """How far from zero some row is likely to be, about: slopes of psi are probabilities."""

@@ -81,7 +81,6 @@ class Rows:
     factors: (N,) gamma, or 1 for a half-step that leads to another at the same time. asked: (Q,)
     rows of the gaps. means: (N,) E D for the rounded rewards, each within mean_error. largest: (N,)
     bounds of |D|, zero where D is nothing but zero. longest: how many draws a row sums at most.
-    halved: whether there are half-steps.
     """
 
     unit: float
@@ -93,21 +92,20 @@ class Rows:
     mean_error: float
     largest: Floats
     longest: int
-    halved: bool
 
     @classmethod
     def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> Rows:
         """The rows that gaps (s, a, b), (Q, 3), lead to, all of them in a set of pairs."""
-        maker = _Maker(system, pairs, gaps, RowSizes.of(system, pairs, gaps).halved)
+        maker = _Maker(system, pairs, gaps)
         parts = [maker.at_once(), *maker.in_halves()]
         longest = int(np.bincount(np.concatenate([part.row for part in parts])).max())
         gamma = system.jm.gamma
         outcomes = Outcomes.joined(parts).merged
         factors = np.full(maker.zero + 1, gamma or 1.0)
-        if maker.halved:
+        if maker.half_keys.size:
             factors[maker.half_keys.size + np.flatnonzero(maker.apart)] = 1.0
         means = maker.means(outcomes, factors)
-        error = mean_error(outcomes, factors, means, _rounding(longest), gamma, maker.halved)
+        error = mean_error(outcomes, factors, gamma, means, _rounding(longest))
         return cls(
             unit=maker.unit,
             gamma=gamma,
@@ -116,10 +114,13 @@ class Rows:
             asked=maker.asked,
             means=means,
             mean_error=error,
-            largest=_largest(outcomes, factors, gamma, maker.halved),
+            largest=_largest(outcomes, factors, gamma),
             longest=longest,
-            halved=maker.halved,
         )
+
+    def rounded(self, x: Floats) -> Floats:
+        """Numbers in `unit`, rounded as rewards are."""
+        return _rounded(x / self.unit)
 
     @property
     def top(self) -> float:
@@ -141,8 +142,13 @@ class Rows:
         each = 0.5 * 10.0**-_DIGITS + 2.0 * _EPS * np.abs(self.outcomes.d).max()
         return float(2.0 * each / (1.0 - self.gamma))
 
+    @property
+    def halved(self) -> bool:
+        """Whether there are half-steps."""
+        return _parts_of_a_step(self.factors, self.gamma) == 2
 
-def rounded(x: Floats) -> Floats:
+
+def _rounded(x: Floats) -> Floats:
     """Numbers without the digits that rounding may have changed."""
     return np.round(x, _DIGITS) + 0.0
 
@@ -159,8 +165,8 @@ def _rounding(longest: int) -> float:
 
 @dataclass(frozen=True)
 class RowSizes:
-    """What `Rows.of` makes, known before: how many rows and outcomes at most, and whether steps of
-    branches at different states are halved."""
+    """What `Rows.of` makes, known before: how many rows, how many outcomes at most, and whether
+    steps of branches at different states are halved."""
 
     rows: int
     outcomes: int
@@ -170,16 +176,18 @@ class RowSizes:
     def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> RowSizes:
         """Count them. gaps: (Q, 3)."""
         first, second = pairs.members
-        reached = pairs.numbering.order
         apart = first != second
         tables = np.diff(system.jm.starts)
         draws = tables * (system.policy > 0.0).sum(1)  # of one branch
         shared = np.where(apart, system.coupling == "common", system.coupling != "independent")
         at_once = draws[first] * draws[second] // np.where(shared, tables[second], 1)
         whole = at_once[apart].sum()
-        half = draws[first[apart]].sum() + reached.size * draws[reached].sum()  # of all H(j, t)
+        successors = np.diff(system.kernel.indptr)
+        keys = np.bincount(second[apart], successors[first[apart]], tables.size)
+        keys = np.minimum(keys, pairs.numbering.order.size)  # half-steps H(j, t), for each t
+        half = draws[first[apart]].sum() + keys @ draws
         halved = bool(system.coupling != "common" and system.jm.gamma and whole > _WORTH * half)
-        rows = halved * reached.size**2 + pairs.size + len(gaps) + 1
+        rows = (keys.sum() if halved else 0) + pairs.size + len(gaps) + 1
         of_a_gap = tables ** (2 if system.coupling == "independent" else 1)
         others = at_once[~apart].sum() + of_a_gap[gaps[:, 0]].sum()
         return cls(int(rows), int(others + (half if halved else whole)), halved)
@@ -200,7 +208,6 @@ class _Maker:
     system: CollapsedT2
     pairs: PairSet
     gaps: Ints
-    halved: bool
 
     @property
     def jm(self) -> JMDP:
@@ -213,7 +220,7 @@ class _Maker:
     @cached_property
     def rewards(self) -> Floats:
         """(T, A) in units."""
-        return rounded(self.jm.rewards / self.unit)
+        return _rounded(self.jm.rewards / self.unit)
 
     @cached_property
     def members(self) -> tuple[Ints, Ints]:
@@ -239,7 +246,9 @@ class _Maker:
     @cached_property
     def half_keys(self) -> Ints:
         """(h,) j * S + t of the half-steps H(j, t) that pairs of different states lead to."""
-        return np.unique(self.first_halves.after if self.halved else np.zeros(0, np.int64))
+        if not RowSizes.of(self.system, self.pairs, self.gaps).halved:
+            return np.zeros(0, np.int64)
+        return np.unique(self.first_halves.after)
 
     def outcomes(self, row: Ints, d: Floats, first: Ints, second: Ints, chance: Floats) -> Outcomes:
         """Of steps that lead to two states, (M,) each; at gamma 0 they lead to zero."""
@@ -254,7 +263,7 @@ class _Maker:
 
     def at_once(self) -> Outcomes:
         """Steps in which both branches move: of gaps, and of pairs that are not halved."""
-        row = np.flatnonzero(~self.apart | (not self.halved))
+        row = np.flatnonzero(~self.apart | (self.half_keys.size == 0))
         s, t = (x[row] for x in self.members)
         policy = self.system.policy
         pair, a, b = np.nonzero(policy[s][:, :, None] * policy[t][:, None])
@@ -282,7 +291,7 @@ class _Maker:
         left += jm.starts[s][step]
         right += jm.starts[t][step]
         probs = jm.probs[left] * np.where(shared[step], 1.0, jm.probs[right])
-        d = rounded(self.rewards[left, a[step]] - self.rewards[right, b[step]])
+        d = _rounded(self.rewards[left, a[step]] - self.rewards[right, b[step]])
         ends = jm.next_states[left, a[step]], jm.next_states[right, b[step]]
         merged = alike[step]
         # Branches that are one lead to zero, whatever the table is.
@@ -313,11 +322,12 @@ class _Maker:
 
     def in_halves(self) -> list[Outcomes]:
         """Steps of branches at different states, in two halves, if they are."""
-        if not self.halved:
+        halves = self.half_keys.size
+        if not halves:
             return []
         made = self.first_halves
         after = np.searchsorted(self.half_keys, made.after)
-        first = replace(made, row=self.half_keys.size + made.row, after=after)
+        first = replace(made, row=halves + made.row, after=after)
         j, t = np.divmod(self.half_keys, self.jm.num_states)
         row, reward, end, chance = self.single(t)
         return [first, self.outcomes(row, 0.0 - reward, j[row], end, chance)]
@@ -345,12 +355,7 @@ def _step_of_means(outcomes: Outcomes, factors: Floats, means: Floats) -> Floats
 
 
 def mean_error(
-    outcomes: Outcomes,
-    factors: Floats,
-    means: Floats,
-    rounding: float,
-    gamma: float,
-    halved: bool,
+    outcomes: Outcomes, factors: Floats, gamma: float, means: Floats, rounding: float
 ) -> float:
     """How far each of the means (N,) is from the truth, at most.
 
@@ -360,11 +365,16 @@ def mean_error(
     """
     residual = np.abs(_step_of_means(outcomes, factors, means) - means).max()
     lost = rounding * (np.abs(outcomes.d).max() + np.abs(means).max())
-    return float((1 + halved) * (residual + lost) / (1.0 - gamma))
+    return float(_parts_of_a_step(factors, gamma) * (residual + lost) / (1.0 - gamma))
 
 
-def _largest(outcomes: Outcomes, factors: Floats, gamma: float, halved: bool) -> Floats:
-    """(N,) bounds of |D|: those of so many parts of steps, and what all later ones can add."""
+def _parts_of_a_step(factors: Floats, gamma: float) -> int:
+    """Two, if there are half-steps."""
+    return 2 if gamma and (factors[:-1] != gamma).any() else 1
+
+
+def _largest(outcomes: Outcomes, factors: Floats, gamma: float) -> Floats:
+    """(N,) bounds of |D|: those of so many steps, and what all later ones can add."""
     starts = np.searchsorted(outcomes.row, np.arange(factors.size - 1))
     size = np.abs(outcomes.d)
     bound = np.zeros(factors.size)
@@ -375,6 +385,6 @@ def _largest(outcomes: Outcomes, factors: Floats, gamma: float, halved: bool) ->
         rounds += 1
         later = factors[outcomes.row] * bound[outcomes.after]
         bound[:-1] = np.maximum.reduceat(size + later, starts)
-    parts = 1 + halved
-    rest = gamma ** (rounds // parts) * parts * size.max(initial=0.0) / (1.0 - gamma)
+    halves = _parts_of_a_step(factors, gamma)
+    rest = gamma ** (rounds // halves) * halves * size.max(initial=0.0) / (1.0 - gamma)
     return np.where(bound > 0.0, (bound + rest) * (1.0 + 1e-9), 0.0)

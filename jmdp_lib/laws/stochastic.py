@@ -10,34 +10,57 @@ the wanted one bounds it from above. This operator is monotone, so that it leads
 bound to another. Lower bounds are upper bounds of -D, since the grid is symmetric.
 
 A read is exact where (x - d) / factor is a point itself, so that an atom there stays whole. Where
-rounding makes it inexact, it is taken a few roundings higher. Sums of probabilities are rounded up.
+rounding makes it inexact, it is taken a few roundings higher, and points may be intervals of that
+size, with the cuts P(D < lower end) and P(D <= upper end). Sums of probabilities are rounded up.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.laws.brackets import StepBracket
 from jmdp_lib.laws.rows import Outcomes, Rows
-from jmdp_lib.laws.sweeps import Groups, Reads, Step, settle
+from jmdp_lib.laws.sweeps import CUTS, Groups, Limits, Reads, Step, carry, settle
 
 _EPS = float(np.finfo(float).eps)
 _GAPS = 1024  # reward differences that are told apart, about
-_COARSE = 16  # points on either side of zero, at least, beside those nearby
-_NEARBY = 512  # points that are read for the gaps at the read points, at most
 _ALIKE = 1e-10  # points that differ by less, relative to the largest gap, are taken for one
-_EXACT = 1e-13  # sweeps end when exact probabilities move by less
+_OCTAVE = 8  # points between a distance and twice this distance, at least
+
+
+def line(spacing: float, bulk: float, top: float) -> Floats:
+    """(n,) multiples of `spacing` up to `bulk`, either way; from there on, up to `top`, it is four
+    times as wide whenever the distance to zero doubles, since gaps are less and less likely. The
+    last point is a spacing beyond both: what is read next to a point lies between points, too."""
+    points = spacing * np.arange(np.ceil(bulk / spacing) + 2.0)
+    reach = top + spacing
+    while points[-1] < reach:
+        end = points[-1]
+        spacing = min(4.0 * spacing, end / _OCTAVE)
+        points = np.append(points, end + spacing * np.arange(1.0, np.ceil(end / spacing) + 1.0))
+    return np.append(-points[:0:-1], points)
+
+
+def with_reads(points: Floats, reads: Floats) -> Floats:
+    """The points of a line and the read points, with either sign; these replace points nearby.
+    The ends of the line lie beyond all mass, and there is one more point on either side."""
+    both = np.unique(np.append(reads, 0.0 - reads))
+    place = np.searchsorted(both, points)
+    padded = np.concatenate([[-np.inf], both, [np.inf]])
+    apart = np.minimum(points - padded[place], padded[place + 1] - points)
+    apart[[0, -1]] = np.inf  # the ends stay
+    far = 2.0 * points[[0, -1]]
+    return np.unique(np.concatenate([points[apart >= np.diff(points).min() / 2.0], both, far]))
 
 
 @dataclass(frozen=True)
 class Stochastic:
-    """Upper bounds of the distribution functions of N rows and their negatives at 2n cuts."""
+    """Upper bounds (2 N, 1, 2n + 1) of the distribution functions of N rows and their negatives at
+    the 2n cuts of a grid (n, 2); the last one, beyond the grid, is one."""
 
     rows: Rows
 
@@ -66,47 +89,41 @@ class Stochastic:
     def _grouped(self) -> tuple[Groups, Floats]:
         return Groups.of(self._outcomes, np.tile(self.rows.factors, 2))
 
-    def bracket(self, reads: Floats, tol: float) -> StepBracket:
-        """Of the Q gaps, (Q, 2n) each, on one grid: the read points, and those nearby.
+    @property
+    def numbers_read(self) -> int:
+        """How many numbers a sweep reads, for each cut."""
+        return self._grouped[0].numbers_read
 
-        tol: sweeps end when probabilities that are not exact move by less.
-        """
-        top = self.rows.top
-        nearby, exact = self._nearby(reads)
-        spacing = 2.0 ** np.floor(np.log2((top or 1.0) / _COARSE))
-        half = np.append(spacing * np.arange(np.ceil(top / spacing) + 1.0), nearby)
-        points = np.unique(np.append(half, 0.0 - half))
-        bounds = self.start(points)
-        self.settle(points, bounds, _EXACT if exact else tol)
-        return StepBracket(points, *self.ends(bounds))
-
-    def _nearby(self, reads: Floats) -> tuple[Floats, bool]:
-        """(n,) the read points, and those at which others are read, step by step, to know the gaps
-        there; and whether these are all.
+    def nearby(self, at: Floats, limit: int) -> tuple[Floats, bool]:
+        """(n, 2) the points `at`, and those that are read, step by step, to know the gaps there;
+        and whether these are all.
 
         There are few of them where few rewards differ, as in a world whose only reward is its goal.
-        Those that are nearly the same are read at the same point above them.
+        Where there are more than `limit`, only some of the first steps are made. A step widens an
+        interval by 1 / factor; one that is no longer much narrower than points that are taken for
+        one is left out, so that none reaches another.
         """
         kinds = self._grouped[1].T
+        if len(kinds) > limit:
+            return _mirrored([(float(x), float(x)) for x in at]), False
         top = self.rows.top
-        if len(kinds) > _NEARBY or top == 0.0:
-            return reads, top == 0.0
         alike = _ALIKE * top
         has, follow = self._followers
-        found = set[tuple[float, int]]()
-        todo = [(x, np.unique(has[self.asked.ravel()].indices)) for x in reads.tolist()]
-        for x, then in todo:
-            for kind in then.tolist():
-                y = float(np.add(*shifted(x, *kinds[kind])))
-                node = (float(np.ceil(y / alike + 1e-3 * (y != 0.0))) * alike, kind)
-                if node in found or abs(node[0]) >= top:
-                    continue
-                if len(found) == _NEARBY:
-                    return np.append(reads, [x for x, _ in todo[: _NEARBY // 8]]), False
-                found.add(node)
-                after_it = follow.indices[follow.indptr[kind] : follow.indptr[kind + 1]]
-                todo.append((node[0], after_it))
-        return np.array([x for x, _ in todo]), True
+        found = {(round(float(x) / alike) if alike else 0, -1): (float(x), float(x)) for x in at}
+        known = {node[0]: ends for node, ends in found.items()}
+        todo = [(ends, np.unique(has[self.asked.ravel()].indices)) for ends in found.values()]
+        for ends, then in todo:
+            for kind in then:
+                if len(found) >= limit:
+                    return _mirrored([*found.values()][: len(at) + limit // 8]), False
+                x, off = _shifted(np.array(ends), *kinds[kind])
+                low, high = (x + off * [-1.0, 1.0]).tolist()
+                node = round(low / alike), kind
+                if node not in found and max(-low, high) < top and high - low < alike / 4.0:
+                    found[node] = known.get(node[0], (low, high))
+                    after_it = follow.indices[follow.indptr[kind] : follow.indptr[kind + 1]]
+                    todo.append((found[node], after_it))
+        return _mirrored([*found.values()]), True
 
     @cached_property
     def _followers(self) -> tuple[sparse.csr_array, sparse.csr_array]:
@@ -121,40 +138,58 @@ class Stochastic:
         return has, after.T.tocsr() @ has
 
     def start(self, points: Floats) -> Floats:
-        """(2 N, 1, 2n + 2) upper bounds from nothing but the size of D; the last two are one."""
+        """(2 N, 1, 2n + 1) upper bounds from nothing but the size of D."""
         least = -self.largest[:, None, None]
-        bounds = np.ones((self.largest.size, 1, 2 * points.size + 2))
-        bounds[..., :-2:2][points <= least] = 0.0
-        bounds[..., 1:-2:2][points < least] = 0.0
+        bounds = np.ones((self.largest.size, 1, points.size + 1))
+        bounds[..., :-1:2][points[:, 0] <= least] = 0.0
+        bounds[..., 1::2][points[:, 1] < least] = 0.0
         return bounds
 
-    def settle(self, points: Floats, bounds: Floats, tol: float) -> None:
-        """Sweep until no bound falls by `tol`, in place."""
+    def _step(self, groups: Groups, cells: list[Ints]) -> Step:
+        """One step of all rows that reads cuts: (2n,) for each kind."""
+        none = np.zeros((0, 2))
+        reads = Reads(np.array(cells, np.int32), none, none.ravel(), none.ravel())
+        limits = Limits(CUTS, 0.0, self.rows.rounding)
+        return Step(groups, reads, limits)
+
+    def refined(self, grid: Floats, bounds: Floats, finer: Floats) -> Floats:
+        """The bounds on a finer grid."""
+        cells = [first_cut(grid, finer.ravel())]
+        return carry(bounds, self._step(Groups.identity(len(bounds)), cells), self.start(finer))
+
+    def settle(self, points: Floats, bounds: Floats, tol: float) -> int:
+        """Sweep until no bound falls by `tol`, in place; returns how many sweeps that took."""
+        cuts = points.ravel()
         groups, kinds = self._grouped
-        cuts = [first_cuts(points, *shifted(points, *kind)) for kind in kinds.T]
-        cells: Any = np.array(cuts, np.int32)
-        zeros = np.zeros(cells.shape)
-        reads = Reads(cells, zeros, np.ones(cells.shape[1]), np.ones(len(cells)))
+        step = self._step(groups, [first_cut(points, *_shifted(cuts, *x)) for x in kinds.T])
         size = self.rows.factors.size
         rows = np.stack([np.arange(size - 1), size + np.arange(size - 1)], axis=1).ravel()
-        settle(bounds, Step(groups, reads, self.rows.rounding), rows, tol)
+        return settle(bounds, step, rows, tol, not self.rows.halved)
 
-    def ends(self, bounds: Floats) -> tuple[Floats, Floats]:
+    def bracket(self, bounds: Floats) -> tuple[Floats, Floats]:
         """Lower and upper bounds (Q, 2n) of the gaps at the cuts."""
-        high, other = np.minimum.accumulate(bounds[self.asked, 0, -3::-1], axis=2)
+        high, other = np.minimum.accumulate(bounds[self.asked, 0, -2::-1], axis=2)
         return np.maximum(0.0, 1.0 - other - _EPS), high[:, ::-1]
 
 
-def first_cuts(points: Floats, x: Floats, off: Floats) -> Ints:
-    """(2n + 2,) the first cuts of a grid (n,) not below P(D < x[k]) and P(D <= x[k]), in turn; 2n
-    where there is none, as for the last two.
+def _mirrored(intervals: list[tuple[float, float]]) -> Floats:
+    """Intervals, and the same with the other sign."""
+    points = np.array(intervals)
+    return np.concatenate([points, 0.0 - points[:, ::-1]])
 
-    off: (n,) how inexact x is. Both functions are read at x + off, where they are no less: D < x
-    implies D < x + off.
+
+def first_cut(points: Floats, x: Floats, off: Floats | float = 0.0) -> Ints:
+    """(2m,) the first cut of a grid (n, 2) not below those at x (2m,); 2n where there is none.
+
+    x: where P(D < x[0]), P(D <= x[1]), P(D < x[2]), ... are wanted. off: how inexact x is. Both
+    functions are read at x + off, where they are no less: D < x implies D < x + off.
     """
-    left = np.searchsorted(points, x + off)
-    right = np.searchsorted(points, x + off, "right")
-    return np.append(np.stack([2 * left, left + right], axis=1).ravel(), [2 * points.size] * 2)
+    cuts = points.ravel()
+    x = x + off
+    after = np.searchsorted(cuts, x, "right")
+    found = after - ((after % 2 == 0) & (cuts[after - 1] == x))  # there x is an upper end
+    found[::2] = np.searchsorted(cuts, x[::2])
+    return found
 
 
 def _told_apart(d: Floats) -> Floats:
@@ -165,7 +200,7 @@ def _told_apart(d: Floats) -> Floats:
     return np.floor(d / step) * step
 
 
-def shifted(x: Any, d: float, factor: float) -> tuple[Floats, Floats]:
+def _shifted(x: Floats, d: float, factor: float) -> tuple[Floats, Floats]:
     """(x - d) / factor, and how inexact: not at all where d = x, or where the factor is a power of
     two and the difference a float. Otherwise the difference, the quotient and the sum of both
     results are rounded, each by half an _EPS of (|x| + |d|) / factor at most."""
