@@ -172,6 +172,7 @@ def test_curves_are_those_of_finished_runs():
     assert found["paper_gaps"].ratio.tolist() == [3.0]
 
 
+@pytest.mark.slow
 def test_a_machine_that_only_trains_needs_no_notebook_software():
     code = "import sys, experiments.atari.device; print(*sys.modules)"
     done = subprocess.run(

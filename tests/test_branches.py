@@ -217,6 +217,7 @@ def test_equal_rewards_do_not_hide_that_episodes_can_end():
     assert 0.0 < abs(whole.mean[0, 1]) < cut.truncation_error[0, 1]
 
 
+@pytest.mark.slow
 def test_atari():
     env = CoupledAtari("Pong", sticky_prob=0.5, seed=1)
     env.reset()

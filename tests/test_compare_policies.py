@@ -187,6 +187,7 @@ def test_those_that_remain_are_played_on_by_their_own_rule():
     )
 
 
+@pytest.mark.slow
 def test_few_false_decisions():
     """Two rules of one value that always differ: at a level of 20 %, in 8 of 40 calls at most.
 

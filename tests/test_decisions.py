@@ -143,6 +143,7 @@ def test_equal_rewards_divide_by_nothing():
     assert statistics.betting_bound(np.full(5, 3.0), 3.0, 3.0, 0.05) == 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", ["skewed", "rare", "wide", "coins"])
 def test_confidence_sequences_hold_at_all_sample_sizes(law):
     rng = np.random.default_rng(1)

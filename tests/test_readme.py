@@ -66,6 +66,7 @@ def test_links_lead_to_files() -> None:
     assert not [file for file in map("".join, links) if not (ROOT / file).is_file()]
 
 
+@pytest.mark.slow
 def test_the_depot_comes_as_close_as_the_guide_says() -> None:
     [block] = [block for block in BLOCKS if "class Depot" in block]
     scope: dict = {"jl": jl}

@@ -263,6 +263,7 @@ def test_killed_training_goes_on_as_if_nothing_had_happened(
     assert "step 12: 1 networks" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_whole_experiment_in_miniature(tmp_path, capsys):
     words = ["--work", str(tmp_path / "work"), "--games", "pong", "--seeds", "10"]
     words += ["--processes", "1"]

@@ -80,6 +80,7 @@ class Tables:
         return VectorSimulator(self.step, self.draw, 4, 0.6, num_states=self.last + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("actions", [[2, 0], [3, 0, 1, 2]], ids=["two", "four"])
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_gaps_of_random_models_are_those_of_jipe2_and_their_laws(coupling, actions):
@@ -522,6 +523,7 @@ def test_bad_arguments_are_refused(changed, message):
         estimate_gaps(DEPOT, **{"policy": UNIFORM, "actions": [2, 1], "state": 5} | changed)
 
 
+@pytest.mark.slow
 def test_decisions_are_right_and_repeat():
     runs = [
         compare_actions(DEPOT, UNIFORM, [4, 3, 1, 0], 2, budget=10**6, margin=0.05)
