@@ -49,9 +49,7 @@ def with_reads(points: Floats, reads: Floats) -> Floats:
     """The points of a line and the read points, with either sign; these replace points nearby.
     The ends of the line lie beyond all mass, and there is one more point on either side."""
     both = np.unique(np.append(reads, 0.0 - reads))
-    place = np.searchsorted(both, points)
-    padded = np.concatenate([[-np.inf], both, [np.inf]])
-    apart = np.minimum(points - padded[place], padded[place + 1] - points)
+    apart = np.abs(points[:, None] - both).min(1)
     apart[[0, -1]] = np.inf  # the ends stay
     far = 2.0 * points[[0, -1]]
     return np.unique(np.concatenate([points[apart >= np.diff(points).min() / 2.0], both, far]))
