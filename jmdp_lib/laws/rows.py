@@ -175,12 +175,14 @@ def row_sizes(system: CollapsedT2, pairs: PairSet, gaps: Ints) -> RowSizes:
     draws = tables * (system.policy > 0.0).sum(1)  # of one branch
     shared = np.where(apart, system.coupling == "common", system.coupling != "independent")
     whole = draws[first] * draws[second] // np.where(shared, tables[second], 1)
-    states = pairs.numbering.order
-    half = draws[first[apart]].sum() + states.size * draws[states].sum()
+    successors = np.diff(system.kernel.indptr)
+    keys = np.bincount(second[apart], successors[first[apart]], tables.size)
+    keys = np.minimum(keys, pairs.numbering.order.size)  # half-steps H(j, t), for each t
+    half = draws[first[apart]].sum() + keys @ draws
     halved = bool(system.coupling != "common" and system.jm.gamma)
     halved &= bool(whole[apart].sum() > _WORTH * half)
     of_gaps = tables[gaps[:, 0]] ** (2 if system.coupling == "independent" else 1)
-    rows = pairs.size + len(gaps) + 1 + (states.size**2 if halved else 0)
+    rows = pairs.size + len(gaps) + 1 + int(keys.sum() if halved else 0)
     at_one_state = whole[~apart].sum() + of_gaps.sum() + 1
     return RowSizes(rows, int(at_one_state + (half if halved else whole[apart].sum())), halved)
 
