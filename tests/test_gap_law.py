@@ -12,6 +12,7 @@ import pytest
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
+from jmdp_lib.laws.brackets import StepBracket
 from jmdp_lib.laws.convex import Convex
 from jmdp_lib.laws.rows import Rows, mean_error, row_sizes
 from jmdp_lib.laws.stochastic import Stochastic, _shifted, first_cut
@@ -608,6 +609,21 @@ def test_complements_and_means_allow_for_their_roundings(monkeypatch) -> None:
     monkeypatch.setattr(Rows, "digits", 0.0)
     (law,) = jl.laws.gap_law(two_ends([1.0, -1.0]), [0, 0, 0], [(0, 0, 1)])  # whose mean is 2
     assert np.ptp(law.mean) == pytest.approx(2.0 * 4.0 * eps * 2.0, rel=0.2, abs=0.0)
+
+
+def test_averages_of_quantiles_are_rounded_outwards() -> None:
+    """A thousand atoms whose distribution function is known exactly."""
+    rng = np.random.default_rng(3)
+    for _ in range(5):
+        x = np.sort(rng.normal(size=1000))
+        cdf = np.cumsum(rng.dirichlet(np.ones(x.size)))
+        cdf /= cdf[-1]
+        cuts = np.stack([np.append(0.0, cdf[:-1]), cdf], axis=1).ravel()
+        low, high = StepBracket(np.stack([x, x], axis=1), cuts, cuts).worst_mean(1.0)
+        shares = np.diff([Fraction(0), *map(Fraction, cdf.tolist())])
+        exact = sum(Fraction(a) * b for a, b in zip(x.tolist(), shares, strict=True))
+        assert Fraction(low) <= exact <= Fraction(high)
+        assert high - low < 1e-11
 
 
 def test_sweeps_of_stochastic_order_allow_for_their_roundings() -> None:
