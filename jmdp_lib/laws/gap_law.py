@@ -32,7 +32,7 @@ from jmdp_lib.solvers.fixed_point import warn
 _COARSE = 16  # spacings on either side of zero in the first grid
 _NEARBY = 512  # points that are read for the gaps at the read points, at most
 _TRUSTED = 256  # spacings among likely gaps from which on widths halve with the spacing
-_SETTLED = 6.0  # sweeps end when psi moves by less than spacing^2 / bulk over this
+_SETTLED = 8.0  # sweeps end when psi moves by less than spacing^2 / bulk over this
 _ON_THE_WAY = 1.5  # the same for grids that only lead to finer ones
 _WORK = 7e10  # numbers that are read and added, at most
 _EXACT = 1e-13  # sweeps of stochastic order end when probabilities move by less
