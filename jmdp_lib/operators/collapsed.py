@@ -209,20 +209,21 @@ class CollapsedT2:
         jm = self.jm
         states, a, b = asked.states, asked.first, asked.second
         others = states if asked.others is None else asked.others
-        if self.coupling == "common" or (self.coupling == "joint" and asked.others is None):
+        shared = self.coupling == "common" or (self.coupling == "joint" and asked.others is None)
+        if not (shared or by_table):
+            rows = jm.transitions
+            both = states * jm.num_actions + a, others * jm.num_actions + b
+            row, i, j = _products(rows.indptr, *both)
+            first, second = rows.indices[i].astype(np.int64), rows.indices[j].astype(np.int64)
+            return PairStep(row, first, second, rows.data[i] * rows.data[j])
+        if shared:
             _, row, within = ragged(np.diff(jm.starts)[states])
             here, there = (jm.starts[s][row] + within for s in (states, others))
-            first, second = jm.next_states[here, a[row]], jm.next_states[there, b[row]]
-            return PairStep(row, first, second, jm.probs[here], (here, there))
-        if by_table:
+        else:
             row, here, there = _products(jm.starts, states, others)
-            first, second = jm.next_states[here, a[row]], jm.next_states[there, b[row]]
-            return PairStep(row, first, second, jm.probs[here] * jm.probs[there], (here, there))
-        rows = jm.transitions
-        left, right = states * jm.num_actions + a, others * jm.num_actions + b
-        row, i, j = _products(rows.indptr, left, right)
-        first, second = rows.indices[i].astype(np.int64), rows.indices[j].astype(np.int64)
-        return PairStep(row, first, second, rows.data[i] * rows.data[j])
+        weights = jm.probs[here] * (1.0 if shared else jm.probs[there])
+        first, second = jm.next_states[here, a[row]], jm.next_states[there, b[row]]
+        return PairStep(row, first, second, weights, (here, there))
 
     @cached_property
     def diagonal(self) -> sparse.csr_array:
