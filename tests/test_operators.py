@@ -84,7 +84,7 @@ def test_t2_contracts_in_the_papers_norm(problem):
 @settings(max_examples=60)
 def test_t_n_contracts_order_by_order(problem, order):
     jm, policy, rng = problem
-    operator = MultisetOperator(jm, policy, order)
+    operator = MultisetOperator(jm, policy, order).system
     lambdas = np.array([jl.norm_weight(k, jm.gamma, jm.reward_bound) for k in range(1, order + 1)])
     one, two = (rng.uniform(-1, 1, operator.orders.size) for _ in range(2))
     one, two = one * lambdas[operator.orders - 1], two * lambdas[operator.orders - 1]
@@ -101,7 +101,7 @@ def test_t_n_contracts_order_by_order(problem, order):
 def test_modulus_is_attained(order, gamma, reward):
     """One state that always pays rho (or -rho): no smaller modulus is right."""
     jm = jl.JMDP([[1.0]], [[[reward]]], [[[0]]], gamma)
-    operator = MultisetOperator(jm, np.ones((1, 1)), order)
+    operator = MultisetOperator(jm, np.ones((1, 1)), order).system
     worst = np.array(
         [jl.norm_weight(k, gamma, abs(reward)) * np.sign(reward) ** k for k in operator.orders]
     )
