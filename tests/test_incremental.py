@@ -97,18 +97,19 @@ def test_collapsed_backup_is_unbiased(problem, form):
     shape = (jm.num_states, jm.num_actions)
     mean, second = rng.normal(size=shape), rng.normal(size=shape + shape)
     second = second + second.transpose(2, 3, 0, 1)
-    if layout.centred:
+    if form == "centred":
         mean = jl.jipe2(jm, policy, tol=1e-11).moments.mean
     values = layout.pack(mean, second)
     exact = layout.pack(*jl.apply_t2(jm, policy, mean, second))
     middle = np.cumsum(policy, axis=1) - policy / 2
     num, size = policy.size, jm.num_states
-    for i in np.flatnonzero(layout.used).tolist():
+    for i in range(layout.size):
         cross = i - num - num * jm.num_actions
         here = i // jm.num_actions if i < num else (i - num) // jm.num_actions**2
         states = [here] if cross < 0 else list(divmod(cross, size))
+        tables_of = states[:1] if states[0] == states[-1] else states
         drawn = [[]] if cross < 0 else list(product(range(jm.num_actions), repeat=2))
-        rows = [range(jm.starts[s], jm.starts[s + 1]) for s in states]
+        rows = [range(jm.starts[s], jm.starts[s + 1]) for s in tables_of]
         total = 0.0
         for tables, actions in product(product(*rows), drawn):
             chosen = tuple(zip(states, actions, strict=False))
@@ -149,8 +150,6 @@ def test_every_coordinate_comes_up_equally_often():
     jm, policy = small_problem()
     run = jl.incremental_jipe2(jm, policy, 100_000)
     np.testing.assert_allclose(run.visits / 100_000, 1.0 / run.visits.size, atol=0.01)
-    collapsed = jl.incremental_jipe2(jm, policy, 10_000, form="collapsed")
-    assert collapsed.visits[~Layout(policy, "collapsed").used].sum() == 0
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ A layout says which coordinates i of M = (mu, Sigma) are kept, one after another
 `values`, and how to draw the backup of one. Its form is
 
     full        mu(x), Sigma(x, y) for all state-actions x, y: the paper's, X + X^2 coordinates
-    collapsed   mu(s, a), Sigma(s, a, s, b) and, between states, only the policy average W(s, t);
-                the next action is averaged over instead of drawn
+    collapsed   mu(s, a), Sigma(s, a, s, b) and, of any two states, the policy average W(s, t), with
+                independent actions; the next action is averaged over instead of drawn
     centred     the same with covariances in the place of second moments: the form for gaps, since
                 nothing large is subtracted at the end
 
@@ -29,8 +29,8 @@ from jmdp_lib.machine import inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, checked_query, draw_index
 from jmdp_lib.moments import StoredMoments
+from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.operators.draws import draw_action, draw_table
-from jmdp_lib.operators.pairs import PairOperator
 
 Coordinate = Sequence[tuple[int, int]]
 FORMS = ("full", "collapsed", "centred")
@@ -92,7 +92,7 @@ class Layout:
     """Which coordinates are kept: with X = S A and x = s A + a, values holds
 
         form "full":  mu(x) at x, Sigma(x, y) at X + x X + y, (X + X^2,)
-        the others:   mu (S, A), Sigma or C of one state (S, A, A), W or c between states (S, S)
+        the others:   mu (S, A), Sigma or C of one state (S, A, A), W or c of two states (S, S)
 
     policy: (S, A). form: one of FORMS.
     """
@@ -101,70 +101,76 @@ class Layout:
     form: str
     coupling: str = "joint"
 
-    @cached_property
-    def full(self) -> bool:
-        """Whether all of Sigma is kept."""
-        return self.form == "full"
-
-    @cached_property
-    def centred(self) -> bool:
-        """Whether covariances are kept in the place of second moments."""
-        return self.form == "centred"
-
-    @cached_property
-    def used(self) -> Any:
-        """(size,) which coordinates are learned: all but W(s, s)."""
+    @property
+    def size(self) -> int:
+        """How many coordinates."""
         num_states, num_actions = self.policy.shape
-        if self.full:
-            return np.ones(self.policy.size * (1 + self.policy.size), dtype=bool)
-        means_and_blocks = np.ones(self.policy.size * (1 + num_actions), dtype=bool)
-        return np.append(means_and_blocks, ~np.eye(num_states, dtype=bool))
+        num = self.policy.size
+        return num + (num**2 if self.form == "full" else num * num_actions + num_states**2)
 
     def rules(self, gamma: float) -> Rules:
         """What compiled targets know of this layout."""
-        return Rules(self.policy, gamma, self.full, self.centred, self.coupling == "common")
+        full, centred = (self.form == name for name in ("full", "centred"))
+        return Rules(self.policy, gamma, full, centred, self.coupling == "common")
 
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
-        if self.full:
+        if self.form == "full":
             return np.concatenate([mean.ravel(), second.ravel()])
+        if self.form == "centred":
+            second = second - np.multiply.outer(mean, mean)
         cross = np.einsum("sa,satb,tb->st", self.policy, second, self.policy)
-        raw = self._join(mean, np.einsum("sasb->sab", second), cross)
-        return raw - self._products(raw)
-
-    def _join(self, *parts: Floats) -> Floats:
-        return np.concatenate([part.ravel() for part in parts]) * self.used
+        return np.concatenate([x.ravel() for x in (mean, np.einsum("sasb->sab", second), cross)])
 
     def split(self, values: Floats) -> tuple[Floats, Floats, Floats]:
         """Views: mean (S, A), same-state entries (S, A, A), and what there is between states."""
         num_states, num_actions = self.policy.shape
         mean, rest = np.split(values, [self.policy.size])
         mean = mean.reshape(self.policy.shape)
-        if self.full:
+        if self.form == "full":
             second = rest.reshape(self.policy.shape * 2)
             return mean, np.einsum("sasb->sab", second), second
         same, cross = np.split(rest, [self.policy.size * num_actions])
         return mean, same.reshape(*mean.shape, -1), cross.reshape(num_states, -1)
 
-    def _products(self, values: Floats) -> Any:
-        """What second moments exceed the coordinates by, given the means in `values`."""
-        if not self.centred:
-            return 0.0
-        mean, _, _ = self.split(values)
-        value = (self.policy * mean).sum(1)
-        same = mean[:, :, None] * mean[:, None, :]
-        return self._join(np.zeros(mean.size), same, np.outer(value, value))
-
     def raw(self, values: Floats) -> Floats:
         """The coordinates as raw moments."""
-        return values + self._products(values)
+        values = values.copy()
+        if self.form == "centred":
+            mean, same, cross = self.split(values)
+            value = (self.policy * mean).sum(1)
+            same += mean[:, :, None] * mean[:, None, :]
+            cross += np.outer(value, value)
+        return values
+
+    def applied(self, jm: JMDP, values: Floats) -> Floats:
+        """T_2 M, exactly, as raw moments."""
+        mean, same, cross = self.split(self.raw(values))
+        if self.form == "full":
+            cross = np.einsum("sa,satb,tb->st", self.policy, cross, self.policy)
+        value = (self.policy * mean).sum(1)
+        system = CollapsedT2(jm, self.policy, self.coupling)
+        square = np.einsum("sa,saa->s", self.policy, same)
+        backup = system.backup(value, square - value**2)
+        covariance = system.full_covariance(backup, cross - np.outer(value, value))
+        new = backup.mean
+        return self.raw(self.pack(new, covariance + np.multiply.outer(new, new)))
+
+    def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:
+        """Mean (S, A), covariance blocks (S, A, A), and all of Sigma if there is more."""
+        mean, same, second = self.split(values.copy())
+        if self.form != "centred":
+            same = same - mean[:, :, None] * mean[:, None, :]
+        absent = 'only form="full" learns moments between states; the others learn their averages'
+        return mean, same, StoredMoments(second if self.form == "full" else None, absent)
 
     def backup(
         self, simulator: Simulator, values: Floats, i: int, rng: np.random.Generator
     ) -> float:
         """A draw of hat T_2(M, i) by one query of the simulator, or one at each of two states."""
         num_actions = self.policy.shape[1]
-        s, a, t, b = _place(i, *self.policy.shape, self.full)
+        rules = self.rules(simulator.gamma)
+        s, a, t, b = _place(i, *self.policy.shape, rules.full)
         if a < 0:
             a, b = self.choose(s, rng), self.choose(t, rng)
         alone = s != t or a == b
@@ -173,13 +179,13 @@ class Layout:
             outcomes += checked_query(simulator, t, [b], rng)
         (r, u), (q, v) = outcomes[0], outcomes[-1]
         one = two = -1
-        if self.full:
+        if rules.full:
             one = two = u * num_actions + self.choose(u, rng)
             if (s, a) != (t, b):
                 two = v * num_actions + self.choose(v, rng)
         first = Branch(s, a, float(r), u, one)
         second = Branch(t, b, float(q), v, two)
-        return float(_target(values, i, first, second, self.rules(simulator.gamma)))
+        return float(_target(values, i, first, second, rules))
 
     def choose(self, state: int, rng: np.random.Generator) -> int:
         """An action from pi(. | state)."""
@@ -188,31 +194,6 @@ class Layout:
     @cached_property
     def _policy_cdf(self) -> list[list[float]]:
         return np.cumsum(self.policy, axis=1).tolist()
-
-    def applied(self, jm: JMDP, values: Floats) -> Floats:
-        """T_2 M, exactly, as raw moments.
-
-        T_2 sees the moments between two states only through their policy average, which thus may
-        stand for all of them.
-        """
-        mean, same, second = self.split(self.raw(values))
-        if not self.full:
-            second = np.tile(second[:, None, :, None], (1, mean.shape[1], 1, mean.shape[1]))
-            np.einsum("sasb->sab", second)[...] = same
-        operator = PairOperator(jm, self.policy, self.coupling)
-        new = operator.apply(operator.centre(mean, second))
-        return self.raw(self.pack(new.mean, new.second))
-
-    def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:
-        """Mean (S, A), covariance blocks (S, A, A), and all of Sigma if there is more."""
-        mean, same, second = self.split(values.copy())
-        blocks = same if self.centred else same - mean[:, :, None] * mean[:, None, :]
-        absent = 'only form="full" learns moments between states; the others learn their averages'
-        return (
-            mean,
-            blocks,
-            StoredMoments(second) if self.full else StoredMoments(None, absent=absent),
-        )
 
 
 @inline
@@ -232,27 +213,14 @@ def _place(i: int, size: int, num_actions: int, full: bool) -> tuple[int, int, i
 
 
 @inline
-def _mean_at(values: Any, policy: Any, u: int) -> float:
-    """m(u) = E mu(u, A)."""
+def _mean_after(values: Any, policy: Any, branch: Any) -> float:
+    """The mean of the next state-action, or m(u) = E mu(u, A) if none was drawn."""
+    if branch.next >= 0:
+        return values[branch.next]
     total = 0.0
     num_actions = policy.shape[1]
     for a in range(num_actions):
-        total += policy[u, a] * values[u * num_actions + a]
-    return total
-
-
-@inline
-def _pair_at(values: Any, policy: Any, u: int, v: int) -> float:
-    """W(u, v): kept between states, an average of the block at one."""
-    size, num_actions = policy.shape
-    if u != v:
-        return values[policy.size * (1 + num_actions) + u * size + v]
-    total = 0.0
-    for a in range(num_actions):
-        if policy[u, a] > 0.0:
-            row = policy.size + (u * num_actions + a) * num_actions
-            for b in range(num_actions):
-                total += policy[u, a] * policy[u, b] * values[row + b]
+        total += policy[branch.after, a] * values[branch.after * num_actions + a]
     return total
 
 
@@ -296,16 +264,17 @@ def _target(values: Any, i: int, first: Any, second: Any, rules: Any) -> float:
     gamma = rules.gamma
     num = policy.size
     num_actions = policy.shape[1]
-    here = values[first.next] if first.next >= 0 else _mean_at(values, policy, first.after)
+    here = _mean_after(values, policy, first)
     if i < num:
         return first.reward + gamma * here
-    there = values[second.next] if second.next >= 0 else _mean_at(values, policy, second.after)
+    there = _mean_after(values, policy, second)
     if first.next >= 0:
         later = values[num + first.next * num + second.next]
     elif first.state == second.state and first.action == second.action:
         later = _single_at(values, policy, rules.centred, first.after, here)
     else:
-        later = _pair_at(values, policy, first.after, second.after)
+        pair = first.after * len(policy) + second.after
+        later = values[num * (1 + num_actions) + pair]
     target = 0.0
     if not rules.centred:
         target = first.reward * second.reward + gamma * (
