@@ -228,14 +228,14 @@ SWINGS = jl.JMDP([[1.0], [1.0]], np.ones((2, 1, 1)), [[[1]], [[0]]], 0.9)
         ({"features": np.ones((4, 3, 1))}, "features must have shape"),
         ({"features": np.ones((4, 4))}, "features must have shape"),
         ({"features": random_features(GRID, 17)}, "rank 16 < d = 17"),
-        ({"weights": "stationary"}, "not lead from state 0 to 1 and back .Assumption B.2"),
+        ({"weights": "stationary"}, r"\(state 0, action 0\).*without stationary weight .Assum"),
         (
             {"jm": ergodic_problem(0)[0], "policy": [0, 1, 0], "weights": "stationary"},
             r"policy\[0, 1\] \(state 0, action 1\).*Assumption B.2",
         ),
         (
             {"jm": SWINGS, "policy": [0, 0], "weights": "stationary"},
-            "period 2",
+            "not ergodic: it has 2 cycles or ends",
         ),
         ({"weights": "even"}, "weights must be one of"),
         ({"cone": "round"}, "cone must be one of"),
