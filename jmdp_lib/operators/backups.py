@@ -9,15 +9,15 @@ A layout says which coordinates i of M = (mu, Sigma) are kept, one after another
     centred     the same with covariances in the place of second moments: the form for gaps, since
                 nothing large is subtracted at the end
 
-The backup is written once, as a compiled target. Where the tables of a JMDP are known,
-`compiled_backup` draws from them; any other simulator is queried by `Layout.backup`.
+A backup is written once, as compiled code around the steps of two branches (`_start`, `_finish`).
+Where the tables of a JMDP are known, `compiled_backup` draws these steps; `backup` queries any
+other simulator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,10 +27,10 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import inline
 from jmdp_lib.model import JMDP
-from jmdp_lib.model.simulator import Simulator, checked_query, draw_index
+from jmdp_lib.model.simulator import Simulator, checked_query
 from jmdp_lib.moments import StoredMoments
 from jmdp_lib.operators.collapsed import CollapsedT2
-from jmdp_lib.operators.draws import draw_action, draw_table
+from jmdp_lib.operators.draws import draw_table, pick
 
 Coordinate = Sequence[tuple[int, int]]
 FORMS = ("full", "collapsed", "centred")
@@ -71,16 +71,19 @@ def sample_t2(
     for s, a in coordinate:
         state = checks.index("state", s, num_states)
         i = i * layout.policy.size + state * num_actions + checks.index("action", a, num_actions)
-    return layout.backup(simulator, values, i + (len(coordinate) - 1) * layout.policy.size, rng)
+    i += (len(coordinate) - 1) * layout.policy.size
+    return backup(rng, values, i, simulator, layout.rules(simulator.gamma))
 
 
 class Rules(NamedTuple):
-    """What a target depends on besides the moments and the steps of two branches.
+    """What a backup depends on besides the moments and the steps of two branches.
 
-    policy: (S, A). full, centred: of the layout. common: whether distinct states share their noise.
+    policy: (S, A), and policy_cdf: (S A,), cumulative within each state. full, centred: of the
+    layout. common: whether distinct states share their noise.
     """
 
     policy: Any
+    policy_cdf: Any
     gamma: float
     full: bool
     centred: bool
@@ -111,7 +114,8 @@ class Layout:
     def rules(self, gamma: float) -> Rules:
         """What compiled targets know of this layout."""
         full, centred = (self.form == name for name in ("full", "centred"))
-        return Rules(self.policy, gamma, full, centred, self.coupling == "common")
+        cdf = np.cumsum(self.policy, axis=1).ravel()
+        return Rules(self.policy, cdf, gamma, full, centred, self.coupling == "common")
 
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
@@ -164,48 +168,60 @@ class Layout:
         absent = 'only form="full" learns moments between states; the others learn their averages'
         return mean, same, StoredMoments(second if self.form == "full" else None, absent)
 
-    def backup(
-        self, simulator: Simulator, values: Floats, i: int, rng: np.random.Generator
-    ) -> float:
-        """A draw of hat T_2(M, i) by one query of the simulator, or one at each of two states."""
-        num_actions = self.policy.shape[1]
-        rules = self.rules(simulator.gamma)
-        s, a, t, b = _place(i, *self.policy.shape, rules.full)
-        if a < 0:
-            a, b = self.choose(s, rng), self.choose(t, rng)
-        alone = s != t or a == b
-        outcomes = checked_query(simulator, s, [a] if alone else [a, b], rng)
-        if s != t:
-            outcomes += checked_query(simulator, t, [b], rng)
-        (r, u), (q, v) = outcomes[0], outcomes[-1]
-        one = two = -1
-        if rules.full:
-            one = two = u * num_actions + self.choose(u, rng)
-            if (s, a) != (t, b):
-                two = v * num_actions + self.choose(v, rng)
-        first = Branch(s, a, float(r), u, one)
-        second = Branch(t, b, float(q), v, two)
-        return float(_target(values, i, first, second, rules))
 
-    def choose(self, state: int, rng: np.random.Generator) -> int:
-        """An action from pi(. | state)."""
-        return draw_index(self._policy_cdf[state], rng)
-
-    @cached_property
-    def _policy_cdf(self) -> list[list[float]]:
-        return np.cumsum(self.policy, axis=1).tolist()
+def backup(
+    rng: np.random.Generator, values: Floats, i: int, simulator: Simulator, rules: Rules
+) -> float:
+    """A draw of hat T_2(M, i) by one query of the simulator, or one at each of two states."""
+    s, a, t, b = _start.py_func(rng, i, rules)  # sooner done than a compiled call
+    outcomes = checked_query(simulator, s, [a] if s != t or a == b else [a, b], rng)
+    if s != t:
+        outcomes += checked_query(simulator, t, [b], rng)
+    (r, u), (q, v) = outcomes[0], outcomes[-1]
+    branches = Branch(s, a, float(r), u), Branch(t, b, float(q), v)
+    return float(_finish(rng, values, i, branches, rules))
 
 
 @inline
-def _place(i: int, size: int, num_actions: int, full: bool) -> tuple[int, int, int, int]:
-    """(s, a, t, b) of a coordinate; a and b are -1 where the policy draws them, for W(s, t)."""
+def compiled_backup(rng: Any, values: Any, i: int, model: Any, rules: Any) -> float:
+    """The same from known tables, a `DrawnModel`."""
+    s, a, t, b = _start(rng, i, rules)
+    k = draw_table(rng, model, s)
+    j = k + model.starts[t] - model.starts[s]
+    if s != t and not rules.common:
+        j = draw_table(rng, model, t)
+    first = Branch(s, a, model.rewards[k, a], model.next_states[k, a])
+    second = Branch(t, b, model.rewards[j, b], model.next_states[j, b])
+    return _finish(rng, values, i, (first, second), rules)
+
+
+class Branch(NamedTuple):
+    """One step of a branch: it played `action`, earned `reward` and moved to the state `after`."""
+
+    state: int
+    action: int
+    reward: float
+    after: int
+
+
+@inline
+def _choose(rng: Any, rules: Any, s: int) -> int:
+    """What the policy plays at s, as the state-action s * A + a."""
+    num_actions = rules.policy.shape[1]
+    return pick(rng, rules.policy_cdf, s * num_actions, (s + 1) * num_actions)
+
+
+@inline
+def _start(rng: Any, i: int, rules: Any) -> tuple[int, int, int, int]:
+    """The state-actions (s, a) and (t, b) of a coordinate; of W(s, t) the policy draws a and b."""
+    size, num_actions = rules.policy.shape
     num = size * num_actions
     x = y = i
-    if i >= num and full:
+    if i >= num and rules.full:
         x, y = (i - num) // num, (i - num) % num
     elif i >= num + num * num_actions:
         cross = i - num - num * num_actions
-        return cross // size, -1, cross % size, -1
+        x, y = _choose(rng, rules, cross // size), _choose(rng, rules, cross % size)
     elif i >= num:
         x = (i - num) // num_actions
         y = x - x % num_actions + (i - num) % num_actions
@@ -213,14 +229,12 @@ def _place(i: int, size: int, num_actions: int, full: bool) -> tuple[int, int, i
 
 
 @inline
-def _mean_after(values: Any, policy: Any, branch: Any) -> float:
-    """The mean of the next state-action, or m(u) = E mu(u, A) if none was drawn."""
-    if branch.next >= 0:
-        return values[branch.next]
+def _mean_at(values: Any, policy: Any, u: int) -> float:
+    """m(u) = E mu(u, A)."""
     total = 0.0
     num_actions = policy.shape[1]
     for a in range(num_actions):
-        total += policy[branch.after, a] * values[branch.after * num_actions + a]
+        total += policy[u, a] * values[u * num_actions + a]
     return total
 
 
@@ -238,43 +252,36 @@ def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> 
     return total + spread
 
 
-class Branch(NamedTuple):
-    """One step of a branch: it played `action`, earned `reward` and moved to the state `after`.
-
-    next: its next state-action, for `form="full"`; -1 where that is averaged over.
-    """
-
-    state: int
-    action: int
-    reward: float
-    after: int
-    next: int
-
-
 @inline
-def _target(values: Any, i: int, first: Any, second: Any, rules: Any) -> float:
+def _finish(rng: Any, values: Any, i: int, branches: Any, rules: Any) -> float:
     """hat T_2(M, i) from the steps of two branches.
 
-    centred: with y = R + gamma m(S') the target of a block is (y_a - mu_a)(y_b - mu_b) +
-    gamma^2 c(S'_a, S'_b), and of a cross coordinate its second term alone, unless the two states
-    share their noise (`common`). Its bias is a product of two mean errors and so vanishes first;
-    its noise is that of a covariance, however large the means are.
+    full: each draws its next action. centred: with y = R + gamma m(S') the target of a block is
+    (y_a - mu_a)(y_b - mu_b) + gamma^2 c(S'_a, S'_b), and of a cross coordinate its second term
+    alone, unless the two states share their noise (`common`). Its bias is a product of two mean
+    errors and so vanishes first; its noise is that of a covariance, however large the means are.
     """
+    first, second = branches
     policy = rules.policy
     gamma = rules.gamma
     num = policy.size
     num_actions = policy.shape[1]
-    here = _mean_after(values, policy, first)
-    if i < num:
-        return first.reward + gamma * here
-    there = _mean_after(values, policy, second)
-    if first.next >= 0:
-        later = values[num + first.next * num + second.next]
-    elif first.state == second.state and first.action == second.action:
-        later = _single_at(values, policy, rules.centred, first.after, here)
+    one = first.state == second.state and first.action == second.action
+    if rules.full:
+        x = y = _choose(rng, rules, first.after)
+        if not one:
+            y = _choose(rng, rules, second.after)
+        here, there = values[x], values[y]
+        later = values[num + x * num + y]
     else:
+        here = _mean_at(values, policy, first.after)
+        there = _mean_at(values, policy, second.after)
         pair = first.after * len(policy) + second.after
         later = values[num * (1 + num_actions) + pair]
+        if one:
+            later = _single_at(values, policy, rules.centred, first.after, here)
+    if i < num:
+        return first.reward + gamma * here
     target = 0.0
     if not rules.centred:
         target = first.reward * second.reward + gamma * (
@@ -284,27 +291,3 @@ def _target(values: Any, i: int, first: Any, second: Any, rules: Any) -> float:
         target = first.reward + gamma * here - values[first.state * num_actions + first.action]
         target *= second.reward + gamma * there - values[second.state * num_actions + second.action]
     return target + gamma * gamma * later
-
-
-@inline
-def compiled_backup(rng: Any, values: Any, i: int, model: Any, rules: Any) -> float:
-    """A draw of hat T_2(M, i) from known tables, a `DrawnModel`: the twin of `Layout.backup`."""
-    size, num_actions = rules.policy.shape
-    s, a, t, b = _place(i, size, num_actions, rules.full)
-    if a < 0:
-        a = draw_action(rng, model, s) - s * num_actions
-        b = draw_action(rng, model, t) - t * num_actions
-    k = draw_table(rng, model, s)
-    j = k + model.starts[t] - model.starts[s]
-    u = model.next_states[k, a]
-    one = two = -1
-    if rules.full:
-        one = two = draw_action(rng, model, u)
-    if s != t and not rules.common:
-        j = draw_table(rng, model, t)
-    v = model.next_states[j, b]
-    if rules.full and (s != t or a != b):
-        two = draw_action(rng, model, v)
-    first = Branch(s, a, model.rewards[k, a], u, one)
-    second = Branch(t, b, model.rewards[j, b], v, two)
-    return _target(values, i, first, second, rules)

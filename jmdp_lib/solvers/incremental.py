@@ -28,7 +28,7 @@ from jmdp_lib.machine import hot, inline, progress, require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.model.simulator import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
-from jmdp_lib.operators.backups import FORMS, Layout, compiled_backup
+from jmdp_lib.operators.backups import FORMS, Layout, backup, compiled_backup
 from jmdp_lib.operators.draws import DrawnModel
 from jmdp_lib.solvers.fixed_point import Solution
 
@@ -271,15 +271,16 @@ def updater(
 ) -> Callable[[int], None]:
     """A function that makes `count` updates in place, of coordinates drawn uniformly."""
     fields = astuple(step)
+    rules = layout.rules(simulator.gamma)
     if isinstance(simulator, JMDP):
-        world = DrawnModel.of(simulator, layout.policy), layout.rules(simulator.gamma)
+        world = DrawnModel.of(simulator, layout.policy), rules
         return lambda count: _compiled_updates(rng, count, learned, fields, world)
     values, visits = learned
 
     def update(count: int) -> None:
         for _ in range(count):
             i = int(rng.random() * values.size)
-            target = layout.backup(simulator, values, i, rng)
+            target = backup(rng, values, i, simulator, rules)
             visits[i] += 1
             values[i] += alpha.py_func(fields, visits[i]) * (target - values[i])
 
