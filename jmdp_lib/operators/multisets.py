@@ -21,11 +21,11 @@ multisets that can be reached, T_n is then one affine map x -> b + A x.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, product
 from itertools import combinations_with_replacement as combinations
+from itertools import product
 from math import comb
 from typing import NamedTuple, TypeVar
 
@@ -44,19 +44,6 @@ Key = TypeVar("Key")
 
 _ROWS = 50_000  # multisets that step at a time
 _TRIED = 64  # multisets from which the size of all steps is estimated
-
-
-class Laws(NamedTuple):
-    """What branches at one state turn into in a step: G laws, one after the other.
-
-    numbers: (G,) the branches of each, sorted. starts: (G + 1,) where the laws start. coefficients:
-    (L,). successors: (L, n) rows of branches.
-    """
-
-    numbers: Ints
-    starts: Ints
-    coefficients: Floats
-    successors: Ints
 
 
 class System(NamedTuple):
@@ -104,22 +91,19 @@ class MultisetOperator:
         return tuple((2 * num_states + s * num_actions + a, m) for (s, a), m in powers)
 
     @cached_property
-    def _action_sets(self) -> list[tuple[int, ...]]:
-        """The multisets of actions, up to the order."""
-        actions = range(self.jm.num_actions)
-        return [x for k in range(1, self.order + 1) for x in combinations(actions, k)]
-
-    @cached_property
     def same_state(self) -> Ints:
         """(q, n) all moments of one state, up to the order."""
-        every = product(range(self.jm.num_states), self._action_sets)
-        return self.rows_of(self.coordinate((s, a) for a in actions) for s, actions in every)
+        states, actions = map(range, self.policy.shape)
+        chosen = [x for k in range(1, self.order + 1) for x in combinations(actions, k)]
+        every = product(states, chosen)
+        return self.rows_of(self.coordinate((s, a) for a in x) for s, x in every)
 
-    def _action_law(self, state: int, counts: Sequence[tuple[int, int]]) -> Law:
-        """One step of prod_a Z(state, a)^(m_a), counts = [(a, m_a), ...] with distinct actions."""
-        if self.coupling == "independent" and len(counts) > 1:
-            return multiply(self._action_law(state, [count]) for count in counts)
+    def _action_law(self, state: int, actions: tuple[int, ...]) -> Law:
+        """One step of prod_i Z(state, a_i); actions that are the same are one branch."""
+        counts = Counter(actions).items()
         tables = range(self.jm.starts[state], self.jm.starts[state + 1])
+        if self.coupling == "independent" and len(counts) > 1:
+            return multiply(self._action_law(state, m * (a,)) for a, m in counts)
         joint = (multiply(self._power(table, *count) for count in counts) for table in tables)
         return mix(zip(self.jm.probs[tables], joint, strict=True))
 
@@ -134,24 +118,36 @@ class MultisetOperator:
                 terms[((after, left),) if left else ()] = factor
         return terms
 
-    def _laws_at(self, state: int) -> dict[Branches, Law]:
-        """One step of all branches that can be at a state: of given actions, or the policy's.
+    @cached_property
+    def _laws(self) -> dict[tuple[int, ...], tuple[Floats, Ints]]:
+        """What `_law` has worked out; what has no branches stays as it is."""
+        return {(-1,) * self.order: (np.ones(1), self.rows_of([()]))}
 
-        The policy's draw their actions first, and then coalesce.
+    def _law(self, row: tuple[int, ...]) -> tuple[Floats, Ints]:
+        """One step of branches that are at one state: coefficients (l,) of rows (l, n).
+
+        The policy draws its actions first; then branches of equal actions coalesce.
         """
-        by_actions = {x: self._action_law(state, [*Counter(x).items()]) for x in self._action_sets}
-        laws = {self.coordinate((state, a) for a in x): law for x, law in by_actions.items()}
-        played = np.flatnonzero(self.policy[state]).tolist()
-        for powers in chain(*map(partitions, range(1, self.order + 1))):
+        if row not in self._laws:
             drawn: dict[tuple[int, ...], float] = {(): 1.0}  # sorted actions: probability
-            for power in powers:
+            for code in row[row.count(-1) :]:
+                number, less = divmod(code, self.order)
+                chances = self._chances[number - self.jm.num_states]
                 drawn = mix(
-                    (self.policy[state, a], {tuple(sorted(x + (a,) * power)): weight})
-                    for a, (x, weight) in product(played, drawn.items())
+                    (chances[a] * weight, {tuple(sorted(x + (less + 1) * (a,))): 1.0})
+                    for x, weight in drawn.items()
+                    for a in np.flatnonzero(chances).tolist()
                 )
-            law = mix((weight, by_actions[x]) for x, weight in drawn.items())
-            laws[tuple((self.jm.num_states + state, m) for m in powers)] = law
-        return laws
+            state = self._owners[row[-1] // self.order]
+            law = mix((weight, self._action_law(state, x)) for x, weight in drawn.items())
+            self._laws[row] = np.array(list(law.values())), self.rows_of(law)
+        return self._laws[row]
+
+    @cached_property
+    def _chances(self) -> Floats:
+        """(S + S A, A), the actions of branches that have not stepped: drawn, or given."""
+        given = np.tile(np.eye(self.jm.num_actions), (self.jm.num_states, 1))
+        return np.concatenate([self.policy, given])
 
     def rows_of(self, multisets: Iterable[Branches]) -> Ints:
         """(q, n), one row for each multiset."""
@@ -172,20 +168,6 @@ class MultisetOperator:
         return np.asarray((rows + 1) @ base ** np.arange(self.order)[::-1])
 
     @cached_property
-    def _laws(self) -> Laws:
-        """The laws of all branches that can be at one state, one law after the other."""
-        laws: dict[Branches, Law] = {(): {(): 1.0}}  # what has no branches stays as it is
-        for state in range(self.jm.num_states):
-            laws |= self._laws_at(state)
-        numbers = self.numbers(self.rows_of(laws))
-        every = list(laws.values())
-        ordered = [every[i] for i in np.argsort(numbers)]
-        starts = np.cumsum([0, *map(len, ordered)])
-        coefficients = np.array([c for law in ordered for c in law.values()])
-        successors = self.rows_of(branches for law in ordered for branches in law)
-        return Laws(np.sort(numbers), starts, coefficients, successors)
-
-    @cached_property
     def _owners(self) -> Ints:
         """The state of every branch by its number, if it has to step; else -1, as for no branch."""
         states = np.arange(self.jm.num_states)
@@ -201,16 +183,19 @@ class MultisetOperator:
     def _step_one_state(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
         """Step the last waiting state of every row (q, n): a matrix (q, p), and the rows (p, n)."""
         n = self.order
-        laws = self._laws
         owners = self._owners[rows // n]
         steps = (owners == owners[:, -1:]) & (owners >= 0)
-        law = np.searchsorted(laws.numbers, self.numbers(np.where(steps, rows, -1)))
-        _, source, within = ragged(np.diff(laws.starts)[law])
-        entry = laws.starts[law][source] + within
-        moved = np.concatenate([np.where(steps, -1, rows)[source], laws.successors[entry]], axis=1)
+        parts = np.where(steps, rows, -1)
+        _, first, law = np.unique(self.numbers(parts), return_index=True, return_inverse=True)
+        laws = [self._law(tuple(part)) for part in parts[first].tolist()]
+        coefficients, successors = map(np.concatenate, zip(*laws, strict=True))
+        sizes = np.array([len(own) for own, _ in laws])
+        _, source, within = ragged(sizes[law])
+        entry = (np.cumsum(sizes) - sizes)[law][source] + within
+        moved = np.concatenate([np.where(steps, -1, rows)[source], successors[entry]], axis=1)
         moved = np.sort(moved, axis=1)[:, n:]
         at = source.astype(np.int32), np.arange(source.size)
-        each = sparse.coo_array((laws.coefficients[entry], at), (len(rows), source.size))
+        each = sparse.coo_array((coefficients[entry], at), (len(rows), source.size))
         return self._merged(each, moved)
 
     def step(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
@@ -289,11 +274,3 @@ def multiply(laws: Iterable[Law]) -> Law:
             longer[tuple(sorted(left + right))] += c * d
         total = longer
     return total
-
-
-def partitions(total: int, least: int = 1) -> Iterator[tuple[int, ...]]:
-    """Ways to write `total` as a non-decreasing sum."""
-    yield (total,)
-    for first in range(least, total // 2 + 1):
-        for rest in partitions(total - first, first):
-            yield (first, *rest)
