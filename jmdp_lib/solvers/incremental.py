@@ -292,8 +292,7 @@ def spread_stops(checkpoints: int | Sequence[int], num_updates: int) -> list[int
     num_updates = checks.at_least("num_updates", num_updates, 1)
     if isinstance(checkpoints, int | np.integer):
         count = checks.at_least("checkpoints", int(checkpoints), 1)
-        first = num_updates if count == 1 else min(100, num_updates)
-        chosen = np.geomspace(first, num_updates, count).round().astype(int)
+        chosen = np.geomspace(num_updates, min(100, num_updates), count).round().astype(int)
     else:
         chosen = checks.integers("checkpoints", checkpoints, "checkpoint")
         if chosen.min() < 1 or chosen.max() > num_updates:
