@@ -34,28 +34,17 @@ def small_problem(seed=0, gamma=0.5):
     return jm, random_policy(rng, jm)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["full", "collapsed", "centred"])
-def test_converges_at_the_rate_of_theory(form):
-    """alpha = n^-0.8: the error falls like n^-0.4, over 20 seeds."""
+@pytest.mark.parametrize("form", FORMS)
+def test_the_certificate_covers_the_error_at_every_checkpoint(form):
+    """Chapter 8 measures the rates."""
     jm, policy = small_problem()
     exact = jl.jipe2(jm, policy, tol=1e-12).moments
-    runs = [
-        jl.incremental_jipe2(
-            jm, policy, 500_000, (1.0, 0.8), seed=k, form=form, reference=exact, checkpoints=12
-        )
-        for k in range(20)
-    ]
-    late = runs[0].updates > 500_000 / 100
-    middle = np.median([run.errors for run in runs], axis=0)[late]
-    slope = np.polyfit(np.log(runs[0].updates[late]), np.log(middle), 1)[0]
-    assert -0.55 < slope < -0.3
-    assert middle[-1] < 0.02
-    for run in runs:  # the certificate covers the error at every checkpoint
-        assert np.all(run.errors <= run.residuals / (1 - jm.gamma) + 1e-12)
+    run = jl.incremental_jipe2(jm, policy, 500_000, (1.0, 0.8), form=form, reference=exact)
+    assert run.errors[-1] < 0.04
+    assert np.all(run.errors <= run.residuals / (1 - jm.gamma) + 1e-12)
 
 
-@pytest.mark.parametrize("form", ["full", "collapsed", "centred"])
+@pytest.mark.parametrize("form", FORMS)
 @given(problem=problems())
 @settings(max_examples=60)
 def test_exact_operator_of_a_layout_is_literal(problem, form):
@@ -128,14 +117,11 @@ def test_a_coordinate_of_a_sampled_backup():
         assert found == backup(two, values, i, jm, rules)
 
 
-@pytest.mark.slow
-def test_wrapped_simulator_learns():
+def test_a_simulator_has_no_residuals():
+    """Its tables are unknown."""
     jm, policy = small_problem(4)
-    exact = jl.jipe2(jm, policy, tol=1e-10).moments
-    learned = jl.incremental_jipe2(Wrapped(jm), policy, 45_000, (1.0, 0.8), form="collapsed")
-    assert np.abs(learned.moments.mean - exact.mean).max() < 0.1
-    assert np.abs(learned.moments.covariance - exact.covariance).max() < 0.2
-    assert np.isnan(learned.residuals).all()  # its tables are unknown
+    learned = jl.incremental_jipe2(Wrapped(jm), policy, 500, form="collapsed")
+    assert np.isnan(learned.residuals).all()
     assert np.isnan(learned.error_bound)
     assert not learned.converged
     with pytest.raises(ValueError, match="the others learn their averages"):
