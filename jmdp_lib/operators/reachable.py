@@ -210,10 +210,12 @@ def bytes_of_a_pair(system: CollapsedT2) -> float:
     return 80.0 + 12.0 * successors
 
 
-@intrinsic
-def _bits(_: Any, word: Any) -> Any:
+def _count_bits(_: Any, word: Any) -> Any:
     """How many bits of a 64-bit word are set."""
     return word(word), lambda context, builder, signature, words: builder.ctpop(words[0])
+
+
+_bits: Any = intrinsic(_count_bits)
 
 
 @inline
