@@ -61,46 +61,33 @@ class StepBracket:
         """The average of the quantiles below p, $0 < p <= 1$."""
         cuts = self.points.ravel()
         answers = []
-        lowest = np.append(-np.inf, cuts)
-        highest = np.append(cuts, np.inf)
-        for x, steps in ((lowest, self.high), (highest, self.low)):
+        for x, steps, side in (
+            (np.append(-np.inf, cuts), self.high, -1.0),
+            (np.append(cuts, np.inf), self.low, 1.0),
+        ):
             shares = np.diff(np.minimum(np.append(steps, 1.0), p), prepend=0.0)
-            answers.append(float(x[shares > 0.0] @ shares[shares > 0.0]) / p)
+            x = x[shares > 0.0]
+            rounding = 2.0 * x.size * _EPS * np.abs(x).max()  # of products, differences and a sum
+            answers.append(float(x @ shares[shares > 0.0]) / p + side * rounding)
         return answers[0], answers[1]
 
 
 @dataclass(frozen=True, eq=False)
 class PhiBracket:
-    """Bounds of $phi(x) = E (x - G)^+$ at points x (n,): above, below, slopes of lines below it.
+    """Bounds of $phi(x) = E (x - G)^+$ at points x (n,): above, and lines below it, (n,) each.
 
-    above, below: (n,). left, right: (n,) slopes of the lines that go from a point to the left and
-    to the right, and never above phi.
+    The line of a point has the value `below` there, and the slope `slopes`.
     """
 
     x: Floats
     above: Floats
     below: Floats
-    left: Floats
-    right: Floats
-
-    def scaled(self, unit: float, reads: Floats, wanted: Floats) -> PhiBracket:
-        """From units, see `Rows`, to the unit of the rewards, in which one of them is `unit`.
-
-        The points `reads` become `wanted`, the read points as the user gave them. Neither moves a
-        point by more than a rounding, or by the twelfth digit of the largest reward, and no slope
-        of phi exceeds one.
-        """
-        x = rescaled(self.x, unit, reads, wanted)
-        off = 1e-12 * unit + 4.0 * _EPS * np.abs(x)
-        above = unit * self.above + off
-        return PhiBracket(x, above, unit * self.below - off, self.left, self.right)
+    slopes: Floats
 
     def lower(self, x: Floats) -> Floats:
         """The highest line below phi at x (m,), of those of the two points around it."""
-        cell = np.clip(np.searchsorted(self.x, x, "right") - 1, 0, self.x.size - 2)
-        left = self.below[cell] + self.right[cell] * (x - self.x[cell])
-        right = self.below[cell + 1] - self.left[cell + 1] * (self.x[cell + 1] - x)
-        return np.maximum(np.maximum(left, right), 0.0)
+        lines = np.stack([self.below, self.slopes])
+        return np.maximum(highest_lines(self.x, lines, x)[0], 0.0)
 
     def cdf(self, x: Floats) -> tuple[Floats, Floats]:
         """(m,) each: a lower bound of $P(G < x)$, and an upper bound of $P(G <= x)$."""
@@ -121,9 +108,9 @@ class PhiBracket:
         """The mean of the worst share p of outcomes."""
         low = (self.x - self.above / p).max()
         width = np.diff(self.x)
-        # Where the line to the right of a point meets the line to the left of the next one.
-        rise = self.below[1:] - self.left[1:] * width - self.below[:-1]
-        turn = self.right[:-1] - self.left[1:]
+        # Where the lines of two points meet.
+        rise = self.below[1:] - self.slopes[1:] * width - self.below[:-1]
+        turn = self.slopes[:-1] - self.slopes[1:]
         with np.errstate(divide="ignore", invalid="ignore"):
             meet = np.where(turn < 0.0, np.clip(rise / turn, 0.0, width), 0.0)
         x = np.concatenate([self.x, self.x[:-1] + meet])
@@ -323,12 +310,15 @@ class GapLaw(ReadOnly):
         return ax
 
 
-def rescaled(x: Floats, unit: float, reads: Floats, wanted: Floats) -> Floats:
-    """x * unit, but `wanted` where x is one of `reads`, (P,) each, and its negative at -reads."""
-    out = x * unit
-    for read, exact in zip(reads, wanted, strict=True):
-        out = np.where(x == read, exact, np.where(x == -read, -exact, out))
-    return out
+def highest_lines(x: Floats, lines: Floats, points: Floats) -> Floats:
+    """Values and slopes (..., 2, m) of lines at points (m,): of the lines (..., 2, n) of the two
+    points of x (n,) around each of them, the higher one."""
+    cell = np.clip(np.searchsorted(x, points, "right") - 1, 0, x.size - 2)
+    left, right = lines.take(cell, -1), lines.take(cell + 1, -1)
+    left[..., 0, :] += left[..., 1, :] * (points - x[cell])
+    right[..., 0, :] += right[..., 1, :] * (points - x[cell + 1])
+    np.copyto(left, right, where=right[..., :1, :] > left[..., :1, :])
+    return left
 
 
 def joined(points: Floats, others: Floats) -> Floats:

@@ -17,20 +17,19 @@ feasible when c changes: every sweep is handed the plans of the sweep before.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.machine import ReadOnly, cached, hot, progress, require
+from jmdp_lib.machine import ReadOnly, cached, hot, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import gap_table
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, ragged
 from jmdp_lib.operators.dense import DensePairs
 from jmdp_lib.solvers.affine import solve_chains
-from jmdp_lib.solvers.fixed_point import enough_sweeps, warn
+from jmdp_lib.solvers.fixed_point import iterate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,25 +107,24 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
     backup = solve_chains(centred, 1e-14 * centred.jm.reward_bound).backup  # to rounding
     cells = Cells.of(system, backup)
     # The largest covariances make the least gap variances.
-    ends = [_end_of_range(TransportedPairs(system, backup, cells, x), tol) for x in (-1.0, 1.0)]
+    pairs = DensePairs(system, backup)
+    ends = [_end_of_range(TransportedPairs(pairs, cells, x), tol) for x in (-1.0, 1.0)]
     (low, low_error, least), (high, high_error, most) = ends
     error_bound = max(low_error, high_error) / system.weight
-    converged = error_bound <= allowed
-    if not converged:
-        warn(f"coupling_range stopped with error bound {error_bound:.3g} > tol * reward_bound")
-    return CouplingRange(low, high, error_bound, converged, least, most)
+    return CouplingRange(low, high, error_bound, error_bound <= allowed, least, most)
 
 
 def _end_of_range(pairs: TransportedPairs, tol: float) -> tuple[Floats, float, JMDP | None]:
     """Gap variances (S, A, A), how far off they may be, and the model of two actions with them."""
-    jm = pairs.system.jm
-    variance = pairs.backup.variance
+    system = pairs.dense.system
+    jm = system.jm
+    variance = pairs.dense.backup.variance
     rate = jm.gamma**2
     # Gap variances are sought more exactly than tol asks: relative to the largest variance.
-    size = min(0.1 * float(variance.max()), 0.2 * pairs.system.weight * jm.reward_bound)
-    last, moved = _repeated(pairs, tol * (1.0 - rate) * size, rate)
+    size = min(0.1 * float(variance.max()), 0.2 * system.weight * jm.reward_bound)
+    last, found = iterate(pairs, pairs.zero(), rate, tol * size, name="coupling_range")
     # c is off by (moved + slack) / (1 - rate) at most, and a covariance is a step away from it.
-    error = 2.0 * (rate * moved + last.slack) / (1.0 - rate)
+    error = float(2.0 * (rate * found.residuals[-1] + last.slack) / (1.0 - rate))
     cells = pairs.cells
     gaps = cells.gaps
     blocks = np.einsum("sa,ab->sab", variance, np.eye(jm.num_actions))
@@ -153,34 +151,6 @@ class Sweep:
     values: Floats
     slack: float
     plan: Floats
-
-
-def _repeated(pairs: TransportedPairs, target: float, rate: float) -> tuple[Sweep, float]:
-    """Sweep until c moves by `target` at most, and once more; that sweep, and how far it moves c.
-
-    rate: the contraction modulus. Where rounding does not allow the target, it stops at the size of
-    rounding.
-    """
-    made = Sweep(pairs.zeros(), np.empty(0), 0.0, pairs.cells.independent)
-    moved = np.inf
-    limit = 0
-    with progress(None, "coupling_range", "sweep") as bar:
-        for sweeps in count():
-            c = made.c
-            before = moved
-            goal = max(target, 8.0 * float(np.finfo(float).eps) * float(np.abs(c).max()))
-            made = pairs.sweep(c, made.plan)
-            moved = float(np.abs(made.c - c).max())
-            if not np.isfinite(moved):
-                raise FloatingPointError(
-                    "the iteration overflows: numbers of this size have no squares"
-                )
-            limit = limit or enough_sweeps(moved, goal, rate)
-            bar.set_postfix_str(f"moved by {moved:.1e}, target {goal:.1e}", refresh=False)
-            bar.update()
-            if before <= goal or sweeps > limit:
-                break
-    return made, moved
 
 
 @dataclass(frozen=True)
@@ -229,30 +199,45 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class TransportedPairs(DensePairs):
+class TransportedPairs:
     """c over all pairs, (S, S) symmetric: one sweep of the extremes over all couplings.
 
-    system: with independent actions. backup: of the means and variances.
-    sign: 1 for the least covariances, -1 for the largest.
+    dense: with independent actions, and with means and variances that are solved. sign: 1 for the
+    least covariances, -1 for the largest.
     """
 
+    dense: DensePairs
     cells: Cells
     sign: float
 
-    def sweep(self, c: Floats, plan: Floats) -> Sweep:
-        """The operator on c. plan: any feasible one; the search for the best starts with it."""
-        policy = self.system.policy
+    @property
+    def longest_sum(self) -> int:
+        """As many as T_2 sums; plans are as exact as their slack says."""
+        return self.dense.system.longest_sum
+
+    def zero(self) -> Sweep:
+        """c = 0, and a first plan."""
+        return Sweep(self.dense.zeros(), np.empty(0), 0.0, self.cells.independent)
+
+    def distance(self, new: Sweep, old: Sweep) -> float:
+        """How far c moved."""
+        return float(np.abs(new.c - old.c).max())
+
+    def apply(self, state: Sweep) -> Sweep:
+        """The operator on c. The search for the best plan starts with the last one."""
+        jm, policy = self.dense.system.jm, self.dense.system.policy
         cells = self.cells
         gaps = cells.gaps
+        c = state.c
         later = c[cells.next_states[:, 0], cells.next_states[:, 1]]
-        costs = cells.products + self.system.jm.gamma**2 * later
-        best = plan.copy()
+        costs = cells.products + jm.gamma**2 * later
+        best = state.plan.copy()
         slack = _transport(self.sign * costs, best, cells.starts, cells.widths)
         values = np.add.reduceat(best * costs, cells.starts[:-1])
-        new = self.zeros()
-        self.apply(c, new, with_source=False)  # right off the diagonal
+        new = self.dense.zeros()
+        self.dense.apply(c, new, with_source=False)  # right off the diagonal
         both = 2.0 * policy[gaps.states, gaps.first] * policy[gaps.states, gaps.second] * values
-        diagonal = self.backup.diagonal_source + np.bincount(gaps.states, both, len(c))
+        diagonal = self.dense.backup.diagonal_source + np.bincount(gaps.states, both, len(c))
         np.fill_diagonal(new, diagonal)
         return Sweep(new, values, slack, best)
 

@@ -14,17 +14,14 @@ read or not, is in `brackets`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket, joined, rescaled
+from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket, joined
 from jmdp_lib.laws.convex import Convex
-from jmdp_lib.laws.rows import Rows, RowSizes, law_bytes
+from jmdp_lib.laws.rows import Rows, law_bytes, row_sizes
 from jmdp_lib.laws.stochastic import Stochastic, line, with_reads
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP
@@ -37,7 +34,7 @@ _NEARBY = 512  # points that are read for the gaps at the read points, at most
 _TRUSTED = 256  # spacings among likely gaps from which on widths halve with the spacing
 _SETTLED = 6.0  # sweeps end when psi moves by less than spacing^2 / bulk over this
 _ON_THE_WAY = 1.5  # the same for grids that only lead to finer ones
-_WORK = 5e10  # numbers that are read, at most
+_WORK = 7e10  # numbers that are read and added, at most
 _EXACT = 1e-13  # sweeps of stochastic order end when probabilities move by less
 _EPS = float(np.finfo(float).eps)
 
@@ -99,16 +96,16 @@ def gap_law(
         return []
     pairs = PairSet.of(system, asked)
     assert pairs is not None
-    sizes = RowSizes.of(system, pairs, gaps)
+    sizes = row_sizes(system, pairs, gaps)
     needed = law_bytes(sizes.rows, sizes.outcomes, points)
     what = f"the law of gaps that reach {pairs.size:,} pairs, at {points:,} points"
     require(needed, what, "ask for fewer queries or points")
     rows = Rows.of(system, pairs, gaps)
     search = _Search(rows, rows.rounded(reads), width, points, max_points)
-    grid, missed = search.run()
+    missed = search.run()
     if missed:
         warn(f"gap_law: {missed}")
-    return search.laws(grid, gaps, reads)
+    return search.laws(gaps, reads)
 
 
 def _checked_gaps(jm: JMDP, queries: ArrayLike | None) -> tuple[AskedGaps, Ints]:
@@ -132,139 +129,72 @@ def _read_points(at: ArrayLike) -> Floats:
     return np.append(0.0, np.unique(given[given != 0.0]))
 
 
-@dataclass(frozen=True)
-class _Grid:
-    """Bounds of all rows on one grid of each order, in units of `Rows.unit`, as all of the search.
-
-    points: (n, 2), and cuts, the bounds there in stochastic order. x: (m,), and above, below, the
-    bounds there in convex order. new_cuts: whether stochastic order is on this grid, too, or still
-    on an older one. bulk: gaps are likely to be within it of zero. work: how many numbers its
-    sweeps read.
-    """
-
-    spacing: float
-    bulk: float
-    points: Floats
-    cuts: Floats
-    x: Floats
-    above: Floats
-    below: Floats
-    new_cuts: bool = True
-    work: float = 0.0
-
-    @property
-    def spacings(self) -> float:
-        """How many of them there are where gaps are likely."""
-        return 2.0 * self.bulk / self.spacing
-
-
-@dataclass(frozen=True)
 class _Search:
-    """The loop over grids. reads: (P,) the read points, in units."""
+    """The loop over grids, each of half the spacing of the one before, in units of `Rows.unit`.
+    reads: (P,) the read points, in units and rounded as rewards are."""
 
-    rows: Rows
-    reads: Floats
-    width: float
-    points: int
-    max_points: int
+    def __init__(
+        self, rows: Rows, reads: Floats, width: float, points: int, max_points: int
+    ) -> None:
+        self.rows = rows
+        self.reads = reads
+        self.width = width
+        self.points = points
+        self.max_points = max_points
+        self.cuts = Stochastic(rows)
+        self.psi = Convex(rows)
 
-    @cached_property
-    def stochastic(self) -> Stochastic:
-        return Stochastic(self.rows)
-
-    @cached_property
-    def convex(self) -> Convex:
-        return Convex(self.rows)
-
-    @cached_property
-    def nearby(self) -> tuple[Floats, bool]:
-        """(n, 2) points that stochastic order reads, and whether there it is exact."""
-        return self.stochastic.nearby(self.reads, min(_NEARBY, self.max_points // 8))
-
-    def run(self) -> tuple[_Grid, str]:
-        """The last grid, and a sentence about what was missed; none if nothing was."""
-        grid = self.first()
+    def run(self) -> str:
+        """Narrow the bounds of both orders; returns a sentence about what was missed, if any."""
+        top = self.rows.top or 1.0
+        nearby, exact = self.cuts.nearby(self.reads, min(_NEARBY, self.max_points // 8))
+        spacing = 2.0 ** np.floor(np.log2(top / min(_COARSE, self.max_points // 8)))
+        bulk = top  # gaps are likely to be within it of zero
+        base = line(spacing, bulk, top)
+        refine_cuts = True
         work = 0.0
         with progress(None, "gap law", "grid") as bar:
             while True:
-                grid = self.settled(grid)
+                self.refine(base, nearby if refine_cuts else None)
+                share = _SETTLED if 2.0 * bulk >= self.points * spacing else _ON_THE_WAY
+                added = self.psi.settle(spacing**2 / (share * bulk))
+                if refine_cuts:
+                    added += self.cuts.settle(_EXACT if exact else max(0.1 * self.width, 1e-4))
+                work += added
                 bar.update()
-                work += grid.work
-                widths, telling = self.widths(grid)
+                bulk = min(bulk, self.psi.likely())
+                spacings = 2.0 * bulk / spacing  # where gaps are likely
+                widths, telling = self.widths()
                 excess = widths.max() / self.width  # above one: too wide
-                spacing = self.next_spacing(grid)
-                finer = line(spacing, grid.bulk, self.rows.top)
-                over = len(finer) > self.max_points
-                over |= work + grid.work * len(finer) / grid.x.size > _WORK
-                needed = grid.x.size * max(excess, 1.0)
-                trusted = grid.spacings >= _TRUSTED
+                needed = self.psi.x.size * max(excess, 1.0)
+                trusted = spacings >= _TRUSTED
                 done = excess <= 1.0 or (trusted and needed > self.max_points)
-                enough = grid.spacings >= self.points
-                if over or (done and enough) or self.rows.top == 0.0:
-                    return grid, self.verdict(grid, widths, needed) if excess > 1.0 else ""
-                grid = self.refined(grid, spacing, finer, trusted and telling)
+                # A quarter, as long as nobody needs the grid in between.
+                spacing /= 4.0 if 2.0 * spacings < min(_TRUSTED, self.points) else 2.0
+                base = line(spacing, bulk, top)
+                over = base.size > self.max_points
+                over |= work + added * base.size / self.psi.x.size > _WORK
+                if over or (done and spacings >= self.points) or self.rows.top == 0.0:
+                    return self.verdict(widths, needed) if excess > 1.0 else ""
+                refine_cuts = trusted and telling
 
-    def next_spacing(self, grid: _Grid) -> float:
-        """Half of the last one; a quarter as long as nobody needs the grid in between."""
-        wanted = min(_TRUSTED, self.points)
-        return grid.spacing / (4.0 if 2.0 * grid.spacings < wanted else 2.0)
-
-    def first(self) -> _Grid:
-        """The coarsest grid, and bounds from nothing but the means and the largest gaps."""
-        top = self.rows.top or 1.0
-        spacing = 2.0 ** np.floor(np.log2(top / min(_COARSE, self.max_points // 8)))
-        base = line(spacing, top, top)
-        points = joined(base, self.nearby[0])
+    def refine(self, base: Floats, nearby: Floats | None) -> None:
+        """Both orders on a new line of points; stochastic order only if it may tell something."""
         x = with_reads(base, self.reads)
-        self.require(len(points), x.size)
-        above = self.convex.above(x)
-        below = self.convex.below(x)
-        cuts = self.stochastic.start(points)
-        return _Grid(spacing, top, points, cuts, x, above, below)
-
-    def refined(self, grid: _Grid, spacing: float, finer: Floats, with_cuts: bool) -> _Grid:
-        """The bounds on a finer line, those of stochastic order only if that may tell something."""
-        x = with_reads(finer, self.reads)
-        points = grid.points
-        cuts = grid.cuts
-        if with_cuts:
-            points = joined(finer, self.nearby[0])
-        self.require(len(points), x.size)
-        if with_cuts:
-            cuts = self.stochastic.refined(grid.points, cuts, points)
-        above = self.convex.refined(grid.x, grid.above, x)
-        below = self.convex.refined(grid.x, grid.below, x)
-        return _Grid(spacing, grid.bulk, points, cuts, x, above, below, with_cuts)
-
-    def require(self, points: int, x: int) -> None:
-        """Refuse a grid that does not fit into memory."""
-        most = max(points, x)
+        points = self.cuts.points if nearby is None else joined(base, nearby)
+        most = max(len(points), x.size)
         needed = law_bytes(self.rows.factors.size, self.rows.outcomes.row.size, most)
-        smaller = f"max_points={x // 2:,} or fewer queries take less"
+        smaller = f"max_points={x.size // 2:,} or fewer queries take less"
         require(needed, f"the law of gaps on a grid of {most:,} points", smaller)
+        (self.psi.refine if self.psi.x.size else self.psi.start)(x)
+        if nearby is not None:
+            self.cuts.refine(points)
 
-    def settled(self, grid: _Grid) -> _Grid:
-        """The same grid after sweeps, until little changes; and where gaps are likely, by now."""
-        step = self.convex.step(grid.x)
-        may_be_the_last = grid.spacings >= self.points
-        share = _SETTLED if may_be_the_last else _ON_THE_WAY
-        tol = grid.spacing**2 / (share * grid.bulk)
-        upper = self.convex.settle(step, grid.above, tol)
-        lower = self.convex.settle(step.from_below, grid.below, tol)
-        work = float(step.groups.numbers_read) * grid.x.size * (upper + 3 * lower)
-        if grid.new_cuts:
-            enough = 0.1 * self.width if grid.spacings >= _TRUSTED else self.width
-            small = _EXACT if self.nearby[1] else max(enough, 1e-4)
-            sweeps = self.stochastic.settle(grid.points, grid.cuts, small)
-            work += float(self.stochastic.numbers_read) * grid.points.size * sweeps
-        bulk = min(grid.bulk, self.convex.likely(grid.x, grid.above))
-        return replace(grid, bulk=bulk, work=work)
-
-    def widths(self, grid: _Grid) -> tuple[Floats, bool]:
+    def widths(self) -> tuple[Floats, bool]:
         """(P,) of the widest bracket at each read point; and whether one that is still too wide
         would be wider without stochastic order."""
-        steps = StepBracket(grid.points, *self.stochastic.bracket(grid.cuts))
-        convex = [self.phi(grid, n).cdf(self.reads) for n in range(self.rows.asked.size)]
+        steps = self.cuts.bracket()
+        convex = [self.psi.bracket(n).cdf(self.reads) for n in range(self.rows.asked.size)]
         least, most = np.swapaxes(convex, 0, 1)  # (Q, P) each
         widest = np.zeros(self.reads.size)
         telling = False
@@ -275,51 +205,48 @@ class _Search:
             widest = np.maximum(widest, both.max(0))
         return widest, telling
 
-    def phi(self, grid: _Grid, n: int) -> PhiBracket:
-        """What convex order says of gap n, in units: phi(x) is half of psi(x) + x - E G."""
-        row = self.rows.asked[n]
-        off = self.rows.mean_error
-        x = grid.x[1:-1]
-        past = x - self.rows.means[row]
-        value, left, right = grid.below[row, :, 1:-1]
-        above = 0.5 * (grid.above[row, 0, 1:-1] + past + off)
-        slopes = 0.5 * (1.0 + left), 0.5 * (1.0 + right)
-        return PhiBracket(x, above, 0.5 * (value + past - off), *slopes)
-
-    def verdict(self, grid: _Grid, widths: Floats, needed: float) -> str:
+    def verdict(self, widths: Floats, needed: float) -> str:
         """What was reached where, and what would be needed."""
+        size = self.psi.x.size
         where = self.reads[widths.argmax()] * self.rows.unit
-        more = needed / grid.x.size
         return (
             f"brackets at {where:g} are up to {widths.max():.2g} wide, not {self.width:g}, on a "
-            f"grid of {grid.x.size:,} points; that would take about {needed:,.0f} points and "
-            f"{more:,.0f} times as long (max_points={self.max_points:,}, and work is bounded). "
-            "For a probability a sample may be the better choice: estimate_gaps, or "
+            f"grid of {size:,} points; that would take about {needed:,.0f} points and "
+            f"{needed / size:,.0f} times as long (max_points={self.max_points:,}, and work is "
+            "bounded). For a probability a sample may be the better choice: estimate_gaps, or "
             "GapLaw.from_sample of a million simulate_pairs"
         )
 
-    def laws(self, grid: _Grid, gaps: Ints, wanted: Floats) -> list[GapLaw]:
-        """What both orders say, in the unit of the rewards; wanted: (P,) the read points in it."""
+    def laws(self, gaps: Ints, at: Floats) -> list[GapLaw]:
+        """What both orders say, in the unit of the rewards. at: (P,) the read points in it.
+
+        A point that this rounds becomes an interval. Bounds of phi are widened by as much as its
+        points may move: a rounding, or the twelfth digit of the largest reward at read points.
+        """
         unit = self.rows.unit
-        points = _scaled(grid.points, unit, self.reads, wanted)
-        found = zip(gaps.tolist(), *self.stochastic.bracket(grid.cuts), strict=True)
+        steps = self.cuts.bracket()
+        points = steps.points
+        ends = points if unit == 1.0 else np.nextafter(unit * points, [-np.inf, np.inf])
+        ends = np.maximum.accumulate(self.named(points, ends, at).ravel()).reshape(-1, 2)
         laws = []
-        for n, (gap, low, high) in enumerate(found):
+        for n, gap in enumerate(gaps.tolist()):
             mean = unit * self.rows.means[self.rows.asked[n]]
             off = unit * (self.rows.mean_error + self.rows.digits) + 4.0 * _EPS * abs(mean)
-            phi = self.phi(grid, n).scaled(unit, self.reads, wanted)
-            steps = StepBracket(points, low, high)
-            ends = (float(mean - off), float(mean + off))
-            laws.append(GapLaw(tuple(gap), ends, steps, phi, tuple(wanted.tolist())))
+            phi = self.psi.bracket(n)
+            x = self.named(phi.x, unit * phi.x, at)
+            moved = 1e-12 * unit + 4.0 * _EPS * np.abs(x)  # no slope of phi exceeds one
+            bounds = unit * phi.above + moved, unit * phi.below - moved
+            own = StepBracket(ends, steps.low[n], steps.high[n])
+            known = (float(mean - off), float(mean + off))
+            law = GapLaw(
+                tuple(gap), known, own, PhiBracket(x, *bounds, phi.slopes), tuple(at.tolist())
+            )
+            laws.append(law)
         return laws
 
-
-def _scaled(points: Floats, unit: float, reads: Floats, wanted: Floats) -> Floats:
-    """Points (n, 2) in the unit of the rewards; one that this rounds becomes an interval.
-
-    The read points, `reads` (P,) in units, become `wanted`.
-    """
-    ends = points if unit == 1.0 else np.nextafter(points * unit, [-np.inf, np.inf])
-    known = np.isin(points, np.append(reads, 0.0 - reads))
-    ends = np.where(known, rescaled(points, unit, reads, wanted), ends)
-    return np.maximum.accumulate(ends.ravel()).reshape(points.shape)
+    def named(self, x: Floats, scaled: Floats, at: Floats) -> Floats:
+        """Points x in the unit of the rewards, `scaled`; but read points and their negatives as
+        they were given."""
+        for read, given in zip(self.reads, at, strict=True):
+            scaled = np.where(x == read, given, np.where(x == -read, -given, scaled))
+        return scaled

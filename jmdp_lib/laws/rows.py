@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import CollapsedT2, ragged
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.operators.reachable import PairSet, places
 from jmdp_lib.solvers.affine import Chain
 
@@ -47,7 +47,7 @@ class Outcomes:
     after: Ints
     flipped: Ints
     weights: Floats
-    beyond: Floats
+    beyond: Any = 0.0
 
     @property
     def merged(self) -> Outcomes:
@@ -64,29 +64,27 @@ class Outcomes:
     def together(self, d: Floats, factors: Floats) -> Outcomes:
         """The same outcomes, read at other differences d (M,), no less than theirs."""
         beyond = np.maximum((d - self.d) / factors[self.row], 0.0)
-        return Outcomes(self.row, d, self.after, self.flipped, self.weights, beyond).merged
-
-    @classmethod
-    def joined(cls, parts: list[Outcomes]) -> Outcomes:
-        """All of the parts."""
-        return cls(*map(np.concatenate, zip(*(vars(x).values() for x in parts), strict=True)))
+        return replace(self, d=d, beyond=beyond).merged
 
 
 @dataclass(frozen=True)
 class Rows:
-    """N rows: half-steps, pairs of states, the gaps that are asked for, and zero, the last one.
+    """N rows: pairs of states, the gaps that are asked for, zero, and half-steps.
 
     All is in `unit`, a power of ten such that the largest reward is 1 to 10 units.
 
-    factors: (N,) gamma, or 1 for a half-step that leads to another at the same time. asked: (Q,)
-    rows of the gaps. means: (N,) E D for the rounded rewards, each within mean_error. largest: (N,)
-    bounds of |D|, zero where D is nothing but zero. longest: how many draws a row sums at most.
+    factors: (N,) gamma, or 1
+    for a half-step that leads to another at the same time; halved: whether there are any. asked:
+    (Q,) rows of the gaps. means: (N,) E D for the rounded rewards, each within mean_error. largest:
+    (N,) bounds of |D|, zero where D is nothing but zero. longest: how many draws a row sums at
+    most.
     """
 
     unit: float
     gamma: float
     outcomes: Outcomes
     factors: Floats
+    halved: bool
     asked: Ints
     means: Floats
     mean_error: float
@@ -96,25 +94,27 @@ class Rows:
     @classmethod
     def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> Rows:
         """The rows that gaps (s, a, b), (Q, 3), lead to, all of them in a set of pairs."""
-        maker = _Maker(system, pairs, gaps)
-        parts = [maker.at_once(), *maker.in_halves()]
-        longest = int(np.bincount(np.concatenate([part.row for part in parts])).max())
+        maker = _Maker(system, pairs, gaps, row_sizes(system, pairs, gaps).halved)
+        found = maker.outcomes()
+        longest = int(np.bincount(found.row).max())
+        outcomes = found.merged
         gamma = system.jm.gamma
-        outcomes = Outcomes.joined(parts).merged
-        factors = np.full(maker.zero + 1, gamma or 1.0)
-        if maker.half_keys.size:
-            factors[maker.half_keys.size + np.flatnonzero(maker.apart)] = 1.0
-        means = maker.means(outcomes, factors)
-        error = mean_error(outcomes, factors, gamma, means, _rounding(longest))
+        factors = np.full(maker.zero + 1 + maker.half_keys.size, gamma or 1.0)
+        if maker.halved:
+            factors[maker.apart] = 1.0
+        means = maker.means()
+        # Errors of a step add up; with half-steps every second factor is one.
+        steps = (2.0 if maker.halved else 1.0) / (1.0 - gamma)
         return cls(
             unit=maker.unit,
             gamma=gamma,
             outcomes=outcomes,
             factors=factors,
-            asked=maker.asked,
+            halved=maker.halved,
+            asked=pairs.size + np.arange(len(gaps)),
             means=means,
-            mean_error=error,
-            largest=_largest(outcomes, factors, gamma),
+            mean_error=mean_error(outcomes, factors, means, rounding_of(longest), steps),
+            largest=_largest(outcomes, factors, steps),
             longest=longest,
         )
 
@@ -130,7 +130,7 @@ class Rows:
     @property
     def rounding(self) -> float:
         """How wrong a sum over a row's outcomes can be, relative to its largest numbers."""
-        return _rounding(self.longest)
+        return rounding_of(self.longest)
 
     @property
     def digits(self) -> float:
@@ -142,18 +142,13 @@ class Rows:
         each = 0.5 * 10.0**-_DIGITS + 2.0 * _EPS * np.abs(self.outcomes.d).max()
         return float(2.0 * each / (1.0 - self.gamma))
 
-    @property
-    def halved(self) -> bool:
-        """Whether there are half-steps."""
-        return _parts_of_a_step(self.factors, self.gamma) == 2
-
 
 def _rounded(x: Floats) -> Floats:
     """Numbers without the digits that rounding may have changed."""
     return np.round(x, _DIGITS) + 0.0
 
 
-def _rounding(longest: int) -> float:
+def rounding_of(longest: int) -> float:
     """How wrong a sum over so many draws can be, relative to its largest numbers.
 
     The draws with one outcome are added up first, and then the outcomes, each times a number: of
@@ -163,34 +158,33 @@ def _rounding(longest: int) -> float:
     return _EPS * (16.0 + 1.5 * longest)
 
 
-@dataclass(frozen=True)
-class RowSizes:
-    """What `Rows.of` makes, known before: how many rows, how many outcomes at most, and whether
-    steps of branches at different states are halved."""
+class RowSizes(NamedTuple):
+    """What `Rows.of` makes, known before: how many rows and outcomes, at most, and whether steps of
+    branches at different states are halved."""
 
     rows: int
     outcomes: int
     halved: bool
 
-    @classmethod
-    def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> RowSizes:
-        """Count them. gaps: (Q, 3)."""
-        first, second = pairs.members
-        apart = first != second
-        tables = np.diff(system.jm.starts)
-        draws = tables * (system.policy > 0.0).sum(1)  # of one branch
-        shared = np.where(apart, system.coupling == "common", system.coupling != "independent")
-        at_once = draws[first] * draws[second] // np.where(shared, tables[second], 1)
-        whole = at_once[apart].sum()
-        successors = np.diff(system.kernel.indptr)
-        keys = np.bincount(second[apart], successors[first[apart]], tables.size)
-        keys = np.minimum(keys, pairs.numbering.order.size)  # half-steps H(j, t), for each t
-        half = draws[first[apart]].sum() + keys @ draws
-        halved = bool(system.coupling != "common" and system.jm.gamma and whole > _WORTH * half)
-        rows = (keys.sum() if halved else 0) + pairs.size + len(gaps) + 1
-        of_a_gap = tables ** (2 if system.coupling == "independent" else 1)
-        others = at_once[~apart].sum() + of_a_gap[gaps[:, 0]].sum()
-        return cls(int(rows), int(others + (half if halved else whole)), halved)
+
+def row_sizes(system: CollapsedT2, pairs: PairSet, gaps: Ints) -> RowSizes:
+    """Count them. gaps: (Q, 3)."""
+    first, second = pairs.members
+    apart = first != second
+    tables = np.diff(system.jm.starts)
+    draws = tables * (system.policy > 0.0).sum(1)  # of one branch
+    shared = np.where(apart, system.coupling == "common", system.coupling != "independent")
+    whole = draws[first] * draws[second] // np.where(shared, tables[second], 1)
+    successors = np.diff(system.kernel.indptr)
+    keys = np.bincount(second[apart], successors[first[apart]], tables.size)
+    keys = np.minimum(keys, pairs.numbering.order.size)  # half-steps H(j, t), for each t
+    half = draws[first[apart]].sum() + keys @ draws
+    halved = bool(system.coupling != "common" and system.jm.gamma)
+    halved &= bool(whole[apart].sum() > _WORTH * half)
+    of_gaps = tables[gaps[:, 0]] ** (2 if system.coupling == "independent" else 1)
+    rows = pairs.size + len(gaps) + 1 + int(keys.sum() if halved else 0)
+    at_one_state = whole[~apart].sum() + of_gaps.sum() + 1
+    return RowSizes(rows, int(at_one_state + (half if halved else whole[apart].sum())), halved)
 
 
 def law_bytes(rows: int, outcomes: int, points: int) -> float:
@@ -203,24 +197,21 @@ def law_bytes(rows: int, outcomes: int, points: int) -> float:
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes `Rows`: numbers them, and lists the outcomes of each kind."""
+    """Makes `Rows`: lists the outcomes of each kind. halved: whether there are half-steps."""
 
     system: CollapsedT2
     pairs: PairSet
     gaps: Ints
-
-    @property
-    def jm(self) -> JMDP:
-        return self.system.jm
+    halved: bool
 
     @cached_property
     def unit(self) -> float:
-        return float(10.0 ** np.floor(np.log10(self.jm.reward_bound)))
+        return float(10.0 ** np.floor(np.log10(self.system.jm.reward_bound)))
 
     @cached_property
     def rewards(self) -> Floats:
         """(T, A) in units."""
-        return _rounded(self.jm.rewards / self.unit)
+        return _rounded(self.system.jm.rewards / self.unit)
 
     @cached_property
     def members(self) -> tuple[Ints, Ints]:
@@ -229,162 +220,131 @@ class _Maker:
 
     @cached_property
     def apart(self) -> Ints:
-        """(P,) whether they differ."""
+        """The pairs of different states."""
         first, second = self.members
-        return np.not_equal(first, second)
-
-    @property
-    def asked(self) -> Ints:
-        """(Q,) the rows of the gaps."""
-        return self.half_keys.size + self.pairs.size + np.arange(len(self.gaps))
+        return np.flatnonzero(first != second)
 
     @property
     def zero(self) -> int:
-        """The last row."""
-        return self.half_keys.size + self.pairs.size + len(self.gaps)
+        """The row after all pairs and gaps; half-steps follow."""
+        return self.pairs.size + len(self.gaps)
 
-    @cached_property
-    def half_keys(self) -> Ints:
-        """(h,) j * S + t of the half-steps H(j, t) that pairs of different states lead to."""
-        if not RowSizes.of(self.system, self.pairs, self.gaps).halved:
-            return np.zeros(0, np.int64)
-        return np.unique(self.first_halves.after)
+    def outcomes(self) -> Outcomes:
+        """Of all rows."""
+        first, second = self.members
+        one_state = np.flatnonzero(first == second)
+        # Branches that draw one action are one, and lead to zero; so does zero.
+        merged = np.append(one_state, self.zero)
+        alike = np.append((self.system.policy[first[one_state]] ** 2).sum(1), 1.0)
+        none = np.zeros(merged.size, np.int64)
+        parts = [Outcomes(merged, none.astype(float), none + self.zero, none, alike)]
+        each = np.arange(len(self.gaps))
+        parts.append(
+            self.moves(self.pairs.size + each, AskedGaps(*self.gaps.T), np.ones(each.size))
+        )
+        parts.append(self.both_move(one_state))
+        parts += self.halves() if self.halved else [self.both_move(self.apart)]
+        columns = zip(*([*vars(part).values()][:-1] for part in parts), strict=True)
+        return Outcomes(*map(np.concatenate, columns))
 
-    def outcomes(self, row: Ints, d: Floats, first: Ints, second: Ints, chance: Floats) -> Outcomes:
-        """Of steps that lead to two states, (M,) each; at gamma 0 they lead to zero."""
-        x = self.pairs.numbering.number[first]
-        y = self.pairs.numbering.number[second]
-        after = np.full(x.size, self.zero)
-        flipped = np.zeros(x.size, np.int64)
-        if self.jm.gamma > 0.0:
-            after = self.half_keys.size + places(self.pairs.rows, self.pairs.words, x, y)
-            flipped += x < y
-        return Outcomes(row, d, after, flipped, chance, np.zeros(x.size))
-
-    def at_once(self) -> Outcomes:
-        """Steps in which both branches move: of gaps, and of pairs that are not halved."""
-        row = np.flatnonzero(~self.apart | (self.half_keys.size == 0))
-        s, t = (x[row] for x in self.members)
+    def both_move(self, pairs: Ints) -> Outcomes:
+        """Steps of some pairs, all of them at one state or none, by all distinct branches."""
         policy = self.system.policy
-        pair, a, b = np.nonzero(policy[s][:, :, None] * policy[t][:, None])
-        chance = policy[s[pair], a] * policy[t[pair], b]
-        state, *actions = self.gaps.T
-        s, t = (np.append(x[pair], state) for x in (s, t))
-        a, b = (np.append(x, y) for x, y in zip((a, b), actions, strict=True))
-        row = np.append(self.half_keys.size + row[pair], self.asked)
-        return self.moves(row, (s, a), (t, b), np.append(chance, np.ones(state.size)))
+        s, t = (x[pairs] for x in self.members)
+        chance = policy[s][:, :, None] * policy[t][:, None]
+        chance[(s == t)[:, None, None] & np.eye(policy.shape[1], dtype=bool)] = 0.0
+        pair, a, b = np.nonzero(chance)
+        others = None if (s == t).all() else t[pair]
+        return self.moves(pairs[pair], AskedGaps(s[pair], a, b, others), chance[pair, a, b])
 
-    def moves(
-        self, row: Ints, one: tuple[Ints, Ints], other: tuple[Ints, Ints], chance: Floats
-    ) -> Outcomes:
-        """What follows when branches play an action at a state, (M,) each; equal ones are one."""
-        jm = self.jm
-        (s, a), (t, b) = one, other
-        alike = (s == t) & (a == b)
-        shared = (s == t) if self.system.coupling == "joint" else self.system.coupling == "common"
-        shared = shared | alike
-        tables = np.diff(jm.starts)
-        width = np.where(shared, 1, tables[t])
-        _, step, within = ragged(np.where(alike, 1, tables[s] * width))
-        left, right = np.divmod(within, width[step])
-        right = np.where(shared[step], left, right)
-        left += jm.starts[s][step]
-        right += jm.starts[t][step]
-        probs = jm.probs[left] * np.where(shared[step], 1.0, jm.probs[right])
-        d = _rounded(self.rewards[left, a[step]] - self.rewards[right, b[step]])
-        ends = jm.next_states[left, a[step]], jm.next_states[right, b[step]]
-        merged = alike[step]
-        # Branches that are one lead to zero, whatever the table is.
-        found = self.outcomes(row[step], d, *ends, chance[step] * np.where(merged, 1.0, probs))
-        found.after[merged] = self.zero
-        found.flipped[merged] = 0
-        return found
+    def moves(self, row: Ints, asked: AskedGaps, chance: Floats) -> Outcomes:
+        """What follows when two branches play actions, for each row (M,)."""
+        step = self.system.step(asked, by_table=True)
+        assert step.tables is not None
+        actions = asked.first[step.row], asked.second[step.row]
+        paid, other = (self.rewards[x] for x in zip(step.tables, actions, strict=True))
+        ends = step.first, step.second
+        return self.between(row[step.row], paid - other, ends, chance[step.row] * step.weights)
 
-    def single(self, states: Ints) -> tuple[Ints, Floats, Ints, Floats]:
+    def between(self, row: Ints, d: Floats, ends: tuple[Ints, Ints], chance: Floats) -> Outcomes:
+        """Of steps that lead to two states, (M,) each; at gamma 0 they lead to zero."""
+        x, y = (self.pairs.numbering.number[end] for end in ends)
+        after = places(self.pairs.rows, self.pairs.words, x, y)
+        if self.system.jm.gamma == 0.0:
+            after[:] = self.zero
+        return Outcomes(row, _rounded(d), after, (x < y).astype(int), chance)
+
+    def draws(self, states: Ints) -> tuple[Ints, Floats, Ints, Floats]:
         """All draws of one branch at states (M,): which of them, reward, successor, probability."""
-        jm = self.jm
-        at, action = np.nonzero(self.system.policy[states])
-        here = states[at]
-        _, played, within = ragged(np.diff(jm.starts)[here])
-        table = jm.starts[here][played] + within
-        chance = self.system.policy[here, action][played] * jm.probs[table]
-        drawn = table, action[played]
-        return at[played], self.rewards[drawn], jm.next_states[drawn], chance
+        policy = self.system.policy
+        at, a = np.nonzero(policy[states])
+        # Two branches with one table and one action are one.
+        step = replace(self.system, coupling="joint").step(AskedGaps(states[at], a, a))
+        assert step.tables is not None
+        at, a = at[step.row], a[step.row]
+        chance = policy[states[at], a] * step.weights
+        return at, self.rewards[step.tables[0], a], step.first, chance
 
     @cached_property
     def first_halves(self) -> Outcomes:
         """The first branch of two at different states moves; `after` has keys of half-steps."""
-        row = np.flatnonzero(self.apart)
-        s, t = (x[row] for x in self.members)
-        pair, reward, after, chance = self.single(s)
-        keys = after * self.jm.num_states + t[pair]
-        return Outcomes(row[pair], reward, keys, 0 * pair, chance, np.zeros(pair.size))
+        first, second = (x[self.apart] for x in self.members)
+        at, reward, after, chance = self.draws(first)
+        keys = after * self.system.jm.num_states + second[at]
+        return Outcomes(self.apart[at], reward, keys, 0 * at, chance)
 
-    def in_halves(self) -> list[Outcomes]:
-        """Steps of branches at different states, in two halves, if they are."""
-        halves = self.half_keys.size
-        if not halves:
-            return []
+    @cached_property
+    def half_keys(self) -> Ints:
+        """(h,) j * S + t of the half-steps H(j, t) that pairs of different states lead to."""
+        return np.unique(self.first_halves.after) if self.halved else np.zeros(0, np.int64)
+
+    def halves(self) -> list[Outcomes]:
+        """Steps of branches at different states, in two halves."""
         made = self.first_halves
-        after = np.searchsorted(self.half_keys, made.after)
-        first = replace(made, row=halves + made.row, after=after)
-        j, t = np.divmod(self.half_keys, self.jm.num_states)
-        row, reward, end, chance = self.single(t)
-        return [first, self.outcomes(row, 0.0 - reward, j[row], end, chance)]
+        after = self.zero + 1 + np.searchsorted(self.half_keys, made.after)
+        j, t = np.divmod(self.half_keys, self.system.jm.num_states)
+        at, reward, end, chance = self.draws(t)
+        second = self.between(self.zero + 1 + at, 0.0 - reward, (j[at], end), chance)
+        return [replace(made, after=after), second]
 
-    def means(self, outcomes: Outcomes, factors: Floats) -> Floats:
+    def means(self) -> Floats:
         """(N,) E D, as far as rounding lets it be found."""
-        jm = self.jm
-        rewards = np.einsum("sa,sa->s", self.system.policy, jm.averaging @ self.rewards)
-        value = Chain(self.system.kernel, jm.gamma, rewards).solution(0.0)
+        system = self.system
+        jm = system.jm
+        paid = np.einsum("sa,sa->s", system.policy, jm.averaging @ self.rewards)
+        value = Chain(system.kernel, jm.gamma, paid).solution(0.0)
+        q = jm.averaging @ (self.rewards + jm.gamma * value[jm.next_states])
         first, second = self.members
+        s, a, b = self.gaps.T
         j, t = np.divmod(self.half_keys, jm.num_states)
-        means = np.zeros(self.zero + 1)
-        means[: self.asked[0]] = np.append(
-            jm.gamma * value[j] - value[t], value[first] - value[second]
-        )
-        means[self.asked] = _step_of_means(outcomes, factors, means)[self.asked]
-        return means
-
-
-def _step_of_means(outcomes: Outcomes, factors: Floats, means: Floats) -> Floats:
-    """(N,) E[d + factor * mean of what follows]."""
-    later = factors[outcomes.row] * means[outcomes.after] * (1.0 - 2.0 * outcomes.flipped)
-    both = outcomes.weights * (outcomes.d + later)
-    return np.bincount(outcomes.row, both, means.size).astype(float)
+        halves = jm.gamma * value[j] - value[t]
+        return np.hstack([value[first] - value[second], q[s, a] - q[s, b], 0.0, halves])
 
 
 def mean_error(
-    outcomes: Outcomes, factors: Floats, gamma: float, means: Floats, rounding: float
+    outcomes: Outcomes, factors: Floats, means: Floats, rounding: float, steps: float
 ) -> float:
     """How far each of the means (N,) is from the truth, at most.
 
-    The residual rho bounds it by rho / (1 - gamma), and with half-steps, of which every second one
-    has the factor one, by 2 rho / (1 - gamma). Computing rho loses `rounding`, relative to the
-    largest numbers that are summed.
+    The residual rho bounds it by rho times `steps`, the sum of all later factors. Computing rho
+    loses `rounding`, relative to the largest numbers that are summed.
     """
-    residual = np.abs(_step_of_means(outcomes, factors, means) - means).max()
+    later = factors[outcomes.row] * means[outcomes.after] * (1.0 - 2.0 * outcomes.flipped)
+    stepped = np.bincount(outcomes.row, outcomes.weights * (outcomes.d + later), means.size)
     lost = rounding * (np.abs(outcomes.d).max() + np.abs(means).max())
-    return float(_parts_of_a_step(factors, gamma) * (residual + lost) / (1.0 - gamma))
+    return float(steps * (np.abs(stepped - means).max() + lost))
 
 
-def _parts_of_a_step(factors: Floats, gamma: float) -> int:
-    """Two, if there are half-steps."""
-    return 2 if gamma and (factors[:-1] != gamma).any() else 1
-
-
-def _largest(outcomes: Outcomes, factors: Floats, gamma: float) -> Floats:
+def _largest(outcomes: Outcomes, factors: Floats, steps: float) -> Floats:
     """(N,) bounds of |D|: those of so many steps, and what all later ones can add."""
-    starts = np.searchsorted(outcomes.row, np.arange(factors.size - 1))
-    size = np.abs(outcomes.d)
+    starts = np.searchsorted(outcomes.row, np.arange(factors.size))
     bound = np.zeros(factors.size)
-    positive = -1
-    rounds = 0
-    while rounds < _ROUNDS or (bound > 0.0).sum() > positive:
-        positive = (bound > 0.0).sum()
-        rounds += 1
+    for rounds in count():
+        before = bound
         later = factors[outcomes.row] * bound[outcomes.after]
-        bound[:-1] = np.maximum.reduceat(size + later, starts)
-    halves = _parts_of_a_step(factors, gamma)
-    rest = gamma ** (rounds // halves) * halves * size.max(initial=0.0) / (1.0 - gamma)
-    return np.where(bound > 0.0, (bound + rest) * (1.0 + 1e-9), 0.0)
+        bound = np.maximum.reduceat(np.abs(outcomes.d) + later, starts)
+        added = (bound - before).max()
+        settled = ((bound > 0.0) == (before > 0.0)).all()  # no more rows are known to move
+        if added == 0.0 or (settled and rounds >= _ROUNDS):
+            break
+    return np.where(bound > 0.0, (bound + added * (steps - 1.0)) * (1.0 + 1e-9), 0.0)

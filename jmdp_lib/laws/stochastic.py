@@ -16,15 +16,15 @@ size, with the cuts P(D < lower end) and P(D <= upper end). Sums of probabilitie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.laws.brackets import StepBracket
 from jmdp_lib.laws.rows import Outcomes, Rows
-from jmdp_lib.laws.sweeps import CUTS, Groups, Limits, Reads, Step, carry, settle
+from jmdp_lib.laws.sweeps import Groups, Reads, Step, settle
 
 _EPS = float(np.finfo(float).eps)
 _GAPS = 1024  # reward differences that are told apart, about
@@ -49,50 +49,38 @@ def with_reads(points: Floats, reads: Floats) -> Floats:
     """The points of a line and the read points, with either sign; these replace points nearby.
     The ends of the line lie beyond all mass, and there is one more point on either side."""
     both = np.unique(np.append(reads, 0.0 - reads))
-    place = np.searchsorted(both, points)
-    padded = np.concatenate([[-np.inf], both, [np.inf]])
-    apart = np.minimum(points - padded[place], padded[place + 1] - points)
+    apart = np.abs(points[:, None] - both).min(1)
     apart[[0, -1]] = np.inf  # the ends stay
     far = 2.0 * points[[0, -1]]
     return np.unique(np.concatenate([points[apart >= np.diff(points).min() / 2.0], both, far]))
 
 
-@dataclass(frozen=True)
 class Stochastic:
-    """Upper bounds (2 N, 1, 2n + 1) of the distribution functions of N rows and their negatives at
-    the 2n cuts of a grid (n, 2); the last one, beyond the grid, is one."""
+    """Upper bounds (2 N, 1, 2n + 1) of the distribution functions of N rows and their negatives,
+    one after the other, at the 2n cuts of a grid `points` (n, 2); the last bound, beyond the grid,
+    is one."""
 
-    rows: Rows
+    bounds: Floats
 
-    @cached_property
-    def largest(self) -> Floats:
-        """(2 N,) bounds of |D|."""
-        return np.tile(self.rows.largest, 2)
-
-    @cached_property
-    def asked(self) -> Ints:
-        """(2, Q) the rows of the gaps, with either sign."""
-        return np.stack([self.rows.asked, self.rows.asked + self.rows.factors.size])
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.points = np.zeros((0, 2))
+        self.largest = np.repeat(rows.largest, 2)
+        self.asked: Ints = np.stack([2 * rows.asked, 2 * rows.asked + 1])  # with either sign
 
     @cached_property
     def _outcomes(self) -> Outcomes:
         """Of all rows with both signs."""
         made = self.rows.outcomes
-        size = self.rows.factors.size
-        row = np.append(made.row, made.row + size)
-        after = np.append(made.after + size * made.flipped, made.after + size * (1 - made.flipped))
+        row = np.append(2 * made.row, 2 * made.row + 1)
+        after = np.append(2 * made.after + made.flipped, 2 * made.after + 1 - made.flipped)
         d = _told_apart(np.append(made.d, 0.0 - made.d))
         none = np.zeros(row.size, np.int64)
-        return Outcomes(row, d, after, none, np.tile(made.weights, 2), np.zeros(row.size)).merged
+        return Outcomes(row, d, after, none, np.tile(made.weights, 2)).merged
 
     @cached_property
     def _grouped(self) -> tuple[Groups, Floats]:
-        return Groups.of(self._outcomes, np.tile(self.rows.factors, 2))
-
-    @property
-    def numbers_read(self) -> int:
-        """How many numbers a sweep reads, for each cut."""
-        return self._grouped[0].numbers_read
+        return Groups.of(self._outcomes, np.repeat(self.rows.factors, 2))
 
     def nearby(self, at: Floats, limit: int) -> tuple[Floats, bool]:
         """(n, 2) the points `at`, and those that are read, step by step, to know the gaps there;
@@ -137,39 +125,31 @@ class Stochastic:
         after = sparse.csr_array((ones, (groups.after[lasting], kind)), shape)
         return has, after.T.tocsr() @ has
 
-    def start(self, points: Floats) -> Floats:
-        """(2 N, 1, 2n + 1) upper bounds from nothing but the size of D."""
+    def refine(self, points: Floats) -> None:
+        """Bounds on another grid: from the size of D, and from the old ones."""
         least = -self.largest[:, None, None]
         bounds = np.ones((self.largest.size, 1, points.size + 1))
         bounds[..., :-1:2][points[:, 0] <= least] = 0.0
         bounds[..., 1::2][points[:, 1] < least] = 0.0
-        return bounds
+        if len(self.points):
+            old = self.bounds[..., first_cut(self.points, points.ravel())]
+            bounds[..., :-1] = np.minimum(bounds[..., :-1], old)
+        self.points, self.bounds = points, bounds
 
-    def _step(self, groups: Groups, cells: list[Ints]) -> Step:
-        """One step of all rows that reads cuts: (2n,) for each kind."""
+    def settle(self, tol: float) -> float:
+        """Sweep until no bound falls by `tol`; returns how much work that took."""
+        cuts = self.points.ravel()
+        groups, kinds = self._grouped
+        cells = [np.append(first_cut(self.points, *_shifted(cuts, *x)), cuts.size) for x in kinds.T]
         none = np.zeros((0, 2))
         reads = Reads(np.array(cells, np.int32), none, none.ravel(), none.ravel())
-        limits = Limits(CUTS, 0.0, self.rows.rounding)
-        return Step(groups, reads, limits)
+        step = Step(groups, reads, self.rows.rounding)
+        return groups.cost * cuts.size * settle(self.bounds, step, tol, self.rows.halved)
 
-    def refined(self, grid: Floats, bounds: Floats, finer: Floats) -> Floats:
-        """The bounds on a finer grid."""
-        cells = [first_cut(grid, finer.ravel())]
-        return carry(bounds, self._step(Groups.identity(len(bounds)), cells), self.start(finer))
-
-    def settle(self, points: Floats, bounds: Floats, tol: float) -> int:
-        """Sweep until no bound falls by `tol`, in place; returns how many sweeps that took."""
-        cuts = points.ravel()
-        groups, kinds = self._grouped
-        step = self._step(groups, [first_cut(points, *_shifted(cuts, *x)) for x in kinds.T])
-        size = self.rows.factors.size
-        rows = np.stack([np.arange(size - 1), size + np.arange(size - 1)], axis=1).ravel()
-        return settle(bounds, step, rows, tol, not self.rows.halved)
-
-    def bracket(self, bounds: Floats) -> tuple[Floats, Floats]:
-        """Lower and upper bounds (Q, 2n) of the gaps at the cuts."""
-        high, other = np.minimum.accumulate(bounds[self.asked, 0, -2::-1], axis=2)
-        return np.maximum(0.0, 1.0 - other - _EPS), high[:, ::-1]
+    def bracket(self) -> StepBracket:
+        """Bounds (Q, 2n) of the gaps at the cuts."""
+        high, other = np.minimum.accumulate(self.bounds[self.asked, 0, -2::-1], axis=2)
+        return StepBracket(self.points, np.maximum(0.0, 1.0 - other - _EPS), high[:, ::-1])
 
 
 def _mirrored(intervals: list[tuple[float, float]]) -> Floats:

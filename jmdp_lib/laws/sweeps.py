@@ -1,14 +1,9 @@
 """Sweeps over rows that narrow their bounds, compiled: the same for both orders.
 
 A bound of a row follows from bounds of the rows that come after it. Its outcomes with one reward
-difference are a group: their bounds are mixed, and the mixture is read at (x - d) / factor. What is
-read where depends on the order:
-
-    CUTS   bounds of P(D < x) and P(D <= x), from above, see `stochastic`;
-    ABOVE  bounds of psi(x) = E |x - D| from above, by chords, see `convex`;
-    BELOW  lines below psi: at each point a value, and slopes to the left and to the right.
-
-To carry bounds over to another grid is a sweep, too, in which every row follows from itself.
+difference are a group: their bounds are mixed, and the mixture is read at (x - d) / factor. Bounds
+(N, 1, n) are upper ones, and are read in a cell by its chord, see `convex`; or as they stand, see
+`stochastic`. Bounds (N, 2, n) are lines below a convex function: their values and slopes.
 """
 
 from __future__ import annotations
@@ -22,8 +17,7 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.laws.rows import Outcomes
 from jmdp_lib.machine import cached, inline, threaded
 
-CUTS, ABOVE, BELOW = range(3)
-CHUNK = 32  # rows that are done at a time where that is worth it
+_CHUNK = 32  # rows that are done at a time where that is worth it
 _LONG = 1 << 12  # bounds in a chunk from which on threads are worth it
 _plain: Any = cached(nogil=True, error_model="numpy", fastmath={"contract"}, _nrt=False)
 
@@ -57,30 +51,18 @@ class Groups(NamedTuple):
         entries = (made.after, made.flipped, made.weights, made.beyond)
         return cls(starts, kind.ravel(), np.append(first, new.size), *entries), kinds
 
-    @classmethod
-    def identity(cls, size: int) -> Groups:
-        """Every row follows from itself."""
-        each = np.arange(size + 1)
-        none = np.zeros(size, np.int64)
-        return cls(each, none, each, each[:-1], none, np.ones(size), np.zeros(size))
-
     @property
-    def cost(self) -> int:
+    def cost(self) -> float:
         """How long a sweep takes: reading a group takes twice as long as adding an entry."""
-        return 2 * self.kind.size + self.after.size
-
-    @property
-    def numbers_read(self) -> int:
-        """How many numbers a sweep reads, for each point."""
-        return self.kind.size + self.after.size
+        return 2.0 * self.kind.size + self.after.size
 
 
 class Reads(NamedTuple):
-    """Where n points are read among those of a grid, for each of K kinds.
+    """Where n bounds are read, for each of K kinds.
 
-    cells: (K, n) the cut, or the cell of the grid. shares: (K, n) after which share of its width;
-    beyond the grid, whose outer cells have no mass, less than zero or more than one. widths: of the
-    cells. factors: (K,).
+    cells: (K, n) the bound; or the cell of a grid, and shares: (K, n) after which share of its
+    width. This is less than zero or more than one beyond the grid, whose outer cells have no mass.
+    widths: of the cells; none, if bounds are read as they stand. factors: (K,).
     """
 
     cells: Ints
@@ -89,31 +71,17 @@ class Reads(NamedTuple):
     factors: Floats
 
 
-class Limits(NamedTuple):
-    """What is in all sums of an order: CUTS, ABOVE or BELOW. slack: how wrong a value may be
-    computed; rounding: a probability, or a slope."""
-
-    order: int
-    slack: float
-    rounding: float
-
-
 class Step(NamedTuple):
-    """One step of all rows."""
+    """One step of all rows. slack: how wrong a bound may be computed."""
 
     groups: Groups
     reads: Reads
-    limits: Limits
-
-    @property
-    def from_below(self) -> Step:
-        """The same step of lines below psi."""
-        return self._replace(limits=self.limits._replace(order=BELOW))
+    slack: float
 
 
 class Progress(NamedTuple):
     """Sweep number `now` over rows. moved: (N,) in which sweep a row moved last: it moves when it
-    has changed by `tol` since then, see unsaid (N,). room: (chunk, 6, n)."""
+    has changed by `tol` since then, see unsaid (N,). room: (chunk, 4, n)."""
 
     rows: Ints
     now: int
@@ -122,37 +90,23 @@ class Progress(NamedTuple):
     tol: float
     room: Floats
 
-    @classmethod
-    def start(cls, rows: Ints, bounds: Floats, tol: float, chunk: int) -> Progress:
-        """Before the first sweep."""
-        size = len(bounds)
-        room = np.empty((chunk, 6, bounds.shape[2]))
-        return cls(rows, 1, np.zeros(size, np.int64), np.zeros(size), tol, room)
 
+def settle(bounds: Floats, step: Step, tol: float, halved: bool) -> int:
+    """Sweep until no bound moves by `tol`, in place; returns how many sweeps that took.
 
-def settle(bounds: Floats, step: Step, rows: Ints, tol: float, back: bool, chunk: int = 1) -> int:
-    """Sweep over rows until no bound moves by `tol`, in place; returns how many sweeps that took.
-
-    back: every second sweep goes from the last row to the first. chunk: so many rows are done at a
-    time; each of them sees what the chunks before it found.
+    Half-steps lead to pairs and these to half-steps, so that many rows can be done at once; whole
+    steps are best done one by one, there and back, each with what the ones before it found.
     """
-    progress = Progress.start(rows, bounds, tol, chunk)
+    size = len(bounds)
+    rows = np.arange(size)
+    room = np.empty((_CHUNK if halved else 1, 4, bounds.shape[2]))
+    progress = Progress(rows, 1, np.zeros(size, np.int64), np.zeros(size), tol, room)
     while True:
-        _sweep(bounds, bounds, *step, progress)
+        _sweep(bounds, *step, progress)
         if not (progress.moved == progress.now).any():
             return progress.now
-        rows = rows[::-1].copy() if back else rows
+        rows = rows if halved else rows[::-1].copy()
         progress = progress._replace(rows=rows, now=progress.now + 1)
-
-
-def carry(bounds: Floats, step: Step, out: Floats) -> Floats:
-    """Put the bounds of a grid where they are better than those of another, in place.
-
-    step: of rows that follow from themselves.
-    """
-    progress = Progress.start(np.arange(len(out)), out, np.inf, CHUNK)
-    _sweep(bounds, out, *step, progress)
-    return out
 
 
 def place(x: Floats, points: Floats, kinds: Floats) -> Reads:
@@ -179,145 +133,93 @@ def _add(out: Any, values: Any, weight: Any, flipped: Any) -> None:
             out[k] += weight * values[k]
 
 
-@inline
-def _is_read_alone(g: Any, groups: Any) -> Any:
-    """Whether a group is one entry that is read as it stands."""
-    e = groups.ends[g]
-    return groups.ends[g + 1] == e + 1 and groups.beyond[e] == 0.0 and not groups.flipped[e]
-
-
 @_plain
-def _mixture(out: Any, g: Any, bounds: Any, groups: Any, widths: Any) -> Any:
-    """What follows in group g, (n,), and by what to multiply it; out[3:5] is room."""
+def _mixture(room: Any, g: Any, bounds: Any, groups: Any, widths: Any) -> Any:
+    """The bounds that follow in group g, mixed into room (2, n), and by what to multiply them."""
     start = groups.ends[g]
-    if _is_read_alone(g, groups):
-        return bounds[groups.after[start], 0], groups.weights[start]
-    mixed = out[3]
-    ahead = out[4]
-    mixed[:] = 0.0
+    stop = groups.ends[g + 1]
+    if stop == start + 1 and groups.beyond[start] == 0.0 and not groups.flipped[start]:
+        return bounds[groups.after[start]], groups.weights[start]
+    room[:] = 0.0
+    lines = bounds.shape[1] == 2
     past_the_end = 0.0
-    for e in range(start, groups.ends[g + 1]):
-        values = bounds[groups.after[e], 0]
-        _add(mixed, values, groups.weights[e], groups.flipped[e])
-        if groups.beyond[e] > 0.0:
-            if past_the_end == 0.0:
-                ahead[:] = 0.0
-            distance = groups.weights[e] * groups.beyond[e]
-            _add(ahead, values, distance, groups.flipped[e])
-            past_the_end += distance
+    for e in range(start, stop):
+        found = bounds[groups.after[e]]
+        flipped = groups.flipped[e]
+        weight = groups.weights[e]
+        ahead = weight * groups.beyond[e]
+        _add(room[0], found[0], weight, flipped)
+        if lines:
+            sign = -1.0 if flipped else 1.0
+            _add(room[1], found[1], sign * weight, flipped)
+            if ahead > 0.0:
+                _add(room[0], found[1], sign * ahead, flipped)
+        elif ahead > 0.0:
+            _add(room[1], found[0], ahead, flipped)
+            past_the_end += ahead
     if past_the_end > 0.0:
-        for k in range(mixed.size - 1):
-            mixed[k] += (ahead[k + 1] - ahead[k]) / widths[k]
-        mixed[-1] += past_the_end  # no slope exceeds one
-    return mixed, 1.0
+        for k in range(widths.size):
+            room[0, k] += (room[1, k + 1] - room[1, k]) / widths[k]
+        room[0, -1] += past_the_end  # no slope exceeds one
+    return room, 1.0
 
 
 @_plain
-def _cuts_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, limits: Any) -> None:
-    """One step of row r in stochastic order, into out[0]; out[3:5] is room."""
+def _upper_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -> None:
+    """One step of row r from above, into out[0]; out[2:] is room."""
     total = out[0]
-    total[:] = 0.0
+    total[:] = slack
     for g in range(groups.starts[r], groups.starts[r + 1]):
-        mixed, scale = _mixture(out, g, bounds, groups, reads.widths)
-        cells = reads.cells[groups.kind[g]]
-        for k in range(cells.size):
-            total[k] += scale * mixed[np.uintp(cells[k])]  # see `_upper_row`
-    for k in range(total.size):
-        total[k] *= 1.0 + limits.rounding
-    total[-1] = 1.0  # beyond the grid
-
-
-@_plain
-def _upper_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, limits: Any) -> None:
-    """One step of row r from above, into out[0]; out[3:5] is room."""
-    total = out[0]
-    total[:] = limits.slack
-    for g in range(groups.starts[r], groups.starts[r + 1]):
-        mixed, scale = _mixture(out, g, bounds, groups, reads.widths)
+        mixed, scale = _mixture(out[2:], g, bounds, groups, reads.widths)
+        values = mixed[0]
         kind = groups.kind[g]
-        scale *= reads.factors[kind]
+        cells = reads.cells[kind]
+        if reads.widths.size == 0:
+            for k in range(total.size):
+                # Unsigned numbers need no look whether they count from the end.
+                total[k] += scale * values[np.uintp(cells[k])]
+        else:
+            scale *= reads.factors[kind]
+            shares = reads.shares[kind]
+            for k in range(total.size):
+                i = np.uintp(cells[k])
+                value = values[i]
+                total[k] += scale * (value + shares[k] * (values[i + np.uintp(1)] - value))
+
+
+@_plain
+def _lower_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -> None:
+    """One step of lines below row r, into out[:2]; out[2:] is room. Of the lines of the two points
+    around a read, the one that is higher there is read."""
+    total = out[0]
+    slopes = out[1]
+    total[:] = -slack
+    slopes[:] = 0.0
+    for g in range(groups.starts[r], groups.starts[r + 1]):
+        lines, scale = _mixture(out[2:], g, bounds, groups, reads.widths)
+        kind = groups.kind[g]
         cells = reads.cells[kind]
         shares = reads.shares[kind]
+        scaled = scale * reads.factors[kind]
         for k in range(total.size):
-            i = np.uintp(cells[k])  # unsigned numbers need no look whether they count from the end
-            value = mixed[i]
-            total[k] += scale * (value + shares[k] * (mixed[i + np.uintp(1)] - value))
+            i = np.uintp(cells[k])
+            after = i + np.uintp(1)
+            width = reads.widths[i]
+            past = shares[k] * width
+            value = lines[0, i] + lines[1, i] * past
+            other = lines[0, after] - lines[1, after] * (width - past)
+            first = value >= other
+            total[k] += scaled * (value if first else other)
+            slopes[k] += scale * (lines[1, i] if first else lines[1, after])
 
 
 @_plain
-def _mixed_lines(out: Any, g: Any, bounds: Any, groups: Any) -> Any:
-    """Lines (3, n) of what follows in group g, and by what to multiply them; out[3:] is room.
-    What is read beyond a point is on the line that goes to the right there."""
-    start = groups.ends[g]
-    if _is_read_alone(g, groups):
-        return bounds[groups.after[start]], groups.weights[start]
-    mixed = out[3:]
-    mixed[:] = 0.0
-    for e in range(start, groups.ends[g + 1]):
-        lines = bounds[groups.after[e]]
-        w = groups.weights[e]
-        flipped = groups.flipped[e]
-        sign = -1.0 if flipped else 1.0
-        right = lines[1] if flipped else lines[2]
-        left = right
-        if groups.beyond[e] == 0.0:
-            left = lines[2] if flipped else lines[1]
-        else:
-            _add(mixed[0], right, sign * w * groups.beyond[e], flipped)
-        _add(mixed[0], lines[0], w, flipped)
-        _add(mixed[1], left, sign * w, flipped)
-        _add(mixed[2], right, sign * w, flipped)
-    return mixed, 1.0
-
-
-@_plain
-def _lower_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, limits: Any) -> None:
-    """One step of row r from below: value and slopes into out[:3]; out[3:] is room."""
-    total = out[0]
-    kinks = out[1]  # by how much the left slope differs from the right one
-    slopes = out[2]
-    total[:] = -limits.slack
-    kinks[:] = 2.0 * limits.rounding
-    slopes[:] = -limits.rounding
-    for g in range(groups.starts[r], groups.starts[r + 1]):
-        lines, scale = _mixed_lines(out, g, bounds, groups)
-        _read_lines(out, lines, scale, groups.kind[g], reads)
-    for k in range(total.size):
-        kinks[k] += slopes[k]
-
-
-@inline
-def _read_lines(out: Any, lines: Any, scale: Any, kind: Any, reads: Any) -> None:
-    """Add values, kinks and slopes of lines (3, n), where they are read, to out[:3]."""
-    cells = reads.cells[kind]
-    shares = reads.shares[kind]
-    scaled = scale * reads.factors[kind]
-    values = lines[0]
-    lefts = lines[1]
-    rights = lines[2]
-    for k in range(cells.size):
-        i = np.uintp(cells[k])
-        after = i + np.uintp(1)
-        width = reads.widths[i]
-        past = shares[k] * width
-        value = values[i] + rights[i] * past
-        other = values[after] - lefts[after] * (width - past)
-        first = value >= other
-        out[0, k] += scaled * (value if first else other)
-        out[2, k] += scale * (rights[i] if first else lefts[after])
-        if first and past == 0.0:  # else the left line of the point is not on what is read
-            out[1, k] += scale * (lefts[i] - rights[i])
-
-
-@_plain
-def follow(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, limits: Any) -> None:
-    """One step of row r into out (6, n): value, and slopes if there are any."""
-    if limits.order == CUTS:
-        _cuts_row(out, r, bounds, groups, reads, limits)
-    elif limits.order == ABOVE:
-        _upper_row(out, r, bounds, groups, reads, limits)
+def follow(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -> None:
+    """One step of row r into out (4, n): value, and slope if there is one."""
+    if bounds.shape[1] == 2:
+        _lower_row(out, r, bounds, groups, reads, slack)
     else:
-        _lower_row(out, r, bounds, groups, reads, limits)
+        _upper_row(out, r, bounds, groups, reads, slack)
 
 
 @_plain
@@ -330,39 +232,22 @@ def _is_stale(r: Any, groups: Any, moved: Any, now: Any) -> Any:
 
 
 @_plain
-def _keep_lower(values: Any, found: Any) -> Any:
-    """Put what is found where it is a lower upper bound; returns by how much it is, at most."""
+def _keep_better(bounds: Any, found: Any) -> Any:
+    """Put what is found where it is narrower; returns by how much it is, at most."""
+    lines = len(bounds) == 2
     change = 0.0
-    for k in range(values.size):
-        change = max(change, values[k] - found[k])
-        values[k] = min(values[k], found[k])
-    return change
-
-
-@_plain
-def _keep_higher(lines: Any, found: Any) -> Any:
-    """The same for lines below psi; of two that are equally high, what lies higher beside them."""
-    change = 0.0
-    for k in range(lines.shape[1]):
-        better = found[0, k] - lines[0, k]
+    for k in range(bounds.shape[1]):
+        better = found[0, k] - bounds[0, k] if lines else bounds[0, k] - found[0, k]
         if better > 0.0:
             change = max(change, better)
-            for part in range(3):
-                lines[part, k] = found[part, k]
-        elif better == 0.0:
-            lines[1, k] = min(lines[1, k], found[1, k])
-            lines[2, k] = max(lines[2, k], found[2, k])
+            bounds[0, k] = found[0, k]
+            if lines:
+                bounds[1, k] = min(max(found[1, k], -1.0), 1.0)  # as no other slope is possible
     return change
 
 
-def _sweep_rows(
-    source: Any, bounds: Any, groups: Any, reads: Any, limits: Any, progress: Any
-) -> None:
-    """One sweep over rows, where one that follows moved since the last sweep.
-
-    source, bounds: the bounds that are read, and those that are narrowed.
-    """
-    lower = limits.order == BELOW
+def _sweep_rows(bounds: Any, groups: Any, reads: Any, slack: Any, progress: Any) -> None:
+    """One sweep over rows, where one that follows moved since the last sweep."""
     rows = progress.rows
     now = progress.now
     moved = progress.moved  # what is written on threads must have a name of its own
@@ -377,17 +262,14 @@ def _sweep_rows(
             r = rows[start + n]
             stale[n] = _is_stale(r, groups, moved, now)
             if stale[n]:
-                follow(room[n], r, source, groups, reads, limits)
+                follow(room[n], r, bounds, groups, reads, slack)
         for n in prange(size):
             if stale[n]:
                 r = rows[start + n]
-                if lower:
-                    unsaid[r] += _keep_higher(bounds[r], room[n])
-                else:
-                    unsaid[r] += _keep_lower(bounds[r, 0], room[n, 0])
+                unsaid[r] += _keep_better(bounds[r], room[n])
                 if unsaid[r] > tol:
                     unsaid[r] = 0.0
                     moved[r] = now
 
 
-_sweep = threaded(_sweep_rows, lambda *given: given[-1].room[1:].size // 6, _LONG)
+_sweep = threaded(_sweep_rows, lambda *given: given[-1].room[1:].size // 4, _LONG)

@@ -201,8 +201,11 @@ class CollapsedT2:
         later = jm.gamma**2 * (averaging @ value_variance[jm.next_states])
         return Backup(self, mean, targets, averaging @ targets**2 + later, later)
 
-    def step(self, asked: AskedGaps) -> PairStep:
-        """One step of the pairs that are asked for, under the coupling."""
+    def step(self, asked: AskedGaps, by_table: bool = False) -> PairStep:
+        """One step of the pairs that are asked for, under the coupling.
+
+        by_table: branches that draw independently have an outcome for every two tables, too.
+        """
         jm = self.jm
         states, a, b = asked.states, asked.first, asked.second
         others = states if asked.others is None else asked.others
@@ -211,12 +214,13 @@ class CollapsedT2:
             here, there = (jm.starts[s][row] + within for s in (states, others))
             first, second = jm.next_states[here, a[row]], jm.next_states[there, b[row]]
             return PairStep(row, first, second, jm.probs[here], (here, there))
+        if by_table:
+            row, here, there = _products(jm.starts, states, others)
+            first, second = jm.next_states[here, a[row]], jm.next_states[there, b[row]]
+            return PairStep(row, first, second, jm.probs[here] * jm.probs[there], (here, there))
         rows = jm.transitions
         left, right = states * jm.num_actions + a, others * jm.num_actions + b
-        widths = np.diff(rows.indptr)[right]
-        _, row, within = ragged(np.diff(rows.indptr)[left] * widths)
-        i = rows.indptr[left][row] + within // widths[row]
-        j = rows.indptr[right][row] + within % widths[row]
+        row, i, j = _products(rows.indptr, left, right)
         first, second = rows.indices[i].astype(np.int64), rows.indices[j].astype(np.int64)
         return PairStep(row, first, second, rows.data[i] * rows.data[j])
 
@@ -375,6 +379,14 @@ def successors_first(graph: sparse.csr_array) -> Ints:
     # SciPy labels a component when all that it leads to have their labels.
     labels = csgraph.connected_components(graph, connection="strong")[1]
     return np.argsort(labels, kind="stable")
+
+
+def _products(starts: Any, left: Ints, right: Ints) -> tuple[Ints, Ints, Ints]:
+    """All pairs of an entry of row left[q] and one of right[q], of rows that start there: q, and
+    both entries."""
+    widths = np.diff(starts)[right]
+    _, row, within = ragged(np.diff(starts)[left] * widths)
+    return row, starts[left][row] + within // widths[row], starts[right][row] + within % widths[row]
 
 
 def ragged(counts: Ints) -> tuple[Ints, Ints, Ints]:
