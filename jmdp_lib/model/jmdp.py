@@ -339,13 +339,16 @@ class JMDP(_Tables):
         `from_gymnasium` and `from_simulator` are refused however their tables look.
         """
         require_noise(self)
-        first, *others = np.split(self.probs, self.starts[1:-1])
-        for s, own in enumerate(others, 1):
-            if own.size != first.size or np.abs(own - first).max() > 1e-12:
-                raise ValueError(
-                    'coupling="common" needs one law of tables for all states, as from_step gives: '
-                    f"state {s} has the probabilities {own.round(6)}, state 0 {first.round(6)}"
-                )
+        first = self.probs[: self.starts[1]]
+        unlike = np.diff(self.starts) != first.size
+        if not unlike.any():
+            unlike = np.abs(self.probs.reshape(-1, first.size) - first).max(1) > 1e-12
+        for s in np.flatnonzero(unlike)[:1]:
+            own = self.probs[self.starts[s] : self.starts[s + 1]]
+            raise ValueError(
+                'coupling="common" needs one law of tables for all states, as from_step gives: '
+                f"state {s} has the probabilities {own.round(6)}, state 0 {first.round(6)}"
+            )
         return first
 
     @cached_property
