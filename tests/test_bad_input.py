@@ -189,6 +189,11 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.coupled_reward_chain(3, rewards="big"), "rewards must be one of 'unit'"),
         (lambda: jl.coupled_reward_chain(0), "num_states must be at least 1"),
         (lambda: jl.epsilon_mixture(GOAL, 2.0), "epsilon must lie in"),
+        (lambda: jl.inventory(lead_time=-1), "lead_time must be at least 0"),
+        (
+            lambda: jl.simulators.StepSimulator(1, 2, 0.9, [0.5, 0.6], never),
+            "sum of noise_probs = 1.1 is not one",
+        ),
         (lambda: jl.uniform_policy(None), "a JMDP or a simulator .* is needed, got None"),
         (lambda: jl.inventory(demand_probs=[0.5, 0.6]), "sum of demand_probs = 1.1 is not one"),
         (lambda: jl.apply_t2(GRID, GOAL, GOAL, np.zeros((9, 4, 9, 3))), "second must have shape"),

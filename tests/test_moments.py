@@ -97,20 +97,21 @@ def test_order_1_holds_no_second_moments():
         m.second((0, 0), (0, 1))
 
 
-def test_bad_coordinates_are_named():
-    m = jl.jipe2(jl.windy_gridworld(3), jl.goal_policy(3)).moments
-    with pytest.raises(IndexError, match="state 9 is out of range"):
-        m.second((0, 0), (9, 0))
-    with pytest.raises(IndexError, match="action 4 is out of range"):
-        m.moment([(0, 4)])
-    with pytest.raises(ValueError, match="pair"):
-        m.moment([0, 1])
-    with pytest.raises(ValueError, match="needs moments of order 3"):
-        m.moment([(0, 0)] * 3)
-    with pytest.raises(ValueError, match="needs moments of order 3"):
-        m.gap_moment([(0, 0, 1)] * 3)
-    with pytest.raises(ValueError, match="a gap must be"):
-        m.gap_moment([(0, 1)])
+@pytest.mark.parametrize(
+    ("ask", "asked", "error", "message"),
+    [
+        (Moments.moment, [(0, 0), (9, 0)], IndexError, "state 9 is out of range"),
+        (Moments.moment, [(0, 4)], IndexError, "action 4 is out of range"),
+        (Moments.moment, [0, 1], ValueError, "pair"),
+        (Moments.moment, [(0, 0)] * 3, ValueError, "needs moments of order 3"),
+        (Moments.gap_moment, [(0, 0, 1)] * 3, ValueError, "needs moments of order 3"),
+        (Moments.gap_moment, [(0, 1)], ValueError, "a gap must be"),
+        (Moments.gap_moment, [(0, 0, 4)], IndexError, "action 4 is out of range"),
+    ],
+)
+def test_bad_coordinates_are_named(ask, asked, error, message):
+    with pytest.raises(error, match=message):
+        ask(jl.jipe2(jl.windy_gridworld(3), jl.goal_policy(3)).moments, asked)
 
 
 def test_what_cannot_fit_is_refused_with_its_size(leave):

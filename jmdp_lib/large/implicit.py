@@ -94,10 +94,10 @@ class ImplicitJMDP:
         probs = checks.distributions("noise_probs", noise_probs, "noise")
         actions = range(checks.at_least("num_actions", num_actions, 1))
 
-        def tables(state: Any) -> tuple[Floats, Floats, list[list[Hashable]]]:
-            outcomes = [[step(state, a, u) for a in actions] for u in range(probs.size)]
-            rewards = np.array([[reward for reward, _ in row] for row in outcomes])
-            return probs, rewards, [[successor for _, successor in row] for row in outcomes]
+        def tables(state: Any) -> Any:
+            played = [[step(state, a, u) for a in actions] for u in range(probs.size)]
+            rewards, states = zip(*(zip(*row, strict=True) for row in played), strict=True)
+            return probs, rewards, states
 
         return cls(tables, num_actions, gamma, reward_range)
 
