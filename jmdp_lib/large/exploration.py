@@ -110,7 +110,7 @@ def view_explored(
     gamma = system.jm.gamma
     accuracy = 0.01 * goal
     branch = _single_branches(system, explored, goal)
-    start = 2.0 * np.bincount(asked.states, minlength=explored.size)
+    start = 2.0 * np.bincount(asked.states, minlength=explored.size).astype(float)
     visits = _visits(system, explored, gamma**2, start, accuracy) * explored  # if none ever merged
     if before is not None:
         known = np.flatnonzero(before.visits)
@@ -123,7 +123,7 @@ def view_explored(
     value, distance, later = (ends @ np.hstack([alone, met]).T).T
     # A squared difference is at most twice the squares; D is none, and counts once.
     bounds = Losses(2.0 * value, 2.0 * distance, later)
-    apart, together = np.split(ends.sum(0), 2)
+    apart, together = np.split(np.asarray(ends.sum(0), float), 2)
     pending = apart + together * np.where(explored, _unlike(system), 1.0)
     entered = _visits(system, core, gamma**2, pending, accuracy) * ~core
     scores = _visits(system, explored, gamma, entered * branch.off, accuracy) * ~explored
@@ -244,7 +244,8 @@ def _follow_pairs(
         gap, *branches = pairs[:, ended]
         together = size * (branches[0] == branches[1])
         for branch in branches:
-            ends += sparse.coo_array((mass[ended], (gap, branch + together)), ends.shape)
+            entries = mass[ended], (gap, branch + together)
+            ends = ends + sparse.csr_array(entries, ends.shape)
         pairs = pairs[:, ~ended]
         mass = mass[~ended]
         alive = mass * np.where(pairs[1] == pairs[2], unlike[pairs[1]], 1.0)
@@ -267,23 +268,31 @@ def _step_pairs(system: CollapsedT2, pairs: Ints, mass: Floats) -> tuple[Ints, F
     pairs: (3, N), rows of gaps, first and second states. Pairs of one gap add up where they meet;
     two branches that merge are dropped. Of two that were at one state either may come first.
     """
+    gap, first, second = pairs
     size = system.jm.num_states
-    shape = (int(pairs[0].max(initial=0) + 1) * size, size)
 
-    def matrix(mass: Floats, gap: Ints, first: Ints, second: Ints) -> sparse.csr_array:
-        return sparse.coo_array((mass, (gap * size + first, second)), shape).tocsr()
+    def summed(mass: Floats, rows: Ints, second: Ints) -> tuple[Ints, sparse.csr_array]:
+        """A matrix without empty rows, which would be most of them, and what its rows are."""
+        used = np.zeros(int(gap.max(initial=0) + 1) * size, dtype=bool)
+        used[rows] = True
+        names = np.flatnonzero(used)
+        entries = mass, (np.searchsorted(names, rows), second)
+        return names, sparse.coo_array(entries, (names.size, size)).tocsr()
 
-    same = pairs[1] == pairs[2]
-    gap, here, _ = pairs[:, same]
-    split = system.diagonal[here].tocoo()
-    weights = mass[same][split.row] * split.data
-    total = matrix(weights, gap[split.row], *np.divmod(split.col, size))
-    start = matrix(mass[~same], *pairs[:, ~same])
+    same = first == second
+    split = system.diagonal[first[same]].tocoo()
+    to, other = np.divmod(split.col, size)
+    parts = [(mass[same][split.row] * split.data, gap[same][split.row] * size + to, other)]
+    rows, start = summed(mass[~same], (gap * size + first)[~same], second[~same])
     for kernel in system.kernels:
         half = (start @ kernel).tocoo()  # one branch has moved; now the other
-        total += matrix(half.data, half.row // size, half.col, half.row % size) @ kernel
+        here, row = np.divmod(rows[half.row], size)
+        names, turned = summed(half.data, here * size + half.col, row)
+        moved = (turned @ kernel).tocoo()
+        parts.append((moved.data, names[moved.row], moved.col))
+    names, total = summed(*map(np.concatenate, zip(*parts, strict=True)))
     found = total.tocoo()
-    return np.array([found.row // size, found.col, found.row % size], np.int64), found.data
+    return np.array([*np.divmod(names[found.row], size), found.col], np.int64), found.data
 
 
 def _visits(

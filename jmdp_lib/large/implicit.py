@@ -245,11 +245,18 @@ class Region:
         """T_2 of all states met; those that are not explored are absorbing and pay nothing."""
         probs, rewards, targets, rows = zip(*self.tables.values(), strict=True)
         owners = np.repeat(self.explored, [own.size for own in probs])
-        tables = owners, *map(np.concatenate, (probs, rewards, targets))
         policy = np.zeros((len(self.numbers), self.model.num_actions))
         policy[:, 0] = 1.0
         policy[self.explored] = rows
-        return CollapsedT2(closed(*tables, len(policy), self.model.gamma), policy, self.coupling)
+        jm = closed(
+            owners,
+            np.concatenate(probs),
+            np.concatenate(rewards),
+            np.concatenate(targets),
+            len(policy),
+            self.model.gamma,
+        )
+        return CollapsedT2(jm, policy, self.coupling)
 
 
 def closed(
