@@ -20,7 +20,7 @@ coupling="common" one noise draws the tables of all states; with "independent" e
 has a table of its own. Next actions are always drawn for each state-action by itself.
 
 A further sampler is a kernel that fills rows of an array, and a function that hands chunks of it to
-threads (`fill_chunks`). Random streams belong to chunks, so threads do not change the numbers.
+threads (`fill_rows`).
 """
 
 from __future__ import annotations
@@ -85,14 +85,11 @@ def simulate_pairs(
     model = BranchModel.of(jm, matrix[None], checked_coupling(jm, coupling))
     require(16.0 * num_pairs, f"a sample of num_pairs = {num_pairs:,}", "ask for fewer")
     returns = np.empty((num_pairs, 2))
-    root = checks.seed_sequence(seed)
 
-    def fill(chunk: int) -> None:
-        out = returns[chunk * RUNS_PER_STREAM : (chunk + 1) * RUNS_PER_STREAM]
-        rng = checks.stream(root, "simulate_pairs", chunk)
-        _fill_pairs(rng, out, (state, state, *chosen), model, (steps, jm.gamma))
+    def fill(rng: np.random.Generator, rows: slice) -> None:
+        _fill_pairs(rng, returns[rows], (state, *chosen), model, (steps, jm.gamma))
 
-    fill_chunks(fill, -(-num_pairs // RUNS_PER_STREAM), "simulate_pairs")
+    fill_rows(fill, num_pairs, RUNS_PER_STREAM, checks.purpose_seed(seed, "simulate_pairs"))
     return returns
 
 
@@ -102,11 +99,28 @@ def horizon_for(jm: JMDP, truncation: float) -> int:
     return checks.derived_horizon(jm.gamma, truncation, _LONGEST, other)
 
 
-def fill_chunks(fill: Callable[[int], None], count: int, name: str) -> None:
-    """Call fill(chunk) for all chunks, in threads: kernels release the GIL."""
-    with ThreadPoolExecutor(get_num_threads()) as pool, progress(count, name, unit="chunk") as bar:
-        for _ in pool.map(fill, range(count)):
-            bar.update()
+def fill_rows(
+    fill: Callable[[np.random.Generator, slice], None],
+    size: int,
+    per_stream: int,
+    root: np.random.SeedSequence,
+) -> None:
+    """Call fill(rng, rows) for all rows, in threads: kernels release the GIL.
+
+    Every chunk of rows has a random stream of its own, so threads do not change the numbers.
+    """
+
+    def fill_chunk(start: int) -> None:
+        rng = checks.generator(root, start // per_stream)
+        fill(rng, slice(start, start + per_stream))
+
+    starts = range(0, size, per_stream)
+    with (
+        ThreadPoolExecutor(get_num_threads()) as pool,
+        progress(size, "runs of a JMDP", "run") as bar,
+    ):
+        for _ in pool.map(fill_chunk, starts):
+            bar.update(per_stream)
 
 
 class LoneBranch(NamedTuple):
@@ -179,7 +193,7 @@ def earned_alone(rng: Any, x: int, weight: float, steps: int, gamma: float, law:
 
 @hot
 def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> None:
-    """Fill returns (n, 2). start: two states and two actions. limits: steps and gamma.
+    """Fill returns (n, 2). start: a state and two actions. limits: steps and gamma.
 
     Branches at two states, whose tables are independent, are drawn by the law of a lone branch.
     """
@@ -188,7 +202,8 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> 
     num_actions = rewards.shape[1]
     steps, gamma = limits
     for run in range(len(returns)):
-        x, y, a, b = start
+        x, a, b = start
+        y = x
         left = 0.0
         right = 0.0
         weight = 1.0
@@ -270,12 +285,10 @@ def simulate_returns(
     tables = Law.of(jm.starts, jm.probs, np.arange(jm.probs.size))
     maps = steps, mode, jm.gamma, jm.rewards, jm.next_states, tables, _action_law(matrix)
 
-    def fill(chunk: int) -> None:
-        out = returns[chunk * _SAMPLES : (chunk + 1) * _SAMPLES]
-        rng = checks.generator(root, chunk)
-        _fill_samples(rng, out, np.empty(matrix.size), maps)
+    def fill(rng: np.random.Generator, rows: slice) -> None:
+        _fill_samples(rng, returns[rows], np.empty(matrix.size), maps)
 
-    fill_chunks(fill, -(-num_samples // _SAMPLES), "simulate_returns")
+    fill_rows(fill, num_samples, _SAMPLES, root)
     return returns.reshape(num_samples, *matrix.shape)
 
 

@@ -9,10 +9,12 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
 from jmdp_lib.model import JMDP, checked_coupling
-from jmdp_lib.montecarlo import BranchModel
+from jmdp_lib.montecarlo import RUNS_PER_STREAM, BranchModel
 from jmdp_lib.simulators.kernel import BranchTask, play_branches
 from jmdp_lib.simulators.plans import Asked, Plan, Player, Runs
 from jmdp_lib.simulators.policies import TablePolicy
+
+_FEW = 256  # runs per random stream of a decision
 
 
 class CompiledPlayer(Player):
@@ -39,9 +41,6 @@ class CompiledPlayer(Player):
             self.model = (policies, model)
         return model
 
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"model": (None, None)}
-
     def play(self, plan: Plan, seed: np.random.SeedSequence, size: int, asked: Asked) -> Runs:
         gamma, horizon, _ = plan.settings
         self._check_rewards(asked.limits)
@@ -56,7 +55,9 @@ class CompiledPlayer(Player):
             gamma=gamma,
             whole=asked.whole or not asked.counted,
         )
-        returns, labels, queries = play_branches(model, task, size, seed)
+        # Decisions look after few runs: all threads take part in these.
+        per_stream = _FEW if asked.counted else RUNS_PER_STREAM
+        returns, labels, queries = play_branches(model, task, size, per_stream, seed)
         apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
         return Runs(returns.T, apart, int(queries.sum()), self.jm.reward_range)
 
