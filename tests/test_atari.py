@@ -392,7 +392,7 @@ def test_bad_shocks():
 
 def test_bad_calls():
     fresh = CoupledAtari("Pong")
-    for call in (lambda: fresh.step(0), lambda: fresh.query([0]), fresh.snapshot):
+    for call in (lambda: fresh.step(0), lambda: fresh.query([0]), fresh.redraw):
         with pytest.raises(ResetNeeded, match=r"before reset\(\)"):
             call()
     env = started("Pong", 0)

@@ -261,7 +261,8 @@ def _gap_estimate(
 
     How far the cut at the horizon may have moved a mean follows from the share of open gaps.
     """
-    *columns, left_open, apart = table
+    *columns, rest["prob_open"], apart = table
     cut = plan.largest_rest(extremes[1] - extremes[0])
     missed = np.multiply(cut, apart, out=np.zeros_like(apart), where=apart > 0)
-    return GapEstimate(*columns, missed, prob_open=left_open, **rest)
+    values: Any = (*columns, missed)
+    return GapEstimate(*values, **rest)
