@@ -22,13 +22,12 @@ from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.atari.emulator import compact, load, mute, ram_and_paddles, rom_id
+from jmdp_lib.atari.emulator import compact, load, ram_and_paddles, rom_id
 from jmdp_lib.model.simulator import Outcome
 from jmdp_lib.simulators.coupled import Coupled
 
 Bytes = NDArray[np.uint8]
 OBSERVATIONS = ("ram", "ram+paddles", "pixels")
-SHOCK_LAWS = ("sign", "normal")
 MAX_FRAMES = 108_000  # of an episode, which is truncated then, as is usual for Atari
 _NOOP = 0
 
@@ -61,14 +60,12 @@ class Shock:
 
     sigma: its size.
     loadings: (A,), $w_a$, one per *action*, never per position in a query; None: all ones.
-    law: of $U$, drawn once per table: "sign" (+1 or -1, fair) or "normal" (standard).
+
+    $U$ is +1 or -1, each with probability 1/2, drawn once per table.
 
     Example:
-        >>> import numpy as np
         >>> from jmdp_lib.atari import CoupledAtari, Shock
         >>> shock = Shock(sigma=0.5, loadings=[1.0, 1.0, -1.0, -1.0])
-        >>> shock.scales(4), float(shock.draw(np.random.default_rng(0)))
-        ((0.5, 0.5, -0.5, -0.5), 1.0)
         >>> env = CoupledAtari("Breakout", shock=shock, seed=0)
         >>> _ = env.reset()
         >>> [float(outcome.reward) for outcome in env.query([0, 1, 2, 3])]
@@ -77,24 +74,17 @@ class Shock:
 
     sigma: float
     loadings: Sequence[float] | None = None
-    law: str = "sign"
 
     def __post_init__(self) -> None:
         checks.positive("sigma", self.sigma)
-        checks.one_of("law", self.law, SHOCK_LAWS)
         if self.loadings is not None:
-            weights = checks.floats("loadings", self.loadings, "action")
-            object.__setattr__(self, "loadings", tuple(weights.tolist()))
+            checks.floats("loadings", self.loadings, "action")
 
-    def scales(self, num_actions: int) -> tuple[float, ...]:
+    def scales(self, num_actions: int) -> list[float]:
         """(A,), $sigma w_a$."""
-        loadings = self.loadings or (1.0,) * num_actions
+        loadings = [1.0] * num_actions if self.loadings is None else self.loadings
         weights = checks.floats("loadings", loadings, action=num_actions)
-        return tuple((self.sigma * weights).tolist())
-
-    def draw(self, rng: np.random.Generator) -> float:
-        """A draw of $U$."""
-        return rng.standard_normal() if self.law == "normal" else 2.0 * rng.integers(2) - 1.0
+        return (self.sigma * weights).tolist()  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -248,20 +238,13 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         self._codes = [action.value for action in actions] + [_NOOP]
         self.shock = shock
         self._scales = None if shock is None else shock.scales(self.num_actions)
-        self._start = self._power_on()
+        first = self._codes.index(_NOOP) if sticky_prob > 0 else self.num_actions
+        seen = checks.frozen(self._observe())
+        self._start = Snapshot(self.game, self._clone(), (), first, seen, over=False)
         # There is no episode before the first reset.
         self._enter(self._start._replace(over=True, draw=Draw(0)))
-        shape = self._start.observation.shape
-        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        self.observation_space = gymnasium.spaces.Box(0, 255, seen.shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(self.num_actions)
-
-    def _power_on(self) -> Snapshot:
-        """The state of every reset, of an emulator that has just been loaded."""
-        first = self._codes.index(_NOOP) if self.sticky_prob > 0 else self.num_actions
-        saved = self._clone()
-        seen = checks.frozen(self._observe())
-        mute(self.ale)
-        return Snapshot(self.game, saved, (), first, seen, over=False)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -293,7 +276,8 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         repeats = 0
         while repeats < self.frame_skip and self.np_random.random() < self.sticky_prob:
             repeats += 1
-        return Draw(repeats, None if self.shock is None else self.shock.draw(self.np_random))
+        shock = None if self.shock is None else 2.0 * self.np_random.integers(2) - 1.0
+        return Draw(repeats, shock)
 
     def _keys(self, actions: Sequence[Any]) -> dict[Any, Any]:
         chosen = checks.distinct_actions(actions, self.num_actions)

@@ -8,9 +8,10 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
+from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling
-from jmdp_lib.montecarlo import RUNS_PER_STREAM, BranchModel
-from jmdp_lib.simulators.kernel import BranchTask, play_branches
+from jmdp_lib.montecarlo import RUNS_PER_STREAM, BranchModel, fill_rows
+from jmdp_lib.simulators.kernel import Branches, BranchRuns, BranchTask, fill_runs
 from jmdp_lib.simulators.plans import Asked, Plan, Player, Runs
 from jmdp_lib.simulators.policies import TablePolicy
 
@@ -43,7 +44,10 @@ class CompiledPlayer(Player):
 
     def play(self, plan: Plan, seed: np.random.SeedSequence, size: int, asked: Asked) -> Runs:
         gamma, horizon, _ = plan.settings
+        width = len(plan.kinds)
         self._check_rewards(asked.limits)
+        words = size * (2 * width + 1)
+        require(8.0 * words, f"a sample of num_runs = {size:,}", "ask for fewer")
         model = self._model(plan.policies)
         # Gaps must not depend on it: unless queries are counted, all runs are whole.
         task = BranchTask(
@@ -55,9 +59,17 @@ class CompiledPlayer(Player):
             gamma=gamma,
             whole=asked.whole or not asked.counted,
         )
+        returns = np.zeros((size, width))
+        labels = np.empty((size, width), np.int64)
+        queries = np.zeros(size, np.int64)
+
+        def fill(rng: np.random.Generator, rows: slice) -> None:
+            runs = BranchRuns(returns[rows], labels[rows], queries[rows])
+            fill_runs(rng, runs, Branches.of(width), model, task)
+
         # Decisions look after few runs: all threads take part in these.
         per_stream = _FEW if asked.counted else RUNS_PER_STREAM
-        returns, labels, queries = play_branches(model, task, size, per_stream, seed)
+        fill_rows(fill, size, per_stream, checks.purpose_seed(seed, "simulate_pairs"))
         apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
         return Runs(returns.T, apart, int(queries.sum()), self.jm.reward_range)
 

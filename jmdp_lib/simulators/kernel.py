@@ -10,17 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Seed
-from jmdp_lib.machine import hot, inline, require
-from jmdp_lib.montecarlo import (
-    COMMON,
-    INDEPENDENT,
-    BranchModel,
-    earned_alone,
-    fill_rows,
-    settled,
-)
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.machine import hot, inline
+from jmdp_lib.montecarlo import COMMON, INDEPENDENT, earned_alone, settled
 from jmdp_lib.operators.draws import draw, draw_table, find
 
 
@@ -53,31 +45,7 @@ class BranchRuns(NamedTuple):
     queries: Ints
 
 
-def play_branches(
-    model: BranchModel, task: BranchTask, num_runs: int, per_stream: int, seed: Seed
-) -> BranchRuns:
-    """Play branches of a JMDP. The first runs are the same however many are asked for.
-
-    per_stream: runs that share a random stream, and so a thread.
-    """
-    size = task.kinds.size
-    words = num_runs * (2 * size + 1)
-    require(8.0 * words, f"a sample of num_runs = {num_runs:,}", "ask for fewer")
-    runs = BranchRuns(
-        returns=np.zeros((num_runs, size)),
-        labels=np.empty((num_runs, size), np.int64),
-        queries=np.zeros(num_runs, np.int64),
-    )
-
-    def fill(rng: np.random.Generator, rows: slice) -> None:
-        part: Any = (array[rows] for array in runs)
-        _fill_runs(rng, BranchRuns(*part), _Branches.of(size), model, task)
-
-    fill_rows(fill, num_runs, per_stream, checks.purpose_seed(seed, "simulate_pairs"))
-    return runs
-
-
-class _Branches(NamedTuple):
+class Branches(NamedTuple):
     """Where the branches of a run are, (m,) each.
 
     states, actions: of every branch. one: the first branch that it is one with for good; itself, if
@@ -97,7 +65,7 @@ class _Branches(NamedTuple):
     rewards: Floats
 
     @classmethod
-    def of(cls, size: int) -> _Branches:
+    def of(cls, size: int) -> Branches:
         kinds = {"numbers": float, "rewards": float, "shared": bool}
         return cls(*(np.zeros(size, kinds.get(name, np.int64)) for name in cls._fields))
 
@@ -199,7 +167,7 @@ def _begin(at: Any, task: Any) -> None:
 
 
 @hot
-def _fill_runs(rng: Any, runs: Any, at: Any, model: Any, task: Any) -> None:
+def fill_runs(rng: Any, runs: Any, at: Any, model: Any, task: Any) -> None:
     """Add to the rows of `BranchRuns`. at: scratch."""
     size = task.kinds.size
     shift = task.kinds[0] * (model.drawn.starts.size - 1)
