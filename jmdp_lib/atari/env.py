@@ -260,8 +260,8 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         last costs nothing more. With `clones` every successor snapshot holds the successor itself,
         so that it has an `identity`; without, it holds the way there.
         """
-        asked = self._asked("query", actions)
-        return tuple([self._outcome(action, action, clones) for action in asked])
+        self._ready_to("query")
+        return tuple([self._outcome(action, action, clones) for action in self._keys(actions)])
 
     def twin(self) -> CoupledAtari:
         """Another one of the same game and settings, not started yet; so is a pickle."""

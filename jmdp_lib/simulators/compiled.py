@@ -45,7 +45,10 @@ class CompiledPlayer(Player):
     def play(self, plan: Plan, seed: np.random.SeedSequence, size: int, asked: Asked) -> Runs:
         gamma, horizon, _ = plan.settings
         width = len(plan.kinds)
-        self._check_rewards(asked.limits)
+        low, high = asked.limits or self.jm.reward_range
+        outside = (self.jm.rewards < low) | (self.jm.rewards > high)
+        why = f"is not in reward_range {asked.limits}"
+        checks.refuse("rewards", self.jm.rewards, outside, why, ("table", "action"))
         words = size * (2 * width + 1)
         require(8.0 * words, f"a sample of num_runs = {size:,}", "ask for fewer")
         model = self._model(plan.policies)
@@ -72,13 +75,3 @@ class CompiledPlayer(Player):
         fill_rows(fill, size, per_stream, checks.purpose_seed(seed, "simulate_pairs"))
         apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
         return Runs(returns.T, apart, int(queries.sum()), self.jm.reward_range)
-
-    def _check_rewards(self, limits: tuple[float, float] | None) -> None:
-        """Refuse a range that does not hold all rewards of the model."""
-        low, high = limits or self.jm.reward_range
-        outside = (self.jm.rewards < low) | (self.jm.rewards > high)
-        for table, action in np.argwhere(outside)[:1]:
-            raise ValueError(
-                f"reward {self.jm.rewards[table, action]} of action {action} in state "
-                f"{self.jm.table_states[table]} is not in reward_range {limits}"
-            )

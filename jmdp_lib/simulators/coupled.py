@@ -76,7 +76,8 @@ class Coupled(ABC):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Execute one branch of this state's table and draw the table of the next state."""
-        ((key, chosen),) = self._asked("step", [action]).items()
+        self._ready_to("step")
+        ((key, chosen),) = self._keys([action]).items()
         done = queried = self._table.get(key)
         if done is None or self._at != key:
             self._go_here()
@@ -123,11 +124,6 @@ class Coupled(ABC):
             raise ResetNeeded(
                 f"{do} before reset() or after the end of the episode: call reset() or restore()"
             )
-
-    def _asked(self, do: str, actions: Sequence[Any]) -> dict[Any, Any]:
-        """The actions of a call, by their keys."""
-        self._ready_to(do)
-        return self._keys(actions)
 
     def _outcome(self, key: Any, action: Any, clone: bool = False) -> Outcome:
         """Of one action. clone: its snapshot holds the successor itself, and not the way there."""

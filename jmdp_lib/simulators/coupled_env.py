@@ -146,7 +146,8 @@ class CoupledEnv(
 
     def query(self, actions: Sequence[Any]) -> tuple[Outcome, ...]:
         """The outcomes of distinct actions, in their order, all under this state's one draw."""
-        asked = self._asked("query", actions)
+        self._ready_to("query")
+        asked = self._keys(actions)
         self._save()
         own = self.env
         self.env = self._way.spare  # steps of the other one show whether copies are complete
