@@ -406,7 +406,7 @@ def test_bad_calls():
     with pytest.raises(TypeError, match=r"env must be a gymnasium.Env, got 'CartPole-v1'"):
         CoupledEnv("CartPole-v1")
     env = CoupledEnv(Walk(), seed=12)
-    with pytest.raises(ResetNeeded, match=r"query before reset\(\) or after the end"):
+    with pytest.raises(ResetNeeded, match=r"query before reset\(\) or after the end of"):
         env.query([0])
     env.reset()
     with pytest.raises(IndexError, match=r"action 3 is not in Discrete\(3\)"):
@@ -424,10 +424,6 @@ def test_bad_calls():
     lake.reset()
     with pytest.raises(TypeError, match=r"must be an EnvSnapshot of Walk, got .*FrozenLakeEnv"):
         env.restore(lake.snapshot())
-    env.unwrapped.x = np.full(1, 100, np.float32)
-    env.step(0)
-    with pytest.raises(ResetNeeded, match=r"query .* after the end of the episode"):
-        env.query([0])
 
 
 class Fragile(gymnasium.Env):

@@ -125,7 +125,6 @@ def _act(rng: Any, at: Any, model: Any, kinds: Any, given: bool) -> int:
 @inline
 def _move(rng: Any, at: Any, model: Any, kinds: Any) -> int:
     """One step of all branches that are played; returns the number of queries."""
-    law = model.law
     drawn = model.drawn
     noise = 0
     queries = 0
@@ -135,10 +134,10 @@ def _move(rng: Any, at: Any, model: Any, kinds: Any) -> int:
         x = at.states[j]
         if not at.shared[j]:
             shift = kinds[j] * (drawn.starts.size - 1)
-            i = draw(rng, law.outcomes, shift + x)
+            i = draw(rng, model.outcomes, shift + x)
             at.source[j] = j
-            at.rewards[j] = law.rewards[i]
-            at.states[j] = law.next_states[i] - shift
+            at.rewards[j] = model.rewards[i]
+            at.states[j] = model.next_states[i] - shift
             queries += 1
             continue
         leader = at.source[j] if model.mode == INDEPENDENT else at.host[j]
@@ -182,7 +181,7 @@ def fill_runs(rng: Any, runs: Any, at: Any, model: Any, task: Any) -> None:
             named = given or model.mode == COMMON
             meetings = _look_around(at, named)
             all_here = task.one_policy and meetings == played - 1
-            if all_here and not given and settled(shift + at.states[0], model.law):
+            if all_here and not given and settled(shift + at.states[0], model):
                 break
             if named or meetings:
                 played -= _act(rng, at, model, task.kinds, given)
@@ -197,7 +196,7 @@ def fill_runs(rng: Any, runs: Any, at: Any, model: Any, task: Any) -> None:
         left = task.steps - step
         if left > 0 and task.whole:  # from here on all branches earn the same
             x = shift + at.states[0]
-            earned = earned_alone(rng, x, weight, left, task.gamma, model.law)
+            earned = earned_alone(rng, x, weight, left, task.gamma, model)
             for j in range(size):
                 returns[j] += earned
             runs.queries[run] += left
