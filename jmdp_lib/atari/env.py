@@ -84,7 +84,7 @@ class Shock:
         """(A,), $sigma w_a$."""
         loadings = [1.0] * num_actions if self.loadings is None else self.loadings
         weights = checks.floats("loadings", loadings, action=num_actions)
-        return (self.sigma * weights).tolist()  # type: ignore[no-any-return]
+        return (self.sigma * weights).tolist()
 
 
 @dataclass(frozen=True)
