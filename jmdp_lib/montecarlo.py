@@ -87,7 +87,7 @@ def simulate_pairs(
     returns = np.empty((num_pairs, 2))
 
     def fill(rng: np.random.Generator, rows: slice) -> None:
-        _fill_pairs(rng, returns[rows], (state, *chosen), model, (steps, jm.gamma))
+        _fill_pairs(rng, returns[rows], (state, state, *chosen), model, (steps, jm.gamma))
 
     fill_rows(fill, num_pairs, RUNS_PER_STREAM, checks.purpose_seed(seed, "simulate_pairs"))
     return returns
@@ -186,25 +186,23 @@ def earned_alone(rng: Any, x: int, weight: float, steps: int, gamma: float, mode
 
 @hot
 def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> None:
-    """Fill returns (n, 2). start: a state and two actions. limits: steps and gamma.
+    """Fill returns (n, 2). start: two states and two actions. limits: steps and gamma.
 
     Branches at two states, whose tables are independent, are drawn by the law of a lone branch.
     """
-    mode = model.mode
     drawn = model.drawn
     starts, _, rewards, next_states, _ = drawn
     num_actions = rewards.shape[1]
     steps, gamma = limits
     for run in range(len(returns)):
-        x, a, b = start
-        y = x
+        x, y, a, b = start
         left = 0.0
         right = 0.0
         weight = 1.0
         step = 0
         one = False
         while step < steps and not one:
-            if x != y and mode != COMMON:
+            if x != y and model.mode != COMMON:
                 i = draw(rng, model.outcomes, x)
                 j = draw(rng, model.outcomes, y)
                 left += weight * model.rewards[i]
@@ -220,7 +218,7 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> 
                 one = x == y and a == b
                 i = draw_table(rng, drawn, x)
                 j = starts[y] + i - starts[x]
-                if mode == INDEPENDENT and not one:
+                if model.mode == INDEPENDENT and not one:
                     j = draw_table(rng, drawn, y)
                 left += weight * rewards[i, a]
                 right += weight * rewards[j, b]
