@@ -151,9 +151,9 @@ def incremental_jipe2(
         >>> exact = jl.jipe2(jm, policy)
         >>> learned = jl.incremental_jipe2(jm, policy, 100_000, form="centred", reference=exact)
         >>> print(f"error {learned.errors[0]:.2f} before, {learned.errors[-1]:.2f} after")
-        error 8.21 before, 0.05 after
+        error 10.00 before, 0.07 after
         >>> print([round(float(x.moments.gap_variance[0, 0, 1]), 2) for x in (learned, exact)])
-        [1.57, 1.57]
+        [1.56, 1.57]
     """
     matrix = checks.policy_matrix(check_simulator(simulator), policy)
     checked_coupling(simulator, checks.one_of("coupling", coupling, ("joint", "common")))

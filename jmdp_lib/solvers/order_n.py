@@ -36,8 +36,8 @@ def jipe(
     are policy averages over multisets of states (Section 5.3), from which every coordinate follows
     in one step; residuals are the paper's norm of these.
 
-    The multisets that moments of one state reach are solved at once. Their number grows fast with
-    the order; `pairs` of the solution has it. What other moments need is solved when they are read.
+    Moments of one state, and the multisets that they reach, are solved at once. Their number grows
+    fast with the order; `pairs` of the solution has it. Others are solved when they are read.
     A system that does not fit into memory is refused.
 
     The sparse system of $T_n$ is solved by accelerated Gauss-Seidel. The residuals are those of its
