@@ -149,8 +149,7 @@ def learning():
                 lambda: jl.incremental_jipe2(jm, policy, updates, form=form, checkpoints=1)
             )
             layout = Layout(policy, form)
-            used = layout.used
-            learned = Learned(np.zeros(used.size), np.zeros(used.size, dtype=np.int64))
+            learned = Learned(np.zeros(layout.size), np.zeros(layout.size, dtype=np.int64))
             rng = np.random.default_rng(0)
             update = updater(Plain(jm), layout, learned, jl.StepSize(), rng)
             slow = seconds(lambda: update(few), 2)

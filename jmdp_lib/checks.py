@@ -285,17 +285,19 @@ def policy_matrix(model: Sized, policy: Policy) -> Floats:
 def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int, first: int = 0) -> Floats:
     """(N, A) what a policy does in each of N states, as `policy_row`.
 
-    A function is asked for all of them, and then again in another order: one that draws an action
-    by itself, or has a memory, is refused.
+    A function is asked for all of them, and then again backwards: one that draws an action by
+    itself, or has a memory, is refused.
     """
+
+    def asked(states: Sequence[Any]) -> Floats:
+        found = [policy_row(policy, state, num_actions, first) for state in states]
+        return np.reshape(found, (-1, num_actions))
+
     before = _global_generators()
-    found = [policy_row(policy, state, num_actions, first) for state in states]
-    rows = np.reshape(found, (-1, num_actions))
+    rows = asked(states)
     if not callable(policy):
         return rows
-    again = np.empty_like(rows)
-    for i in np.random.default_rng(0).permutation(len(states)):
-        again[i] = policy_row(policy, states[i], num_actions, first)
+    again = asked(states[::-1])[::-1]
     for i in np.flatnonzero(np.abs(rows - again).max(1) > SAME_POLICY)[:1]:
         raise ValueError(
             f"policy({states[i]!r}) must be pure, but gave {rows[i]} and then {again[i]}; a random "

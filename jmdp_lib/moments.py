@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations, product
 from math import comb
+from operator import getitem
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -269,15 +270,12 @@ class Moments(ReadOnly):
             if np.shape(gap) != (3,):
                 raise ValueError(f"a gap must be (state, action, other action), got {gap!r}")
 
-        @cache  # many products of returns differ in nothing but their order
-        def expected(chosen: tuple[StateAction, ...]) -> float:
-            if len(chosen) == len(gaps):
-                return self._excess([self._state_action(x) for x in chosen])
-            s, *pair = gaps[len(chosen)]
-            first, other = (expected(tuple(sorted([*chosen, (s, a)]))) for a in pair)
-            return first - other
-
-        return expected(())
+        pairs = [[self._state_action((s, x)) for x in actions] for s, *actions in gaps]
+        expected = cache(lambda *x: self._excess(x))  # many products differ but in their order
+        return sum(
+            (-1) ** sum(others) * expected(*sorted(map(getitem, pairs, others)))
+            for others in product((0, 1), repeat=len(gaps))
+        )
 
     def gap_central_moment(self, gap: tuple[int, int, int], order: int) -> float:
         """$E[(G - E G)^k]$ of one gap (s, a, b), k = `order`."""

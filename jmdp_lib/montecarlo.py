@@ -20,7 +20,7 @@ coupling="common" one noise draws the tables of all states; with "independent" e
 has a table of its own. Next actions are always drawn for each state-action by itself.
 
 A further sampler is a kernel that fills rows of an array, and a function that hands chunks of it to
-threads (`fill_chunks`). Random streams belong to chunks, so threads do not change the numbers.
+threads (`fill_rows`).
 """
 
 from __future__ import annotations
@@ -85,14 +85,11 @@ def simulate_pairs(
     model = BranchModel.of(jm, matrix[None], checked_coupling(jm, coupling))
     require(16.0 * num_pairs, f"a sample of num_pairs = {num_pairs:,}", "ask for fewer")
     returns = np.empty((num_pairs, 2))
-    root = checks.seed_sequence(seed)
 
-    def fill(chunk: int) -> None:
-        out = returns[chunk * RUNS_PER_STREAM : (chunk + 1) * RUNS_PER_STREAM]
-        rng = checks.stream(root, "simulate_pairs", chunk)
-        _fill_pairs(rng, out, (state, state, *chosen), model, (steps, jm.gamma))
+    def fill(rng: np.random.Generator, rows: slice) -> None:
+        _fill_pairs(rng, returns[rows], (state, state, *chosen), model, (steps, jm.gamma))
 
-    fill_chunks(fill, -(-num_pairs // RUNS_PER_STREAM), "simulate_pairs")
+    fill_rows(fill, num_pairs, RUNS_PER_STREAM, checks.purpose_seed(seed, "simulate_pairs"))
     return returns
 
 
@@ -102,29 +99,48 @@ def horizon_for(jm: JMDP, truncation: float) -> int:
     return checks.derived_horizon(jm.gamma, truncation, _LONGEST, other)
 
 
-def fill_chunks(fill: Callable[[int], None], count: int, name: str) -> None:
-    """Call fill(chunk) for all chunks, in threads: kernels release the GIL."""
-    with ThreadPoolExecutor(get_num_threads()) as pool, progress(count, name, unit="chunk") as bar:
-        for _ in pool.map(fill, range(count)):
-            bar.update()
+def fill_rows(
+    fill: Callable[[np.random.Generator, slice], None],
+    size: int,
+    per_stream: int,
+    root: np.random.SeedSequence,
+) -> None:
+    """Call fill(rng, rows) for all rows, in threads: kernels release the GIL.
 
-
-class LoneBranch(NamedTuple):
-    """The law of (R, S') of a branch that shares its state with no other.
-
-    Such a branch needs neither its action nor its table by name: one draw from `outcomes` gives
-    reward and next state, rewards[i] and next_states[i], both (L,). There is a law for every state
-    and each of Q policies: state s under policy number k counts as k S + s, here and in
-    next_states.
+    Every chunk of rows has a random stream of its own, so threads do not change the numbers.
     """
 
+    def fill_chunk(start: int) -> None:
+        rng = checks.generator(root, start // per_stream)
+        fill(rng, slice(start, start + per_stream))
+
+    starts = range(0, size, per_stream)
+    with (
+        ThreadPoolExecutor(get_num_threads()) as pool,
+        progress(size, "runs of a JMDP", "run") as bar,
+    ):
+        for _ in pool.map(fill_chunk, starts):
+            bar.update(per_stream)
+
+
+class BranchModel(NamedTuple):
+    """What kernels know of a JMDP, its policies and a coupling.
+
+    A branch that shares its state with no other needs neither its action nor its table by name: one
+    draw from `outcomes` gives reward and next state, rewards[i] and next_states[i], both (L,).
+    There is a law of these for every state and each of Q policies: state s under policy number k
+    counts as k S + s, here and in next_states.
+    """
+
+    mode: int
+    drawn: DrawnModel
     outcomes: Law
     rewards: Floats
     next_states: Ints
 
     @classmethod
-    def of(cls, jm: JMDP, policies: Floats) -> LoneBranch:
-        """Equal outcomes of a state are one. policies: (Q, S, A)."""
+    def of(cls, jm: JMDP, policies: Floats, coupling: str) -> BranchModel:
+        """policies: (Q, S, A). The coupling has been checked. Equal outcomes of a state are one."""
         weight = jm.probs[:, None] * policies[:, jm.table_states]  # (Q, T, A)
         count = len(policies) * jm.num_states
         owners = np.arange(count).reshape(len(policies), -1)[:, jm.table_states, None]
@@ -134,46 +150,37 @@ class LoneBranch(NamedTuple):
         distinct, inverse = np.unique(outcome[played], axis=0, return_inverse=True)
         probs: Floats = np.bincount(inverse.ravel(), weight[played]).astype(float)
         starts = np.searchsorted(distinct[:, 0], np.arange(count + 1)).astype(np.int64)
-        outcomes = Law.of(starts, probs, np.arange(probs.size))
-        return cls(outcomes, distinct[:, 1].copy(), distinct[:, 2].astype(np.int64))
-
-
-class BranchModel(NamedTuple):
-    """What kernels know of a JMDP, its policies and a coupling."""
-
-    mode: int
-    drawn: DrawnModel
-    law: LoneBranch
-
-    @classmethod
-    def of(cls, jm: JMDP, policies: Floats, coupling: str) -> BranchModel:
-        """policies: (Q, S, A). The coupling has been checked."""
-        drawn = DrawnModel.of(jm, policies)
-        return cls(_MODES[coupling], drawn, LoneBranch.of(jm, policies))
+        return cls(
+            mode=_MODES[coupling],
+            drawn=DrawnModel.of(jm, policies),
+            outcomes=Law.of(starts, probs, np.arange(probs.size)),
+            rewards=distinct[:, 1].copy(),
+            next_states=distinct[:, 2].astype(np.int64),
+        )
 
 
 @inline
-def settled(x: int, law: Any) -> bool:
+def settled(x: int, model: Any) -> bool:
     """Whether a branch at x stays for ever and earns the same: what is left is a geometric sum."""
-    low = law.outcomes.starts[x]
-    return law.outcomes.starts[x + 1] - low == 1 and law.next_states[low] == x
+    low = model.outcomes.starts[x]
+    return model.outcomes.starts[x + 1] - low == 1 and model.next_states[low] == x
 
 
 @inline
-def earned_alone(rng: Any, x: int, weight: float, steps: int, gamma: float, law: Any) -> float:
+def earned_alone(rng: Any, x: int, weight: float, steps: int, gamma: float, model: Any) -> float:
     """What one branch earns from state x on in so many steps, times the weight of the first."""
     earned = 0.0
     step = 0
-    while step < steps and not settled(x, law):
-        i = draw(rng, law.outcomes, x)
-        earned += weight * law.rewards[i]
-        x = law.next_states[i]
+    while step < steps and not settled(x, model):
+        i = draw(rng, model.outcomes, x)
+        earned += weight * model.rewards[i]
+        x = model.next_states[i]
         weight *= gamma
         step += 1
     if step < steps:
         left = steps - step
         rest = (1.0 - gamma**left) / (1.0 - gamma) if gamma < 1.0 else float(left)
-        earned += weight * rest * law.rewards[law.outcomes.starts[x]]
+        earned += weight * rest * model.rewards[model.outcomes.starts[x]]
     return earned
 
 
@@ -183,7 +190,7 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> 
 
     Branches at two states, whose tables are independent, are drawn by the law of a lone branch.
     """
-    mode, drawn, law = model
+    drawn = model.drawn
     starts, _, rewards, next_states, _ = drawn
     num_actions = rewards.shape[1]
     steps, gamma = limits
@@ -195,23 +202,23 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> 
         step = 0
         one = False
         while step < steps and not one:
-            if x != y and mode != COMMON:
-                i = draw(rng, law.outcomes, x)
-                j = draw(rng, law.outcomes, y)
-                left += weight * law.rewards[i]
-                right += weight * law.rewards[j]
-                x = law.next_states[i]
-                y = law.next_states[j]
+            if x != y and model.mode != COMMON:
+                i = draw(rng, model.outcomes, x)
+                j = draw(rng, model.outcomes, y)
+                left += weight * model.rewards[i]
+                right += weight * model.rewards[j]
+                x = model.next_states[i]
+                y = model.next_states[j]
             else:
                 if step > 0:
-                    if x == y and settled(x, law):
+                    if x == y and settled(x, model):
                         break
                     a = draw_action(rng, drawn, x) - x * num_actions
                     b = draw_action(rng, drawn, y) - y * num_actions
                 one = x == y and a == b
                 i = draw_table(rng, drawn, x)
                 j = starts[y] + i - starts[x]
-                if mode == INDEPENDENT and not one:
+                if model.mode == INDEPENDENT and not one:
                     j = draw_table(rng, drawn, y)
                 left += weight * rewards[i, a]
                 right += weight * rewards[j, b]
@@ -219,7 +226,7 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> 
                 y = next_states[j, b]
             weight *= gamma
             step += 1
-        rest = earned_alone(rng, x, weight, steps - step, gamma, law)
+        rest = earned_alone(rng, x, weight, steps - step, gamma, model)
         returns[run, 0] = left + rest
         returns[run, 1] = right + rest
 
@@ -270,12 +277,10 @@ def simulate_returns(
     tables = Law.of(jm.starts, jm.probs, np.arange(jm.probs.size))
     maps = steps, mode, jm.gamma, jm.rewards, jm.next_states, tables, _action_law(matrix)
 
-    def fill(chunk: int) -> None:
-        out = returns[chunk * _SAMPLES : (chunk + 1) * _SAMPLES]
-        rng = checks.generator(root, chunk)
-        _fill_samples(rng, out, np.empty(matrix.size), maps)
+    def fill(rng: np.random.Generator, rows: slice) -> None:
+        _fill_samples(rng, returns[rows], np.empty(matrix.size), maps)
 
-    fill_chunks(fill, -(-num_samples // _SAMPLES), "simulate_returns")
+    fill_rows(fill, num_samples, _SAMPLES, root)
     return returns.reshape(num_samples, *matrix.shape)
 
 

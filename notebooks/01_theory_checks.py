@@ -509,7 +509,7 @@ claims.check("two worlds: residual / gamma^k, error / certificate", text, exactl
 # %%
 def block_modulus(order):
     """How far T_n moves the block of this order, from zero to a collection of norm one."""
-    operator = MultisetOperator(always, np.ones((1, 1)), order)
+    operator = MultisetOperator(always, np.ones((1, 1)), order).system
     moved = operator.apply(operator.weights) - operator.apply(0 * operator.weights)
     return np.abs(moved / operator.weights)[operator.orders == order].max()
 

@@ -273,8 +273,18 @@ claims.check("runs, own / shared demand, by default", text, less, enough=enough)
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 3.1), width_ratios=[1, 1])
-decision.plot(left)
-left.set(xscale="log", xlim=(2000, None), ylim=(-2, 5), title="four orders, one decision")
+best = decision.actions.index(decision.best)
+bands = decision.history[:, 1:].reshape(-1, 4, 4, 2)[:, best]
+for order, (low, high) in enumerate(bands.transpose(1, 2, 0)):
+    until = np.flatnonzero(np.diff(high - low)).max(initial=0) + 2  # its last look: then beaten
+    label = f"action {decision.best} minus {decision.actions[order]}"
+    if order != best:
+        ends = (x[:until] for x in (decision.history[:, 0], low, high))
+        left.fill_between(*ends, alpha=0.4, step="post", label=label)
+left.axhline(0.0, color="0.3", lw=0.8, ls=":")
+left.legend()
+left.set(xlabel="queries", ylabel="mean gap", title="four orders, one decision")
+left.set(xscale="log", xlim=(2000, None), ylim=(-2, 5))
 left.set_xticks(
     [2000, 5000, 10_000, 20_000, 50_000], ["2,000", "5,000", "10,000", "20,000", "50,000"]
 )

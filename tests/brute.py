@@ -16,14 +16,24 @@ def tables_of(jm, s):
     return [(jm.probs[i], jm.rewards[i], jm.next_states[i]) for i in rows]
 
 
-def from_outcomes(outcomes, gamma, joint="quantile"):
-    """outcomes[s][a] = [(probability, reward, next state), ...], joined in the order of lists."""
-    import jmdp_lib as jl
-    from jmdp_lib.model import tables as made
+def from_outcomes(outcomes, gamma, joint):
+    """outcomes[s][a] = [(probability, reward, next state), ...], joined in the order of lists.
 
-    laws = [[np.array(law, dtype=float) for law in actions] for actions in outcomes]
-    tables = made.joint_tables(laws, joint)
-    return jl.JMDP.from_tables(*tables, gamma)
+    joint: from the probabilities of every action's outcomes to those of the tables (K,), and to the
+    number (K, A) of the outcome that each action has in each table.
+    """
+    import jmdp_lib as jl
+
+    states, probs, rewards, successors = [], [], [], []
+    for s, actions in enumerate(outcomes):
+        weights, picks = joint([np.array([p for p, _, _ in law]) for law in actions])
+        for weight, pick in zip(weights, picks, strict=True):
+            chosen = [law[i] for law, i in zip(actions, pick, strict=True)]
+            states.append(s)
+            probs.append(weight)
+            rewards.append([r for _, r, _ in chosen])
+            successors.append([t for _, _, t in chosen])
+    return jl.JMDP.from_tables(states, probs, rewards, successors, len(outcomes), gamma)
 
 
 def antithetic(laws):
@@ -35,19 +45,23 @@ def antithetic(laws):
     return probs, np.stack([outcomes[:, 0], len(second) - 1 - outcomes[:, 1]], axis=1)
 
 
-def product_jmdp(jm):
-    """The JMDP with the same marginals whose tables are the product law, built in full."""
+def rejoined(jm, joint):
+    """The JMDP with the same marginals, whose actions are joined anew."""
     outcomes = [
         [[(p, r[a], int(n[a])) for p, r, n in tables_of(jm, s)] for a in range(jm.num_actions)]
         for s in range(jm.num_states)
     ]
+    return from_outcomes(outcomes, jm.gamma, joint)
+
+
+def product_jmdp(jm):
+    """The JMDP with the same marginals whose tables are the product law, built in full."""
 
     def independent(laws):
         picks = list(product(*(range(len(law)) for law in laws)))
-        probs = [np.prod([law[i] for law, i in zip(laws, pick, strict=True)]) for pick in picks]
-        return np.array(probs), np.array(picks)
+        return [np.prod([law[i] for law, i in zip(laws, x, strict=True)]) for x in picks], picks
 
-    return from_outcomes(outcomes, jm.gamma, independent)
+    return rejoined(jm, independent)
 
 
 def one_step(jm, policy, branches, common=False):

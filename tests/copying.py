@@ -27,14 +27,15 @@ def check_way(way: Callable[[Env], Copies], make: Callable[[], Env], monkeypatch
     monkeypatch.setattr(env_copies, "ways_to_copy", lambda env: [way])
     given = TimeLimit(make(), LIMIT)
     wrappers = _wrappers(given)
-    before = _contents(given)
+    before = _contents(given), given.unwrapped.np_random.bit_generator.state
     env = CoupledEnv(given, seed=0)
     assert _wrappers(env.env) == wrappers, "a copy has lost or gained a wrapper"
-    if not env._way.in_place:
-        assert _contents(given) == before, "the environment that was handed in has changed"
     _check_time_limit(env)
     _check_restored_states_go_on(env)
     _check_states_are_told_apart(env)
+    if not env._way.in_place:
+        after = _contents(given), given.unwrapped.np_random.bit_generator.state
+        assert after == before, "the environment that was handed in has changed"
 
 
 def _wrappers(env: Any) -> list[type]:

@@ -14,7 +14,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 from jmdp_lib.atari import CoupledAtari, Draw, Shock
-from jmdp_lib.atari.emulator import _roms, compact, load, mute, rom_id, title
+from jmdp_lib.atari.emulator import _roms, compact, load, rom_id, title
 
 GAMES = ("Pong", "BattleZone", "Boxing", "Atlantis")
 EVERY = sorted(map(title, _roms().values()))
@@ -139,8 +139,7 @@ def test_compact_states_lead_where_whole_ones_lead(names):
         assert len(compact(saved).serialize()) < len(saved.serialize()) / 5, rom
         assert compact(compact(saved)) == compact(saved), rom
         _, once, again = (way_from(state, ale) for state in (saved, saved, compact(saved)))
-        mute(ale)
-        assert once == again == way_from(compact(saved), ale), rom
+        assert once == again, rom
 
 
 @pytest.mark.parametrize("game", ["Pong", "Qbert"])
@@ -272,10 +271,9 @@ def test_pixels_are_those_of_the_branch():
         assert (env.step(outcome.action)[0] == outcome.observation).all()
 
 
-@pytest.mark.parametrize("law", ["sign", "normal"])
-def test_shock_is_shared_by_the_actions(law):
+def test_shock_is_shared_by_the_actions():
     loadings = [1.0, -1.0, 0.5, 0.0, 2.0, 1.0]
-    env = CoupledAtari("Pong", shock=Shock(0.3, loadings, law), seed=11)
+    env = CoupledAtari("Pong", shock=Shock(0.3, loadings), seed=11)
     env.reset()
     shocks = []
     for _ in range(50):
@@ -285,7 +283,7 @@ def test_shock_is_shared_by_the_actions(law):
         shocks.append(env.draw.shock)
         if env.step(0)[2]:
             env.reset()
-    assert set(shocks) == {-1.0, 1.0} if law == "sign" else len(set(shocks)) == 50
+    assert set(shocks) == {-1.0, 1.0}
 
 
 def test_end_of_the_game_and_of_the_time(monkeypatch):
@@ -381,18 +379,15 @@ def test_bad_settings(change, message):
 
 
 def test_bad_shocks():
-    for bad, message in (
-        ({"sigma": 0.0}, "sigma must lie in"),
-        ({"sigma": 1.0, "law": "uniform"}, "law must be one of"),
-        ({"sigma": 1.0, "loadings": [np.nan]}, r"loadings\[0\] \(action 0\) = nan"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Shock(**bad)
+    with pytest.raises(ValueError, match="sigma must lie in"):
+        Shock(0.0)
+    with pytest.raises(ValueError, match=r"loadings\[0\] \(action 0\) = nan"):
+        Shock(1.0, [np.nan])
 
 
 def test_bad_calls():
     fresh = CoupledAtari("Pong")
-    for call in (lambda: fresh.step(0), lambda: fresh.query([0]), fresh.snapshot):
+    for call in (lambda: fresh.step(0), lambda: fresh.query([0]), fresh.redraw):
         with pytest.raises(ResetNeeded, match=r"before reset\(\)"):
             call()
     env = started("Pong", 0)

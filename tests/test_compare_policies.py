@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from brute import normal_p_values
 from strategies import random_policy
+from test_decisions import Plain
 from test_policy_gaps import COUPLINGS, RULES, shared_noise_model, two_rules
 from test_vector import DEPOT, MODELS, Tables
 
@@ -33,14 +34,6 @@ def played(env, rules, state, coupling, num_runs, seed=0, keep_returns=False, **
 def up_to(level):
     """Order up to a level, at the depot."""
     return np.clip(level - np.arange(12), 0, 4)
-
-
-class Plain:
-    """A JMDP behind the names that a simulator has."""
-
-    def __init__(self, jm):
-        self.num_states, self.num_actions, self.gamma = jm.num_states, jm.num_actions, jm.gamma
-        self.query = jm.query
 
 
 def scores(found, exact):
@@ -179,12 +172,6 @@ def test_those_that_remain_are_played_on_by_their_own_rule():
     alone = returns([up_to(3), up_to(5)], [0, 1])
     among_others = returns([up_to(9), up_to(3), up_to(5)], [1, 2])
     assert np.array_equal(alone, among_others)
-    few = plan_of(DEPOT, [up_to(3), up_to(5), up_to(3)], 0).only([2, 0, 1])
-    assert (few.names, few.kinds, few.alike[0].tolist()) == (
-        [2, 0, 1],
-        (0, 0, 1),
-        [True, True, False],
-    )
 
 
 @pytest.mark.slow

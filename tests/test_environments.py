@@ -108,13 +108,6 @@ def test_inventory_with_a_lead_time():
     assert long.next_states[:, 1].tolist() == [2, 6, 3, 7, 6, 10, 7, 11, 10, 10, 11, 11]
 
 
-def test_a_step_simulator_refuses_bad_noise():
-    with pytest.raises(ValueError, match="sum of noise_probs"):
-        jl.simulators.StepSimulator(1, 2, 0.9, [0.5, 0.6], lambda s, a, u: (0.0, 0))
-    with pytest.raises(ValueError, match="lead_time must be at least 0"):
-        jl.inventory(lead_time=-1)
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [

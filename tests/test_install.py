@@ -159,8 +159,8 @@ def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(
     run(python, "-I", "-c", code, *files, cwd=tmp_path)
 
 
-# Files of tests that take little time, most of the core and some of what needs an extra.
-CORE = "bad_input bounds environments examples figures model neural readme statistics trace"
+# Files of tests that take little time, of the core and of what needs an extra.
+CORE = "bounds environments figures model neural readme trace"
 
 
 @pytest.mark.slow

@@ -232,25 +232,6 @@ def test_solvers_after_a_fork_and_in_two_threads_at_once(code: str, layer: str) 
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_sums_are_the_same_on_any_number_of_threads() -> None:
-    """And without any, as after a fork: a sum of sums must not depend on who adds them up."""
-    code = (
-        "import numpy as np, numba\n"
-        "from jmdp_lib.machine import compiled\n"
-        "from jmdp_lib.machine import inner_product\n"
-        "x, y = np.random.default_rng(0).normal(size=(2, 1 << 19))\n"
-        "both = inner_product(x, y)\n"
-        "numba.set_num_threads(1)\n"
-        "assert inner_product(x, y) == both\n"
-        "compiled._Threads.lost = True\n"
-        "assert inner_product(x, y) == both\n"
-    )
-    settings = {"NUMBA_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, cwd=ROOT, env={**os.environ, **settings}
-    )
-
-
 def test_where_numba_finds_no_folder_nothing_is_kept_and_that_is_said() -> None:
     """As a user without a home does, of an install that nobody can write to."""
     no_folder = "from numba.core import caching\ncaching.CacheImpl._locator_classes = []\n"

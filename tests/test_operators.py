@@ -84,7 +84,7 @@ def test_t2_contracts_in_the_papers_norm(problem):
 @settings(max_examples=60)
 def test_t_n_contracts_order_by_order(problem, order):
     jm, policy, rng = problem
-    operator = MultisetOperator(jm, policy, order)
+    operator = MultisetOperator(jm, policy, order).system
     lambdas = np.array([jl.norm_weight(k, jm.gamma, jm.reward_bound) for k in range(1, order + 1)])
     one, two = (rng.uniform(-1, 1, operator.orders.size) for _ in range(2))
     one, two = one * lambdas[operator.orders - 1], two * lambdas[operator.orders - 1]
@@ -101,86 +101,10 @@ def test_t_n_contracts_order_by_order(problem, order):
 def test_modulus_is_attained(order, gamma, reward):
     """One state that always pays rho (or -rho): no smaller modulus is right."""
     jm = jl.JMDP([[1.0]], [[[reward]]], [[[0]]], gamma)
-    operator = MultisetOperator(jm, np.ones((1, 1)), order)
+    operator = MultisetOperator(jm, np.ones((1, 1)), order).system
     worst = np.array(
         [jl.norm_weight(k, gamma, abs(reward)) * np.sign(reward) ** k for k in operator.orders]
     )
     change = np.abs(operator.apply(worst) - operator.apply(0.0 * worst))
     measured = change[operator.orders == order].max() / jl.norm_weight(order, gamma, abs(reward))
     assert measured == pytest.approx(jl.contraction_modulus(order, gamma))
-
-
-class Scripted:
-    """A simulator and random stream in one that plays a given script of tables and actions."""
-
-    def __init__(self, jm, tables, uniforms):
-        self.num_states, self.num_actions, self.gamma = jm.num_states, jm.num_actions, jm.gamma
-        self.jm, self.tables, self.uniforms = jm, list(tables), list(uniforms)
-
-    def query(self, state, actions, rng):
-        table = self.tables.pop(0)
-        assert self.jm.starts[state] <= table < self.jm.starts[state + 1]
-        return self.jm.rewards[table, actions], self.jm.next_states[table, actions]
-
-    def random(self):
-        return self.uniforms.pop(0)
-
-
-def expectation(jm, policy, mean, second, coordinate):
-    """E hat T_2(M, i) and E hat T_2(M, i)^2, by playing every script with its probability."""
-    (s, a), (t, b) = coordinate[0], coordinate[-1]
-    one = (s, a) == (t, b)
-    rows = [range(jm.starts[u], jm.starts[u + 1]) for u in ([s] if s == t else [s, t])]
-    middle = np.cumsum(policy, axis=1) - policy / 2
-    total = np.zeros(2)
-    for tables in product(*rows):
-        ends = [jm.next_states[tables[0], a]] + ([] if one else [jm.next_states[tables[-1], b]])
-        for actions in product(*(np.flatnonzero(policy[x]) for x in ends)):
-            weight = np.prod(jm.probs[list(tables)]) * np.prod(policy[ends, list(actions)])
-            script = Scripted(jm, tables, middle[ends, list(actions)])
-            value = jl.sample_t2(script, policy, mean, second, coordinate, script)
-            assert (script.tables, script.uniforms) == ([], [])  # all drawn, no more
-            total += weight * np.array([value, value**2])
-    return total
-
-
-def kinds(jm):
-    last = (jm.num_states - 1, jm.num_actions - 1)
-    return [
-        [(0, 0)],
-        [(0, 0), (0, 0)],
-        [(0, 0), (0, last[1])],
-        [(0, 0), last],
-        [last, (0, last[1])],
-    ]
-
-
-@given(problems(max_states=3, max_actions=3))
-@settings(max_examples=50)
-def test_sampled_backup_is_unbiased(problem):
-    """Exactly: the average over every table and next action is T_2, in all four blocks."""
-    jm, policy, rng = problem
-    mean, second = random_collection(rng, jm)
-    exact = jl.apply_t2(jm, policy, mean, second)
-    for coordinate in kinds(jm):
-        truth = exact[len(coordinate) - 1][tuple(i for x in coordinate for i in x)]
-        found = expectation(jm, policy, mean, second, coordinate)[0]
-        assert found == pytest.approx(truth, abs=1e-10)
-
-
-@given(problems(max_states=3, max_actions=3))
-@settings(max_examples=50)
-def test_noise_lemma_constants(problem):
-    """Lemma A.3: E[w^2] <= C_0 + C_1 ||M||^2 with the constants of eq. (59), rewards in [0, 1]."""
-    base, policy, rng = problem
-    rewards = np.abs(base.rewards) / np.abs(base.rewards).max()
-    jm = jl.JMDP.from_tables(
-        base.table_states, base.probs, rewards, base.next_states, base.num_states, base.gamma
-    )
-    mean, second = random_collection(rng, jm)
-    weight = 2 / (1 - jm.gamma)
-    c_0, c_1 = 8, 8 * max(jm.gamma**2, (2 * jm.gamma + jm.gamma**2 * weight) ** 2)
-    bound = c_0 + c_1 * lambda_norm(jm, mean, second) ** 2
-    for coordinate in kinds(jm):
-        first, square = expectation(jm, policy, mean, second, coordinate)
-        assert square - first**2 <= bound

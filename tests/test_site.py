@@ -68,15 +68,14 @@ PAGE_REPORT = """async () => {
 def test_every_page_loads_without_errors_or_network_and_does_not_scroll_sideways(
     site: Path, address: str, tab: Any, problems: list[str]
 ) -> None:
+    tab.set_viewport_size({"width": 390, "height": 800})
     for name in html_pages(site):
-        tab.set_viewport_size({"width": 1280, "height": 900})
         tab.goto(address + name)
         report = tab.evaluate(PAGE_REPORT)
         assert not problems, f"{name}: {problems}"
         assert not report["broken"], f"{name}: {report['broken']}"
         assert not report["errors"], f"{name}: {report['errors']}"
         assert report["rendered"] == report["formulas"], name
-        tab.set_viewport_size({"width": 390, "height": 800})
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390, name
 
 

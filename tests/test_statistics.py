@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from brute import mean_and_error, variance_and_error
 
 import jmdp_lib as jl
 from jmdp_lib import checks
 from jmdp_lib.simulators import estimate_gaps
 from jmdp_lib.simulators.results import GapEstimate
+from jmdp_lib.simulators.statistics import GapSums, gap_statistics
 
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
 UNIFORM = jl.uniform_policy(GRID)
 
 
-def test_mean_and_variance_of_a_sample():
-    x = np.array([1.0, 2.0, 4.0, 9.0])
-    assert mean_and_error(x) == pytest.approx((4.0, np.sqrt(np.var(x, ddof=1) / 4)))
-    variance, error = variance_and_error(x)
-    assert variance == pytest.approx(np.var(x, ddof=1))
-    left_out = np.array([np.var(np.delete(x, i), ddof=1) for i in range(4)])
-    assert error == pytest.approx(np.sqrt(3 / 4 * np.sum((left_out - left_out.mean()) ** 2)))
-    assert variance_and_error([2.0, 2.0, 2.0]) == (0.0, 0.0)
+def test_statistics_of_parts_are_those_of_the_whole():
+    """The error of the variance is the jackknife's, from samples that leave one value out."""
+    x = 1e3 + np.random.default_rng(0).exponential(size=40)
+    none = np.zeros(40, bool)
+    parts = [GapSums.of(x[k], none[k], 0.0, 0.0, np) for k in np.split(np.arange(40), [3, 15])]
+    left_out = np.array([np.var(np.delete(x, i), ddof=1) for i in range(40)])
+    error = np.sqrt(39 / 40 * np.sum((left_out - left_out.mean()) ** 2))
+    variance = np.var(x, ddof=1)
+    expected = [x.mean(), np.sqrt(variance / 40), variance, error, 0.0, 0.0, 1.0, 0.0, 0.0]
+    assert gap_statistics(parts) == pytest.approx(expected)
 
 
 def test_sampled_gaps_are_those_of_simulated_pairs():

@@ -119,7 +119,6 @@ class Emulator:
 
     def __init__(self, game: str) -> None:
         self.ale: ALEInterface = emulator.load(emulator.rom_id(game))
-        emulator.mute(self.ale)
         self.legal = list(self.ale.getMinimalActionSet())
         height, width = self.ale.getScreenDims()
         self._rows = area_weights(height)

@@ -88,22 +88,11 @@ def compact(state: ALEState) -> ALEState:
     which takes longer than all the rest. Only switching the console on uses them; play never does.
     Restoring a compact state leaves the emulator's own numbers as they are.
     """
-    return _with_numbers(state, _NO_TEXT)
-
-
-def mute(ale: ALEInterface) -> None:
-    """Set the generator's numbers to zeros, whose text is shorter and faster to write."""
-    zeros = b" ".join([b"0"] * 625)
-    size = len(zeros).to_bytes(4, "little")
-    ale.restoreState(_with_numbers(ale.cloneState(), size + zeros))
-
-
-def _with_numbers(state: ALEState, numbers: bytes) -> ALEState:
     raw = state.serialize()
     if raw[_NAME] != _SYSTEM:  # an ale-py that saves its states in another way
         return state
     after = _NUMBERS + 4 + int.from_bytes(raw[_NUMBERS : _NUMBERS + 4], "little")
-    return ALEState(state, raw[_CONSOLE:_NUMBERS] + numbers + raw[after:_END])
+    return ALEState(state, raw[_CONSOLE:_NUMBERS] + _NO_TEXT + raw[after:_END])
 
 
 def _path(rom: str) -> str:

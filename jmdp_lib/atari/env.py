@@ -18,20 +18,18 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium.error import ResetNeeded
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.atari.emulator import compact, load, mute, ram_and_paddles, rom_id
+from jmdp_lib.atari.emulator import compact, load, ram_and_paddles, rom_id
 from jmdp_lib.model.simulator import Outcome
+from jmdp_lib.simulators.coupled import Coupled
 
 Bytes = NDArray[np.uint8]
 OBSERVATIONS = ("ram", "ram+paddles", "pixels")
-SHOCK_LAWS = ("sign", "normal")
 MAX_FRAMES = 108_000  # of an episode, which is truncated then, as is usual for Atari
 _NOOP = 0
-_HERE = -1  # where the emulator stands: at the visited state, or at the end of an action's branch
 
 
 class Draw(NamedTuple):
@@ -62,14 +60,12 @@ class Shock:
 
     sigma: its size.
     loadings: (A,), $w_a$, one per *action*, never per position in a query; None: all ones.
-    law: of $U$, drawn once per table: "sign" (+1 or -1, fair) or "normal" (standard).
+
+    $U$ is +1 or -1, each with probability 1/2, drawn once per table.
 
     Example:
-        >>> import numpy as np
         >>> from jmdp_lib.atari import CoupledAtari, Shock
         >>> shock = Shock(sigma=0.5, loadings=[1.0, 1.0, -1.0, -1.0])
-        >>> shock.scales(4), float(shock.draw(np.random.default_rng(0)))
-        ((0.5, 0.5, -0.5, -0.5), 1.0)
         >>> env = CoupledAtari("Breakout", shock=shock, seed=0)
         >>> _ = env.reset()
         >>> [float(outcome.reward) for outcome in env.query([0, 1, 2, 3])]
@@ -78,24 +74,17 @@ class Shock:
 
     sigma: float
     loadings: Sequence[float] | None = None
-    law: str = "sign"
 
     def __post_init__(self) -> None:
         checks.positive("sigma", self.sigma)
-        checks.one_of("law", self.law, SHOCK_LAWS)
         if self.loadings is not None:
-            weights = checks.floats("loadings", self.loadings, "action")
-            object.__setattr__(self, "loadings", tuple(weights.tolist()))
+            checks.floats("loadings", self.loadings, "action")
 
-    def scales(self, num_actions: int) -> tuple[float, ...]:
+    def scales(self, num_actions: int) -> list[float]:
         """(A,), $sigma w_a$."""
-        loadings = self.loadings or (1.0,) * num_actions
+        loadings = [1.0] * num_actions if self.loadings is None else self.loadings
         weights = checks.floats("loadings", loadings, action=num_actions)
-        return tuple((self.sigma * weights).tolist())
-
-    def draw(self, rng: np.random.Generator) -> float:
-        """A draw of $U$."""
-        return rng.standard_normal() if self.law == "normal" else 2.0 * rng.integers(2) - 1.0
+        return (self.sigma * weights).tolist()
 
 
 @dataclass(frozen=True)
@@ -141,7 +130,8 @@ class Snapshot(NamedTuple):
 
     Attributes:
         game: ROM id.
-        saved: ALEState of the emulator, without the numbers of a generator that play never uses.
+        saved: ALEState of the emulator, without the numbers of a generator that play never uses;
+            None while nobody needs it.
         moves: emulator actions to be played from there, one per frame: a queried successor is
             kept as the way to it, which costs nothing until someone wants to go there.
         previous: index of the previous action, which the lottery may repeat; A (one past the last
@@ -182,7 +172,7 @@ class Snapshot(NamedTuple):
         return int.from_bytes(digest.digest(), "little", signed=True)
 
 
-class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
+class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
     """An Atari game that answers queries: all actions of a state under one shared draw.
 
     Actions are indices into the game's minimal action set.
@@ -235,7 +225,6 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
         EzPickle.__init__(self, game, sticky_prob, frame_skip, shock, obs)
         self.np_random = checks.generator(seed)
         self.ale = load(self.game)
-        self._act = self.ale.act
         observers: dict[str, Callable[[], Bytes]] = {
             "ram": self.ale.getRAM,
             "ram+paddles": partial(ram_and_paddles, self.ale),
@@ -249,20 +238,13 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
         self._codes = [action.value for action in actions] + [_NOOP]
         self.shock = shock
         self._scales = None if shock is None else shock.scales(self.num_actions)
-        self._start = self._power_on()
-        self._started = False
-        self._over = False
-        shape = self._start.observation.shape
-        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
-        self.action_space = gymnasium.spaces.Discrete(self.num_actions)
-
-    def _power_on(self) -> Snapshot:
-        """The state of every reset, of an emulator that has just been loaded."""
-        first = self._codes.index(_NOOP) if self.sticky_prob > 0 else self.num_actions
-        saved = self._clone()
+        first = self._codes.index(_NOOP) if sticky_prob > 0 else self.num_actions
         seen = checks.frozen(self._observe())
-        mute(self.ale)
-        return Snapshot(self.game, saved, (), first, seen, over=False)
+        self._start = Snapshot(self.game, self._clone(), (), first, seen, over=False)
+        # There is no episode before the first reset.
+        self._enter(self._start._replace(over=True, draw=Draw(0)))
+        self.observation_space = gymnasium.spaces.Box(0, 255, seen.shape, np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(self.num_actions)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -279,68 +261,66 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
         so that it has an `identity`; without, it holds the way there.
         """
         self._ready_to("query")
+        return tuple([self._outcome(action, action, clones) for action in self._keys(actions)])
+
+    def twin(self) -> CoupledAtari:
+        """Another one of the same game and settings, not started yet; so is a pickle."""
+        return copy.copy(self)
+
+    @property
+    def previous(self) -> int:
+        """Index of the previous action, as in `Snapshot`."""
+        return int(self._here.previous)
+
+    def _sample(self) -> Draw:
+        repeats = 0
+        while repeats < self.frame_skip and self.np_random.random() < self.sticky_prob:
+            repeats += 1
+        shock = None if self.shock is None else 2.0 * self.np_random.integers(2) - 1.0
+        return Draw(repeats, shock)
+
+    def _keys(self, actions: Sequence[Any]) -> dict[Any, Any]:
         chosen = checks.distinct_actions(actions, self.num_actions)
-        return tuple([self._outcome(action, clones) for action in chosen])
+        return dict(zip(chosen, chosen, strict=True))
 
-    def step(self, action: Any) -> tuple[Bytes, float, bool, bool, dict[str, Any]]:
-        """Execute one branch of this state's table and draw the table of the next state."""
-        self._ready_to("step")
-        chosen = checks.index("action", action, self.num_actions)
-        if self._at == _HERE:  # no branch to come back to, so no clone
-            reward = self._play(self._repeated + (self._codes[chosen],) * self._free)
-            done = self._finish(chosen, reward, None, ())
-        else:
-            done = self._outcome(chosen, clone=False)
-            if self._at != chosen:  # another branch was queried after this one
-                self.ale.restoreState(done.snapshot.saved)
-                self._play(done.snapshot.moves)
-        self._enter(done.snapshot)
-        seen = done.observation.copy()
-        return seen, done.reward, done.terminated, done.truncated, dict(done.info)
+    def _branch(self, action: int) -> Outcome:
+        here = self._here
+        repeats, shock = self.draw
+        obeyed = self.frame_skip - repeats
+        moves = (self._codes[here.previous],) * repeats + (self._codes[action],) * obeyed
+        reward = float(self._run(moves))
+        if self._scales is not None:
+            reward = min(max(reward, -1.0), 1.0) + self._scales[action] * shock
+        terminated = self.ale.game_over(with_truncation=False)
+        truncated = not terminated and self.ale.getEpisodeFrameNumber() >= MAX_FRAMES
+        seen = checks.frozen(self._observe())
+        previous = action if obeyed else here.previous
+        if self.sticky_prob == 0.0:
+            previous = self.num_actions  # none is part of the state
+        over = terminated or truncated
+        after = Snapshot(self.game, here.saved, here.moves + moves, previous, seen, over)
+        info = {"lives": self.ale.lives()}
+        return Outcome(action, reward, seen, terminated, truncated, info, after)
 
-    def snapshot(self) -> Snapshot:
-        """This state with its drawn table: restoring it gives the same outcomes again.
+    def _run(self, moves: tuple[int, ...]) -> int:
+        """The reward of some frames."""
+        return sum(map(self.ale.act, moves))
 
-        Best taken before a query: after one, the emulator may have to play its way back here.
-        """
-        self._ready_to("snapshot")
-        self._save()
-        return self._visited._replace(draw=self.draw)
+    def _clone(self) -> Any:
+        return compact(self.ale.cloneState())
 
-    def restore(self, snapshot: Snapshot) -> Bytes:
-        """Go to a state and return its observation; a table is drawn if the snapshot has none."""
+    def _load(self, snapshot: Snapshot) -> None:
+        self.ale.restoreState(snapshot.saved)
+        self._run(snapshot.moves)
+
+    def _check(self, snapshot: Any) -> None:
         if not isinstance(snapshot, Snapshot):
             raise TypeError(f"snapshot must be a Snapshot, got {snapshot!r}")
         if snapshot.game != self.game:
             raise ValueError(f"a snapshot of {snapshot.game} cannot be restored in {self.game}")
         shape = self._start.observation.shape
         checks.same_shape("the snapshot's observation", snapshot.observation.shape, shape, "obs")
-        self._check(snapshot.draw)
-        self.ale.restoreState(snapshot.saved)
-        self._play(snapshot.moves)
-        self._started = True
-        self._enter(snapshot)
-        return snapshot.observation.copy()
-
-    def redraw(self, draw: Draw | None = None) -> None:
-        """Replace this state's table by a fresh one, or by the one of a given draw."""
-        self._ready_to("redraw")
-        self._check(draw)
-        self._go_here()
-        self._enter(self._visited._replace(draw=draw))
-
-    def twin(self) -> CoupledAtari:
-        """Another one of the same game and settings, not started yet; so is a pickle."""
-        return copy.copy(self)
-
-    def same_state(self, other: CoupledAtari) -> bool:
-        """Whether both stand at one state; observations that differ settle it cheaply."""
-        if self.previous != other.previous or not np.array_equal(self.observed, other.observed):
-            return False
-        return self.snapshot().identity == other.snapshot().identity
-
-    def _check(self, draw: Draw | None) -> None:
-        """Refuse a draw that is not one of this environment's."""
+        draw = snapshot.draw
         fits = draw is None or (
             isinstance(draw, Draw)
             and type(draw.repeats) is int
@@ -351,85 +331,5 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
             possible = f"repeats {list(self._possible)} have probability above 0"
             raise ValueError(f"{draw!r} is no draw here: {possible}, the shock is {self.shock}")
 
-    def _enter(self, here: Snapshot) -> None:
-        """Start the visit of the state that the emulator stands at, saved or not."""
-        self._visited = here
-        self._over = here.over
-        self.previous = here.previous
-        self.observed = here.observation
-        self.draw = self._sample() if here.draw is None else here.draw
-        self._repeated = (self._codes[self.previous],) * self.draw.repeats
-        self._free = self.frame_skip - self.draw.repeats  # frames that obey the action
-        self._table: dict[int, Outcome] = {}
-        self._at = _HERE
-
-    def _sample(self) -> Draw:
-        repeats = 0
-        while repeats < self.frame_skip and self.np_random.random() < self.sticky_prob:
-            repeats += 1
-        return Draw(repeats, None if self.shock is None else self.shock.draw(self.np_random))
-
-    def _outcome(self, action: int, clone: bool) -> Outcome:
-        known = self._table.get(action)
-        if known is not None and not (clone and known.snapshot.moves):
-            return known
-        self._go_to_fork()
-        moves = (self._codes[action],) * self._free
-        reward = self._fork_reward + self._play(moves)
-        self._at = action
-        if clone:
-            outcome = self._finish(action, reward, self._clone(), ())
-        else:
-            outcome = self._finish(action, reward, self._fork, moves)
-        self._table[action] = outcome
-        return outcome
-
-    def _go_to_fork(self) -> None:
-        """Bring the emulator to where the branches part: after the repeated frames."""
-        if self._at == _HERE:
-            if self._visited.saved is None or not self._repeated:
-                self._save()  # else its moves lead here again, and only the fork is cloned
-            self._fork_reward = self._play(self._repeated)
-            self._fork = self._clone() if self._repeated else self._visited.saved
-        elif self._free:
-            self.ale.restoreState(self._fork)
-
-    def _go_here(self) -> None:
-        """Bring the emulator back to the visited state."""
-        if self._at != _HERE:
-            self.ale.restoreState(self._visited.saved)
-            self._play(self._visited.moves)
-            self._at = _HERE
-
-    def _save(self) -> None:
-        """Clone the visited state, unless it is."""
-        if self._visited.saved is None or self._visited.moves:
-            self._go_here()
-            self._visited = self._visited._replace(saved=self._clone(), moves=())
-
-    def _clone(self) -> Any:
-        return compact(self.ale.cloneState())
-
-    def _finish(self, action: int, reward: int, saved: Any, moves: tuple[int, ...]) -> Outcome:
-        """The outcome of the branch at whose end the emulator stands."""
-        terminated = self.ale.game_over(with_truncation=False)
-        truncated = not terminated and self.ale.getEpisodeFrameNumber() >= MAX_FRAMES
-        info = {"lives": self.ale.lives()}
-        earned = float(reward)
-        if self._scales is not None:
-            earned = min(max(earned, -1.0), 1.0) + self._scales[action] * (self.draw.shock or 0.0)
-        seen = checks.frozen(self._observe())
-        previous = action if self._free else self.previous
-        if self.sticky_prob == 0.0:
-            previous = self.num_actions  # none is part of the state
-        after = Snapshot(self.game, saved, moves, previous, seen, terminated or truncated)
-        return Outcome(action, earned, seen, terminated, truncated, info=info, snapshot=after)
-
-    def _play(self, moves: tuple[int, ...]) -> int:
-        return sum(map(self._act, moves))
-
-    def _ready_to(self, do: str) -> None:
-        if not self._started:
-            raise ResetNeeded(f"{do} before reset(): {self.game} has not started")
-        if self._over and do != "snapshot":
-            raise ResetNeeded(f"{do} after the end of the episode: call reset() or restore()")
+    def _identity(self) -> int:
+        return int(self.snapshot().identity)

@@ -14,8 +14,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox, BboxBase
 from numpy.typing import ArrayLike
-from PIL.Image import Image
-from PIL.Image import open as open_image
 
 _SLIDER = """<div class="explore"><label>{name} <input type="range" min="0" max="{last}" value="0"
 oninput="const frames = this.closest('.explore').querySelectorAll('img');
@@ -129,33 +127,28 @@ def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str)
     from IPython.display import display
 
     places: list[Bbox] = []
-
-    def frame(value: float) -> Image:
+    images = still = ""
+    for value in values:
         fig = draw(value)
-        file = BytesIO()
         if not places:  # all are laid out as the first, which saves half the time
             _lay_out(fig)
-            places.extend(ax.get_position(original=True) for ax in fig.axes)
+            places = [ax.get_position(original=True) for ax in fig.axes]
         for ax, place in zip(fig.axes, places, strict=True):
             ax.set_position(place)
-        _write(fig, file, fig.bbox_inches, format="png", dpi=130)
+        look = " style='display:none'" if images else ""
+        source = f"data:image/webp;base64,{_encoded(fig, 'webp')}"
+        images += f"<img src='{source}' alt='{name} {value:g}'{look}>"
+        still = still or _encoded(fig, "png")
         plt.close(fig)  # otherwise pyplot would show it, too
-        return open_image(file)
-
-    def encoded(image: Image, kind: str) -> str:
-        file = BytesIO()
-        image.save(file, kind)
-        return b64encode(file.getvalue()).decode()
-
-    frames = [frame(value) for value in values]
-    hidden = " style='display:none'"
-    images = "".join(
-        f"<img src='data:image/webp;base64,{encoded(image, 'webp')}' alt='{name} {value:g}'"
-        f"{hidden if k else ''}>"
-        for k, (value, image) in enumerate(zip(values, frames, strict=True))
-    )
     html = _SLIDER.format(name=name, last=len(values) - 1, first=f"{values[0]:g}", images=images)
-    display({"text/html": html, "image/png": encoded(frames[0], "png")}, raw=True)
+    display({"text/html": html, "image/png": still}, raw=True)
+
+
+def _encoded(fig: Figure, kind: str) -> str:
+    """A picture of the whole figure, as text."""
+    file = BytesIO()
+    _write(fig, file, fig.bbox_inches, format=kind, dpi=130)
+    return b64encode(file.getvalue()).decode()
 
 
 class Claims:

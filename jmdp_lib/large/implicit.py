@@ -17,6 +17,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, policy_rows
 from jmdp_lib.model.jmdp import COUPLINGS, JMDP, require_noise
 from jmdp_lib.model.simulator import draw_index
+from jmdp_lib.operators.collapsed import CollapsedT2
 
 TableFunction = Callable[[Any], tuple[ArrayLike, ArrayLike, Sequence[Sequence[Hashable]]]]
 
@@ -93,10 +94,10 @@ class ImplicitJMDP:
         probs = checks.distributions("noise_probs", noise_probs, "noise")
         actions = range(checks.at_least("num_actions", num_actions, 1))
 
-        def tables(state: Any) -> tuple[Floats, Floats, list[list[Hashable]]]:
-            outcomes = [[step(state, a, u) for a in actions] for u in range(probs.size)]
-            rewards = np.array([[reward for reward, _ in row] for row in outcomes])
-            return probs, rewards, [[successor for _, successor in row] for row in outcomes]
+        def tables(state: Any) -> Any:
+            played = [[step(state, a, u) for a in actions] for u in range(probs.size)]
+            rewards, states = zip(*(zip(*row, strict=True) for row in played), strict=True)
+            return probs, rewards, states
 
         return cls(tables, num_actions, gamma, reward_range)
 
@@ -168,7 +169,8 @@ class StateTables(NamedTuple):
 class Region:
     """The states met so far, numbered as they were met, and the tables of those explored.
 
-    asked: (N,) the numbers of the states asked for. limit: how many may be explored.
+    asked: (N,) the numbers of the states asked for. limit: how many may be explored. tables: by the
+    number of a state, the first explored first.
     """
 
     model: ImplicitJMDP
@@ -177,8 +179,7 @@ class Region:
     numbers: dict[Hashable, int]
     asked: Ints
     limit: int
-    explored: list[int] = field(default_factory=list)  # numbers, the first explored first
-    tables: list[StateTables] = field(default_factory=list)  # of these
+    tables: dict[int, StateTables] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -221,6 +222,11 @@ class Region:
         """How many different states are asked for."""
         return int(self.asked.max()) + 1
 
+    @property
+    def explored(self) -> list[int]:
+        """The numbers of the explored states, the first explored first."""
+        return list(self.tables)
+
     def explore(self, batch: Iterable[int]) -> None:
         """Ask for the tables of states, given by their numbers."""
         met = list(self.numbers)
@@ -233,22 +239,39 @@ class Region:
             to = np.reshape(targets, rewards.shape)
             drawn = probs > 0.0
             scaled = (rewards[drawn] - middle) / self.unit
-            self.tables.append(StateTables(probs[drawn], scaled, to[drawn], row))
-            self.explored.append(number)
+            self.tables[number] = StateTables(probs[drawn], scaled, to[drawn], row)
+
+    def system(self) -> CollapsedT2:
+        """T_2 of all states met; those that are not explored are absorbing and pay nothing."""
+        probs, rewards, targets, rows = zip(*self.tables.values(), strict=True)
+        owners = np.repeat(self.explored, [own.size for own in probs])
+        policy = np.zeros((len(self.numbers), self.model.num_actions))
+        policy[:, 0] = 1.0
+        policy[self.explored] = rows
+        jm = closed(
+            owners,
+            np.concatenate(probs),
+            np.concatenate(rewards),
+            np.concatenate(targets),
+            len(policy),
+            self.model.gamma,
+        )
+        return CollapsedT2(jm, policy, self.coupling)
 
 
-def with_outside(
-    owners: Ints, probs: Floats, rewards: Floats, next_states: Ints, size: int, gamma: float
+def closed(
+    owners: Ints, probs: Floats, rewards: Floats, next_states: Ints, num_states: int, gamma: float
 ) -> JMDP:
-    """Stacked tables of states 0 to size - 1, and an outside, state `size`, that pays nothing."""
-    first = probs[owners == 0]  # with common noise, all states have one law of tables
-    stay = np.full((first.size, rewards.shape[1]), size)
+    """A model of stacked tables: states that own none of them are absorbing and pay nothing."""
+    law = probs[owners == owners[0]]  # with common noise, all states have one law of tables
+    others = np.repeat(np.setdiff1d(np.arange(num_states), owners), law.size)
+    stay = np.repeat(others[:, None], rewards.shape[1], 1)
     rewards = np.where(np.abs(rewards) < 1e-100, 0.0, rewards)  # of the unit 1: such a JMDP is none
     return JMDP.from_tables(
-        np.append(owners, stay[:, 0]),
-        np.append(probs, first),
+        np.append(owners, others),
+        np.append(probs, np.resize(law, others.size)),
         np.append(rewards, 0.0 * stay, 0),
         np.append(next_states, stay, 0),
-        size + 1,
+        num_states,
         gamma,
     )

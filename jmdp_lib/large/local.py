@@ -21,7 +21,7 @@ import numpy as np
 from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.large.exploration import View, view_explored
-from jmdp_lib.large.implicit import ImplicitJMDP, Region, with_outside
+from jmdp_lib.large.implicit import ImplicitJMDP, Region, closed
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments, gap_table
 from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
@@ -204,7 +204,7 @@ def _explored(region: Region, view: View, goal: float, theta: float, bar: Any) -
 def _room(region: Region) -> int:
     """How many states may be explored in all before the next view: every limit stands here."""
     doubled = 2 * len(region.explored) + 16
-    widest = max(state.targets.size for state in region.tables)
+    widest = max(state.targets.size for state in region.tables.values())
     return min(region.limit, doubled, machine.available_bytes() // (_BYTES * widest))
 
 
@@ -234,7 +234,7 @@ def _grow(region: Region, view: View, goal: float, room: int, bar: Any) -> bool:
 
 def _scores_behind(region: Region, scores: Floats, batch: Ints) -> Floats:
     """What states add, after those of a batch were explored: these hand their scores on."""
-    latest = region.tables[-batch.size :]
+    latest = [region.tables[number] for number in batch]
     flows = [
         np.outer(score * state.probs, state.policy).ravel()
         for score, state in zip(scores[batch], latest, strict=True)
@@ -320,7 +320,7 @@ def _answer(region: Region, view: View, allowed: float) -> tuple[LocalSolution, 
         error_bound=bound,
         converged=bound <= allowed,
         explored=explored,
-        visits=view.visits,
+        visits=view.visits[region.explored],
     )
     return solution, unit * float((core.cut_error - cut.moved).max())
 
@@ -340,8 +340,8 @@ def _core_model(region: Region, view: View) -> CollapsedT2:
     to = whole.next_states[rows]
     errors = whole.rewards[rows] + whole.gamma * view.value[to] - view.value[owners, None]
     tables = number[owners], whole.probs[rows], errors, number[to]
-    jm = with_outside(*tables, size, whole.gamma)
-    policy = np.append(view.system.policy[core], view.system.policy[-1:], 0)
+    jm = closed(*tables, size + 1, whole.gamma)
+    policy = np.append(view.system.policy[core], view.system.policy[:1], 0)
     return CollapsedT2(jm, policy, region.coupling)
 
 

@@ -11,7 +11,7 @@ from jmdp_lib.machine.compiled import (
     rounding_of_returns,
     threaded,
 )
-from jmdp_lib.machine.process import available_bytes, extra, fits, gibibytes, progress, require
+from jmdp_lib.machine.process import available_bytes, extra, gibibytes, progress, require
 from jmdp_lib.machine.results import ReadOnly, table
 
 __all__ = [
@@ -25,5 +25,5 @@ __all__ = [
     "rounding_of_returns",
     "threaded",
 ]
-__all__ += ["available_bytes", "extra", "fits", "gibibytes", "progress", "require"]
+__all__ += ["available_bytes", "extra", "gibibytes", "progress", "require"]
 __all__ += ["ReadOnly", "table"]

@@ -2,12 +2,12 @@
 
 `cached`, `hot`, `inline` and `threaded` keep them on disk where that is possible and run them on
 all threads where that is safe. A notice says when a call compiles. With them come sums over long
-arrays of NumPy or torch, which do not depend on the number of threads.
+arrays of NumPy or torch. On one thread they do not depend on the number of threads, and do not wait
+for each other as those of BLAS do, which spin.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import sys
@@ -18,7 +18,7 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numba.core import event
 from numba.np.ufunc.parallel import threading_layer
 
@@ -38,16 +38,13 @@ class _CompileNotice(event.Listener):
         if self.said or not compiled.__module__.startswith("jmdp_lib"):
             return
         self.said = True
-        kept = compiled.stats.cache_path is not None
         text = "jmdp_lib is compiling what this process calls, "
-        if kept:
+        if compiled.stats.cache_path is not None:
             text += "only this once: the result is kept on disk"
         else:
             text += "and will in every process: set NUMBA_CACHE_DIR to a folder it can write to"
         if output_is_seen():
             print(text, file=sys.stderr, flush=True)
-        else:
-            logging.getLogger("jmdp_lib").log(logging.INFO if kept else logging.WARNING, text)
 
     def on_end(self, event: Any) -> None:
         """Numba asks for this method, too."""
@@ -120,11 +117,6 @@ def threaded(function: Callable[..., Any], size: Callable[..., int], least: int)
     return run
 
 
-_CHUNK = 1 << 14  # terms that one thread sums
-_LONG = 1 << 19  # shorter vectors are done before a second thread has started
-# BLAS is as fast on an idle machine, but its threads wait for each other by spinning.
-
-
 def add_scaled(a: float, x: Any, b: float, y: Any) -> None:
     """y = a x + b y, in place."""
     if isinstance(y, np.ndarray):
@@ -154,23 +146,15 @@ def rounding_of_returns(gamma: float, reward_bound: float) -> float:
     return rounding_of(0) * reward_bound / (1.0 - gamma)
 
 
-def _add_scaled(a: Any, x: Any, b: Any, y: Any) -> None:
-    for i in prange(y.size):  # one by one: an array of sums would be one more in memory
+@hot
+def _scaled_sum(a: Any, x: Any, b: Any, y: Any) -> None:
+    for i in range(y.size):  # one by one: an array of sums would be one more in memory
         y[i] = a * x[i] + b * y[i]
 
 
-def _sum_products(x: Any, y: Any) -> Any:
-    parts = np.zeros((x.size + _CHUNK - 1) // _CHUNK)  # the same ones on any number of threads
-    for k in prange(parts.size):
-        total = 0.0
-        for i in range(k * _CHUNK, min(x.size, (k + 1) * _CHUNK)):
-            total += x[i] * y[i]
-        parts[k] = total
-    whole = 0.0  # and in the same order: parts.sum() would be shared among the threads
-    for k in range(parts.size):
-        whole += parts[k]
-    return whole
-
-
-_scaled_sum = threaded(_add_scaled, lambda a, x, b, y: x.size, _LONG)
-_product_sum = threaded(_sum_products, lambda x, y: x.size, _LONG)
+@hot
+def _product_sum(x: Any, y: Any) -> Any:
+    total = 0.0
+    for i in range(x.size):
+        total += x[i] * y[i]
+    return total

@@ -55,14 +55,9 @@ def gibibytes(size: float) -> str:
     return f"{size / 2**30:,.2f} GiB"
 
 
-def fits(size: float) -> bool:
-    """Whether so many bytes are available."""
-    return size <= available_bytes()
-
-
 def require(size: float, what: str, instead: str = "") -> None:
     """Refuse `what` when its `size` in bytes is more than is available; say what to do instead."""
-    if not fits(size):
+    if size > available_bytes():
         raise MemoryError(
             f"{what} needs {gibibytes(size)}, available are {gibibytes(available_bytes())}"
             + f": {instead}" * bool(instead)

@@ -28,12 +28,11 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import ReadOnly, require
 from jmdp_lib.model.simulator import Simulator, check_simulator, draw_index
 from jmdp_lib.model.tables import (
-    Joint,
     counted_tables,
     dependent_actions,
-    joint_tables,
     laws_of_gymnasium,
     laws_of_mdp,
+    quantile_tables,
     tables_of_step,
 )
 
@@ -222,11 +221,7 @@ class JMDP(_Tables):
 
     @classmethod
     def from_mdp(
-        cls,
-        transition_probs: ArrayLike,
-        rewards: ArrayLike,
-        gamma: float,
-        joint: str | Joint = "quantile",
+        cls, transition_probs: ArrayLike, rewards: ArrayLike, gamma: float, joint: str = "quantile"
     ) -> JMDP:
         """A model with the marginal laws of an MDP, whose actions are joined as `joint` says.
 
@@ -234,11 +229,8 @@ class JMDP(_Tables):
         rewards: (S, A) or (S, A, S).
         joint: "quantile" lets good luck for one action be good luck for all: each action's
             outcomes are ordered from worst to best, by $r + gamma v(s')$ with $v$ the value of the
-            uniform policy. How states are numbered matters only for outcomes that tie. Or a
-            function of yours, joint(laws) -> (probs (K,), outcomes (K, A)), which is called for
-            every state: laws[a] has the probabilities of the outcomes of action a, from worst to
-            best, and in table k, of probability probs[k], action a has its outcome number
-            outcomes[k, a]. The marginal laws must come back.
+            uniform policy. How states are numbered matters only for outcomes that tie. For another
+            joint law, list its tables: `from_tables`.
 
         For independent actions no tables are needed: `jipe2(coupling="independent")` evaluates any
         JMDP as if its actions were independent.
@@ -251,8 +243,13 @@ class JMDP(_Tables):
             1.0
         """
         gamma = checks.discount(gamma)
-        laws = laws_of_mdp(transition_probs, rewards, gamma)
-        return cls.from_tables(*joint_tables(laws, joint), gamma, knows_noise=False)
+        if joint != "quantile":
+            raise ValueError(
+                f'joint must be "quantile", got {joint!r}; independent actions need no tables: '
+                'pass coupling="independent" to jipe2, jipe or simulate_pairs'
+            )
+        tables = quantile_tables(laws_of_mdp(transition_probs, rewards, gamma))
+        return cls.from_tables(*tables, gamma, knows_noise=False)
 
     @classmethod
     def from_gymnasium(cls, env: str | gymnasium.Env[Any, Any], gamma: float = 0.95) -> JMDP:
@@ -271,7 +268,7 @@ class JMDP(_Tables):
             (16, 4, True)
         """
         gamma = checks.discount(gamma)
-        tables = joint_tables(laws_of_gymnasium(env), "quantile")
+        tables = quantile_tables(laws_of_gymnasium(env))
         return cls.from_tables(*tables, gamma, knows_noise=False)
 
     def __repr__(self) -> str:
@@ -339,13 +336,16 @@ class JMDP(_Tables):
         `from_gymnasium` and `from_simulator` are refused however their tables look.
         """
         require_noise(self)
-        first, *others = np.split(self.probs, self.starts[1:-1])
-        for s, own in enumerate(others, 1):
-            if own.size != first.size or np.abs(own - first).max() > 1e-12:
-                raise ValueError(
-                    'coupling="common" needs one law of tables for all states, as from_step gives: '
-                    f"state {s} has the probabilities {own.round(6)}, state 0 {first.round(6)}"
-                )
+        first = self.probs[: self.starts[1]]
+        unlike = np.diff(self.starts) != first.size
+        if not unlike.any():
+            unlike = np.abs(self.probs.reshape(-1, first.size) - first).max(1) > 1e-12
+        for s in np.flatnonzero(unlike)[:1]:
+            own = self.probs[self.starts[s] : self.starts[s + 1]]
+            raise ValueError(
+                'coupling="common" needs one law of tables for all states, as from_step gives: '
+                f"state {s} has the probabilities {own.round(6)}, state 0 {first.round(6)}"
+            )
         return first
 
     @cached_property

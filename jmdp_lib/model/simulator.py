@@ -35,7 +35,7 @@ class SimulatorError(ValueError):
         ...     jl.incremental_jipe2(world, [0], num_updates=100)
         ... except jl.simulators.SimulatorError as error:
         ...     print(error.__cause__)
-        next states [7, 7]: one is not in range(1)
+        next states[0] (action 0) = 7 is not in range(1)
     """
 
     result: Any = None
@@ -181,39 +181,32 @@ class CheckedQueries:
             if lists and len(actions) == len(rewards) == len(states):
                 found = [*zip(rewards, states)]  # noqa: B905, the lengths are equal
                 for reward, after in found:
-                    if type(reward) not in _NUMBERS or type(after) is not int:
+                    if type(reward) not in _NUMBERS or not self.low <= reward <= self.high:
                         break
-                    if not (self.low <= reward <= self.high and 0 <= after < self.num_states):
+                    if type(after) is not int or not 0 <= after < self.num_states:
                         break
                 else:
                     return found
-            return self._checked(rewards, states, len(actions))
+            return self._converted(rewards, states, len(actions))
         except Exception as error:
             raise SimulatorError(
                 f"simulator.query(state {state!r}, actions {list(actions)}) must return rewards "
                 f"and next states, in this order: {error!r}"
             ) from error
 
-    def _checked(self, rewards: Any, states: Any, size: int) -> list[tuple[float, Any]]:
+    def _converted(self, rewards: Any, states: Any, size: int) -> list[tuple[float, Any]]:
+        """The same of any sequences; states are hashable where they have no numbers."""
         if not (len(rewards) == size and {*map(type, rewards)} <= _NUMBERS):
             rewards = checks.floats("rewards", rewards, action=size).tolist()
         if not all(self.low <= reward <= self.high for reward in rewards):
             raise ValueError(f"rewards {rewards}: one is not finite or not in reward_range")
-        return list(zip(rewards, self._checked_states(states, size), strict=True))
-
-    def _checked_states(self, states: Any, size: int) -> list[Any]:
-        """Numbers below `num_states`, or anything hashable where there is no such number."""
-        plain = list(states)
-        if not self.numbered:
-            sum(map(hash, plain))  # refuses what is unhashable
-            if len(plain) != size:
-                raise ValueError(f"next states {plain!r}: {size} are needed, one for each action")
-            return plain
-        if not (len(plain) == size and {*map(type, plain)} == {int}):
-            plain = checks.integers("next states", plain, action=size).tolist()
-        if not all(0 <= state < self.num_states for state in plain):
-            raise ValueError(f"next states {plain}: one is not in range({self.num_states})")
-        return plain
+        if self.numbered:
+            to = checks.integers("next states", list(states), below=self.num_states, action=size)
+            states = to.tolist()
+        if len(states) != size:
+            raise ValueError(f"next states {states!r}: {size} are needed, one for each action")
+        sum(map(hash, states))  # refuses what is unhashable
+        return list(zip(rewards, states, strict=True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,17 +1,10 @@
 """Outcome tables, as `JMDP` keeps them: made of a step function, of queries, or of marginal laws.
 
-A marginal MDP says what each action does, not what they do *together* (Section 4). A function fills
-that in, state by state:
-
-    joint(laws) -> (table_probs, outcomes)
-
-where `laws[a]` holds the probabilities of action a's outcomes, as many as it has, in an order that
-means something: from the worst outcome to the best (`JMDP.from_mdp`, without those of probability
-zero), or as an environment lists them (`JMDP.from_gymnasium`). `table_probs` (K,) are the
-probabilities of the joint tables, and `outcomes` (K, A) says which outcome, counted from 0 within
-laws[a], each action gets in each table. `quantile` is such a function; `joint_tables` checks that
-the marginals are kept. Conversely, `dependent_actions` says which actions the tables of a state
-couple.
+A marginal MDP says what each action does, not what they do *together* (Section 4). Common random
+numbers fill that in (`quantile_tables`): one uniform number goes through the outcomes of every
+action, in an order that means something: from the worst to the best (`JMDP.from_mdp`), or as an
+environment lists them (`JMDP.from_gymnasium`). Conversely, `dependent_actions` says which actions
+the tables of a state couple.
 """
 
 from __future__ import annotations
@@ -33,7 +26,6 @@ if TYPE_CHECKING:
 
 Tables = tuple[Ints, Floats, Floats, Ints, int]
 """States (T,), probabilities (T,), rewards and next states (T, A) of stacked tables, and |S|."""
-Joint = Callable[[Sequence[Floats]], tuple[Floats, Ints]]
 
 _TRIALS = 8  # calls of a step function that are made twice
 # Breakpoints of two cumulative laws that differ by rounding alone are one breakpoint.
@@ -129,31 +121,11 @@ def quantile(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
     return widths[keep] / widths[keep].sum(), np.stack(outcomes, axis=1)
 
 
-def joint_tables(laws: Iterable[list[Floats]], joint: str | Joint) -> Tables:
-    """From the laws of every state's actions, each with rows (probability, reward, next state).
-
-    `joint` may only join what is there, so every action's marginal law must come back.
-    """
-    if not (callable(joint) or joint == "quantile"):
-        raise ValueError(
-            f'joint must be "quantile" or a function, got {joint!r}; independent actions need no '
-            'tables: pass coupling="independent" to jipe2, jipe or simulate_pairs'
-        )
-    function = joint if callable(joint) else quantile
+def quantile_tables(laws: Iterable[list[Floats]]) -> Tables:
+    """From the laws of every state's actions, each with rows (probability, reward, next state)."""
     parts = []
-    for s, actions in enumerate(laws):
-        try:
-            table_probs, outcomes = function([law[:, 0] for law in actions])
-            probs = checks.floats("probabilities", table_probs, "table")
-            picks = checks.integers("outcomes", outcomes, table=probs.size, action=len(actions))
-            outside = (picks < 0) | (picks >= [len(law) for law in actions])
-            checks.refuse("outcomes", picks, outside, "does not exist", ["table", "action"])
-            for a, law in enumerate(actions):
-                if np.abs(np.bincount(picks[:, a], probs, len(law)) - law[:, 0]).max() > 1e-9:
-                    raise ValueError(f"the marginal law of action {a} is not kept")
-        except Exception as error:
-            form = "(probabilities (K,), outcomes (K, A))"
-            raise ValueError(f"joint, state {s}: must return {form}: {error!r}") from error
+    for actions in laws:
+        probs, picks = quantile([law[:, 0] for law in actions])
         chosen = [law[pick, 1:] for law, pick in zip(actions, picks.T, strict=True)]
         parts.append((probs, np.stack(chosen, axis=1)))
     return stacked(parts)
@@ -199,7 +171,8 @@ def laws_of_gymnasium(env: str | gymnasium.Env[Any, Any]) -> Iterator[list[Float
     ends = False
     for s in range(last):
         laws = [np.array(listed[s][a], dtype=float) for a in range(len(listed[s]))]
-        for law in laws:  # rows (probability, next state, reward, whether the episode ends)
+        for a, law in enumerate(laws):  # rows (probability, next state, reward, is it the end?)
+            law[:, 0] = checks.distributions(f"P[{s}][{a}]", law[:, 0], "outcome")
             leaves = (law[:, 3] == 1.0) & ~np.isin(law[:, 1], absorbing)
             law[leaves, 1] = last
             ends |= leaves.any()

@@ -4,20 +4,20 @@ A layout says which coordinates i of M = (mu, Sigma) are kept, one after another
 `values`, and how to draw the backup of one. Its form is
 
     full        mu(x), Sigma(x, y) for all state-actions x, y: the paper's, X + X^2 coordinates
-    collapsed   mu(s, a), Sigma(s, a, s, b) and, between states, only the policy average W(s, t);
-                the next action is averaged over instead of drawn
+    collapsed   mu(s, a), Sigma(s, a, s, b) and, of any two states, the policy average W(s, t), with
+                independent actions; the next action is averaged over instead of drawn
     centred     the same with covariances in the place of second moments: the form for gaps, since
                 nothing large is subtracted at the end
 
-The backup is written once, as a compiled target. Where the tables of a JMDP are known,
-`compiled_backup` draws from them; any other simulator is queried by `Layout.backup`.
+A backup is written once, as compiled code around the steps of two branches (`_start`, `_finish`).
+Where the tables of a JMDP are known, `compiled_backup` draws these steps; `backup` queries any
+other simulator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,10 +27,10 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import inline
 from jmdp_lib.model import JMDP
-from jmdp_lib.model.simulator import Simulator, checked_query, draw_index
+from jmdp_lib.model.simulator import Simulator, checked_query
 from jmdp_lib.moments import StoredMoments
-from jmdp_lib.operators.draws import draw_action, draw_table
-from jmdp_lib.operators.pairs import PairOperator
+from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.operators.draws import draw_table, pick
 
 Coordinate = Sequence[tuple[int, int]]
 FORMS = ("full", "collapsed", "centred")
@@ -71,16 +71,19 @@ def sample_t2(
     for s, a in coordinate:
         state = checks.index("state", s, num_states)
         i = i * layout.policy.size + state * num_actions + checks.index("action", a, num_actions)
-    return layout.backup(simulator, values, i + (len(coordinate) - 1) * layout.policy.size, rng)
+    i += (len(coordinate) - 1) * layout.policy.size
+    return backup(rng, values, i, simulator, layout.rules(simulator.gamma))
 
 
 class Rules(NamedTuple):
-    """What a target depends on besides the moments and the steps of two branches.
+    """What a backup depends on besides the moments and the steps of two branches.
 
-    policy: (S, A). full, centred: of the layout. common: whether distinct states share their noise.
+    policy: (S, A), and policy_cdf: (S A,), cumulative within each state. full, centred: of the
+    layout. common: whether distinct states share their noise.
     """
 
     policy: Any
+    policy_cdf: Any
     gamma: float
     full: bool
     centred: bool
@@ -92,7 +95,7 @@ class Layout:
     """Which coordinates are kept: with X = S A and x = s A + a, values holds
 
         form "full":  mu(x) at x, Sigma(x, y) at X + x X + y, (X + X^2,)
-        the others:   mu (S, A), Sigma or C of one state (S, A, A), W or c between states (S, S)
+        the others:   mu (S, A), Sigma or C of one state (S, A, A), W or c of two states (S, S)
 
     policy: (S, A). form: one of FORMS.
     """
@@ -101,130 +104,124 @@ class Layout:
     form: str
     coupling: str = "joint"
 
-    @cached_property
-    def full(self) -> bool:
-        """Whether all of Sigma is kept."""
-        return self.form == "full"
-
-    @cached_property
-    def centred(self) -> bool:
-        """Whether covariances are kept in the place of second moments."""
-        return self.form == "centred"
-
-    @cached_property
-    def used(self) -> Any:
-        """(size,) which coordinates are learned: all but W(s, s)."""
+    @property
+    def size(self) -> int:
+        """How many coordinates."""
         num_states, num_actions = self.policy.shape
-        if self.full:
-            return np.ones(self.policy.size * (1 + self.policy.size), dtype=bool)
-        means_and_blocks = np.ones(self.policy.size * (1 + num_actions), dtype=bool)
-        return np.append(means_and_blocks, ~np.eye(num_states, dtype=bool))
+        num = self.policy.size
+        return num + (num**2 if self.form == "full" else num * num_actions + num_states**2)
 
     def rules(self, gamma: float) -> Rules:
         """What compiled targets know of this layout."""
-        return Rules(self.policy, gamma, self.full, self.centred, self.coupling == "common")
+        full, centred = (self.form == name for name in ("full", "centred"))
+        cdf = np.cumsum(self.policy, axis=1).ravel()
+        return Rules(self.policy, cdf, gamma, full, centred, self.coupling == "common")
 
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
-        if self.full:
+        if self.form == "full":
             return np.concatenate([mean.ravel(), second.ravel()])
+        if self.form == "centred":
+            second = second - np.multiply.outer(mean, mean)
         cross = np.einsum("sa,satb,tb->st", self.policy, second, self.policy)
-        raw = self._join(mean, np.einsum("sasb->sab", second), cross)
-        return raw - self._products(raw)
-
-    def _join(self, *parts: Floats) -> Floats:
-        return np.concatenate([part.ravel() for part in parts]) * self.used
+        return np.concatenate([x.ravel() for x in (mean, np.einsum("sasb->sab", second), cross)])
 
     def split(self, values: Floats) -> tuple[Floats, Floats, Floats]:
         """Views: mean (S, A), same-state entries (S, A, A), and what there is between states."""
         num_states, num_actions = self.policy.shape
         mean, rest = np.split(values, [self.policy.size])
         mean = mean.reshape(self.policy.shape)
-        if self.full:
+        if self.form == "full":
             second = rest.reshape(self.policy.shape * 2)
             return mean, np.einsum("sasb->sab", second), second
         same, cross = np.split(rest, [self.policy.size * num_actions])
         return mean, same.reshape(*mean.shape, -1), cross.reshape(num_states, -1)
 
-    def _products(self, values: Floats) -> Any:
-        """What second moments exceed the coordinates by, given the means in `values`."""
-        if not self.centred:
-            return 0.0
-        mean, _, _ = self.split(values)
-        value = (self.policy * mean).sum(1)
-        same = mean[:, :, None] * mean[:, None, :]
-        return self._join(np.zeros(mean.size), same, np.outer(value, value))
-
     def raw(self, values: Floats) -> Floats:
         """The coordinates as raw moments."""
-        return values + self._products(values)
-
-    def backup(
-        self, simulator: Simulator, values: Floats, i: int, rng: np.random.Generator
-    ) -> float:
-        """A draw of hat T_2(M, i) by one query of the simulator, or one at each of two states."""
-        num_actions = self.policy.shape[1]
-        s, a, t, b = _place(i, *self.policy.shape, self.full)
-        if a < 0:
-            a, b = self.choose(s, rng), self.choose(t, rng)
-        alone = s != t or a == b
-        outcomes = checked_query(simulator, s, [a] if alone else [a, b], rng)
-        if s != t:
-            outcomes += checked_query(simulator, t, [b], rng)
-        (r, u), (q, v) = outcomes[0], outcomes[-1]
-        one = two = -1
-        if self.full:
-            one = two = u * num_actions + self.choose(u, rng)
-            if (s, a) != (t, b):
-                two = v * num_actions + self.choose(v, rng)
-        first = Branch(s, a, float(r), u, one)
-        second = Branch(t, b, float(q), v, two)
-        return float(_target(values, i, first, second, self.rules(simulator.gamma)))
-
-    def choose(self, state: int, rng: np.random.Generator) -> int:
-        """An action from pi(. | state)."""
-        return draw_index(self._policy_cdf[state], rng)
-
-    @cached_property
-    def _policy_cdf(self) -> list[list[float]]:
-        return np.cumsum(self.policy, axis=1).tolist()
+        values = values.copy()
+        if self.form == "centred":
+            mean, same, cross = self.split(values)
+            value = (self.policy * mean).sum(1)
+            same += mean[:, :, None] * mean[:, None, :]
+            cross += np.outer(value, value)
+        return values
 
     def applied(self, jm: JMDP, values: Floats) -> Floats:
-        """T_2 M, exactly, as raw moments.
-
-        T_2 sees the moments between two states only through their policy average, which thus may
-        stand for all of them.
-        """
-        mean, same, second = self.split(self.raw(values))
-        if not self.full:
-            second = np.tile(second[:, None, :, None], (1, mean.shape[1], 1, mean.shape[1]))
-            np.einsum("sasb->sab", second)[...] = same
-        operator = PairOperator(jm, self.policy, self.coupling)
-        new = operator.apply(operator.centre(mean, second))
-        return self.raw(self.pack(new.mean, new.second))
+        """T_2 M, exactly, as raw moments."""
+        mean, same, cross = self.split(self.raw(values))
+        if self.form == "full":
+            cross = np.einsum("sa,satb,tb->st", self.policy, cross, self.policy)
+        value = (self.policy * mean).sum(1)
+        system = CollapsedT2(jm, self.policy, self.coupling)
+        square = np.einsum("sa,saa->s", self.policy, same)
+        backup = system.backup(value, square - value**2)
+        covariance = system.full_covariance(backup, cross - np.outer(value, value))
+        new = backup.mean
+        return self.raw(self.pack(new, covariance + np.multiply.outer(new, new)))
 
     def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:
         """Mean (S, A), covariance blocks (S, A, A), and all of Sigma if there is more."""
         mean, same, second = self.split(values.copy())
-        blocks = same if self.centred else same - mean[:, :, None] * mean[:, None, :]
+        if self.form != "centred":
+            same = same - mean[:, :, None] * mean[:, None, :]
         absent = 'only form="full" learns moments between states; the others learn their averages'
-        return (
-            mean,
-            blocks,
-            StoredMoments(second) if self.full else StoredMoments(None, absent=absent),
-        )
+        return mean, same, StoredMoments(second if self.form == "full" else None, absent)
+
+
+def backup(
+    rng: np.random.Generator, values: Floats, i: int, simulator: Simulator, rules: Rules
+) -> float:
+    """A draw of hat T_2(M, i) by one query of the simulator, or one at each of two states."""
+    s, a, t, b = _start.py_func(rng, i, rules)  # sooner done than a compiled call
+    outcomes = checked_query(simulator, s, [a] if s != t or a == b else [a, b], rng)
+    if s != t:
+        outcomes += checked_query(simulator, t, [b], rng)
+    (r, u), (q, v) = outcomes[0], outcomes[-1]
+    branches = Branch(s, a, float(r), u), Branch(t, b, float(q), v)
+    return float(_finish(rng, values, i, branches, rules))
 
 
 @inline
-def _place(i: int, size: int, num_actions: int, full: bool) -> tuple[int, int, int, int]:
-    """(s, a, t, b) of a coordinate; a and b are -1 where the policy draws them, for W(s, t)."""
+def compiled_backup(rng: Any, values: Any, i: int, model: Any, rules: Any) -> float:
+    """The same from known tables, a `DrawnModel`."""
+    s, a, t, b = _start(rng, i, rules)
+    k = draw_table(rng, model, s)
+    j = k + model.starts[t] - model.starts[s]
+    if s != t and not rules.common:
+        j = draw_table(rng, model, t)
+    first = Branch(s, a, model.rewards[k, a], model.next_states[k, a])
+    second = Branch(t, b, model.rewards[j, b], model.next_states[j, b])
+    return _finish(rng, values, i, (first, second), rules)
+
+
+class Branch(NamedTuple):
+    """One step of a branch: it played `action`, earned `reward` and moved to the state `after`."""
+
+    state: int
+    action: int
+    reward: float
+    after: int
+
+
+@inline
+def _choose(rng: Any, rules: Any, s: int) -> int:
+    """What the policy plays at s, as the state-action s * A + a."""
+    num_actions = rules.policy.shape[1]
+    return pick(rng, rules.policy_cdf, s * num_actions, (s + 1) * num_actions)
+
+
+@inline
+def _start(rng: Any, i: int, rules: Any) -> tuple[int, int, int, int]:
+    """The state-actions (s, a) and (t, b) of a coordinate; of W(s, t) the policy draws a and b."""
+    size, num_actions = rules.policy.shape
     num = size * num_actions
     x = y = i
-    if i >= num and full:
+    if i >= num and rules.full:
         x, y = (i - num) // num, (i - num) % num
     elif i >= num + num * num_actions:
         cross = i - num - num * num_actions
-        return cross // size, -1, cross % size, -1
+        x, y = _choose(rng, rules, cross // size), _choose(rng, rules, cross % size)
     elif i >= num:
         x = (i - num) // num_actions
         y = x - x % num_actions + (i - num) % num_actions
@@ -242,21 +239,6 @@ def _mean_at(values: Any, policy: Any, u: int) -> float:
 
 
 @inline
-def _pair_at(values: Any, policy: Any, u: int, v: int) -> float:
-    """W(u, v): kept between states, an average of the block at one."""
-    size, num_actions = policy.shape
-    if u != v:
-        return values[policy.size * (1 + num_actions) + u * size + v]
-    total = 0.0
-    for a in range(num_actions):
-        if policy[u, a] > 0.0:
-            row = policy.size + (u * num_actions + a) * num_actions
-            for b in range(num_actions):
-                total += policy[u, a] * policy[u, b] * values[row + b]
-    return total
-
-
-@inline
 def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> float:
     """D(u) = E Sigma(u, A, u, A), or from covariances Var Z(u, A); mean: m(u)."""
     total = 0.0
@@ -270,42 +252,36 @@ def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> 
     return total + spread
 
 
-class Branch(NamedTuple):
-    """One step of a branch: it played `action`, earned `reward` and moved to the state `after`.
-
-    next: its next state-action, for `form="full"`; -1 where that is averaged over.
-    """
-
-    state: int
-    action: int
-    reward: float
-    after: int
-    next: int
-
-
 @inline
-def _target(values: Any, i: int, first: Any, second: Any, rules: Any) -> float:
+def _finish(rng: Any, values: Any, i: int, branches: Any, rules: Any) -> float:
     """hat T_2(M, i) from the steps of two branches.
 
-    centred: with y = R + gamma m(S') the target of a block is (y_a - mu_a)(y_b - mu_b) +
-    gamma^2 c(S'_a, S'_b), and of a cross coordinate its second term alone, unless the two states
-    share their noise (`common`). Its bias is a product of two mean errors and so vanishes first;
-    its noise is that of a covariance, however large the means are.
+    full: each draws its next action. centred: with y = R + gamma m(S') the target of a block is
+    (y_a - mu_a)(y_b - mu_b) + gamma^2 c(S'_a, S'_b), and of a cross coordinate its second term
+    alone, unless the two states share their noise (`common`). Its bias is a product of two mean
+    errors and so vanishes first; its noise is that of a covariance, however large the means are.
     """
+    first, second = branches
     policy = rules.policy
     gamma = rules.gamma
     num = policy.size
     num_actions = policy.shape[1]
-    here = values[first.next] if first.next >= 0 else _mean_at(values, policy, first.after)
+    one = first.state == second.state and first.action == second.action
+    if rules.full:
+        x = y = _choose(rng, rules, first.after)
+        if not one:
+            y = _choose(rng, rules, second.after)
+        here, there = values[x], values[y]
+        later = values[num + x * num + y]
+    else:
+        here = _mean_at(values, policy, first.after)
+        there = _mean_at(values, policy, second.after)
+        pair = first.after * len(policy) + second.after
+        later = values[num * (1 + num_actions) + pair]
+        if one:
+            later = _single_at(values, policy, rules.centred, first.after, here)
     if i < num:
         return first.reward + gamma * here
-    there = values[second.next] if second.next >= 0 else _mean_at(values, policy, second.after)
-    if first.next >= 0:
-        later = values[num + first.next * num + second.next]
-    elif first.state == second.state and first.action == second.action:
-        later = _single_at(values, policy, rules.centred, first.after, here)
-    else:
-        later = _pair_at(values, policy, first.after, second.after)
     target = 0.0
     if not rules.centred:
         target = first.reward * second.reward + gamma * (
@@ -315,27 +291,3 @@ def _target(values: Any, i: int, first: Any, second: Any, rules: Any) -> float:
         target = first.reward + gamma * here - values[first.state * num_actions + first.action]
         target *= second.reward + gamma * there - values[second.state * num_actions + second.action]
     return target + gamma * gamma * later
-
-
-@inline
-def compiled_backup(rng: Any, values: Any, i: int, model: Any, rules: Any) -> float:
-    """A draw of hat T_2(M, i) from known tables, a `DrawnModel`: the twin of `Layout.backup`."""
-    size, num_actions = rules.policy.shape
-    s, a, t, b = _place(i, size, num_actions, rules.full)
-    if a < 0:
-        a = draw_action(rng, model, s) - s * num_actions
-        b = draw_action(rng, model, t) - t * num_actions
-    k = draw_table(rng, model, s)
-    j = k + model.starts[t] - model.starts[s]
-    u = model.next_states[k, a]
-    one = two = -1
-    if rules.full:
-        one = two = draw_action(rng, model, u)
-    if s != t and not rules.common:
-        j = draw_table(rng, model, t)
-    v = model.next_states[j, b]
-    if rules.full and (s != t or a != b):
-        two = draw_action(rng, model, v)
-    first = Branch(s, a, model.rewards[k, a], u, one)
-    second = Branch(t, b, model.rewards[j, b], v, two)
-    return _target(values, i, first, second, rules)

@@ -21,13 +21,13 @@ multisets that can be reached, T_n is then one affine map x -> b + A x.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement as combinations
 from itertools import product
 from math import comb
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -36,47 +36,41 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import StateAction, norm_weight
+from jmdp_lib.operators.collapsed import ragged
 
-Branches = tuple[tuple[int, int], ...]  # sorted (state, multiplicity)
+Branches = tuple[tuple[int, int], ...]  # (number, multiplicity), see `MultisetOperator`
 Law = dict[Branches, float]  # a polynomial: coefficient of each product of successor branches
+Key = TypeVar("Key")
 
 _ROWS = 50_000  # multisets that step at a time
 _TRIED = 64  # multisets from which the size of all steps is estimated
 
 
-class Laws(NamedTuple):
-    """What branches at one state turn into in a step: G laws, one after the other.
-
-    numbers: (G,) the branches of each, sorted. starts: (G + 1,) where the laws start. coefficients:
-    (L,). successors: (L, n) rows of branches.
-    """
-
-    numbers: Ints
-    starts: Ints
-    coefficients: Floats
-    successors: Ints
-
-
 class System(NamedTuple):
-    """T_n on N multisets, rows (N, n), that lead to no others: x -> constant (N,) + matrix x."""
+    """T_n on N multisets that lead to no others: x -> constant (N,) + matrix x.
+
+    numbers, orders: (N,) of the multisets. weights: (N,) lambda_k of each, eq. (34).
+    """
 
     constant: Floats
     matrix: sparse.csr_array
-    rows: Ints
+    numbers: Ints
+    orders: Ints
+    weights: Floats
 
-    @property
-    def orders(self) -> Ints:
-        """(N,) the order of each multiset."""
-        return np.where(self.rows >= 0, self.rows % self.rows.shape[1] + 1, 0).sum(1)
+    def apply(self, x: Floats) -> Floats:
+        """T_n."""
+        return np.asarray(self.constant + self.matrix @ x)
 
 
 @dataclass(frozen=True)
 class MultisetOperator:
-    """T_n for one JMDP, policy (S, A) and coupling, acting on the vector of multiset moments (N,).
+    """T_n for one JMDP, policy (S, A) and coupling, acting on moments (N,) of multisets.
 
-    A multiset is a row (n,) of sorted branch codes s * n + m - 1, with -1 in front where it has
-    fewer than n branches. While a multiset steps, the codes of branches that have not stepped yet
-    are raised by S * n, so that they stand last.
+    A branch has a number: s, of which the policy draws the action; S + s, the same while its
+    multiset steps and it has not yet; or 2 S + s A + a, a state-action. With its multiplicity m it
+    has the code number * n + m - 1. A multiset is a row (n,) of sorted codes, with -1 in front
+    where it has fewer than n branches.
     """
 
     jm: JMDP
@@ -87,22 +81,31 @@ class MultisetOperator:
     @cached_property
     def given_noise(self) -> list[tuple[float, MultisetOperator]]:
         """The operators given what all states share, with probabilities: one for each noise."""
-        if self.coupling != "common":
-            return [(1.0, self)]
         operators = [replace(self, jm=jm, coupling="joint") for jm in self.jm.given_noise]
         return list(zip(self.jm.noise_probs.tolist(), operators, strict=True))
 
-    def action_law(self, state: int, counts: Sequence[tuple[int, int]]) -> Law:
-        """One step of prod_a Z(state, a)^(m_a), counts = ((a, m_a), ...) with distinct actions."""
+    def coordinate(self, state_actions: Iterable[StateAction]) -> Branches:
+        """The branches of prod_i Z(s_i, a_i)."""
+        num_states, num_actions = self.policy.shape
+        powers = Counter(state_actions).items()
+        return tuple((2 * num_states + s * num_actions + a, m) for (s, a), m in powers)
+
+    @cached_property
+    def same_state(self) -> Ints:
+        """(q, n) all moments of one state, up to the order."""
+        states, actions = map(range, self.policy.shape)
+        chosen = [x for k in range(1, self.order + 1) for x in combinations(actions, k)]
+        every = product(states, chosen)
+        return self.rows_of(self.coordinate((s, a) for a in x) for s, x in every)
+
+    def _action_law(self, state: int, actions: tuple[int, ...]) -> Law:
+        """One step of prod_i Z(state, a_i); actions that are the same are one branch."""
+        counts = Counter(actions).items()
         tables = range(self.jm.starts[state], self.jm.starts[state + 1])
-        probs = self.jm.probs[tables]
-        if self.coupling == "independent":
-            return multiply(
-                mix(zip(probs, (self._power(table, *count) for table in tables), strict=True))
-                for count in counts
-            )
+        if self.coupling == "independent" and len(counts) > 1:
+            return multiply(self._action_law(state, m * (a,)) for a, m in counts)
         joint = (multiply(self._power(table, *count) for count in counts) for table in tables)
-        return mix(zip(probs, joint, strict=True))
+        return mix(zip(self.jm.probs[tables], joint, strict=True))
 
     def _power(self, table: int, action: int, power: int) -> Law:
         """(R + gamma Z')^m of one action in one table."""
@@ -111,31 +114,52 @@ class MultisetOperator:
         terms: Law = {}
         for left in range(power + 1):
             factor = comb(power, left) * reward ** (power - left) * self.jm.gamma**left
-            terms[((after, left),) if left else ()] = factor
-        return {branches: c for branches, c in terms.items() if c != 0.0}
+            if factor != 0.0:
+                terms[((after, left),) if left else ()] = factor
+        return terms
 
-    def collapsed_law(self, state: int, powers: Sequence[int]) -> Law:
-        """One step of E prod_i Z(state, A_i)^(m_i): the actions are drawn first, then coalesced."""
-        drawn: dict[Any, float] = {(): 1.0}  # sorted (action, multiplicity): probability
-        for power in powers:
-            more = defaultdict[Any, float](float)
-            for (counts, weight), a in product(drawn.items(), np.flatnonzero(self.policy[state])):
-                taken = Counter(dict(counts)) + Counter({a: power})
-                more[tuple(sorted(taken.items()))] += weight * self.policy[state, a]
-            drawn = more
-        return mix((weight, self.action_law(state, counts)) for counts, weight in drawn.items())
+    @cached_property
+    def _laws(self) -> dict[tuple[int, ...], tuple[Floats, Ints]]:
+        """What `_law` has worked out; what has no branches stays as it is."""
+        return {(-1,) * self.order: (np.ones(1), self.rows_of([()]))}
+
+    def _law(self, row: tuple[int, ...]) -> tuple[Floats, Ints]:
+        """One step of branches that are at one state: coefficients (l,) of rows (l, n).
+
+        The policy draws its actions first; then branches of equal actions coalesce.
+        """
+        if row not in self._laws:
+            drawn: dict[tuple[int, ...], float] = {(): 1.0}  # sorted actions: probability
+            for code in row[row.count(-1) :]:
+                number, less = divmod(code, self.order)
+                chances = self._chances[number - self.jm.num_states]
+                drawn = mix(
+                    (chances[a] * weight, {tuple(sorted(x + (less + 1) * (a,))): 1.0})
+                    for x, weight in drawn.items()
+                    for a in np.flatnonzero(chances).tolist()
+                )
+            state = self._owners[row[-1] // self.order]
+            law = mix((weight, self._action_law(state, x)) for x, weight in drawn.items())
+            self._laws[row] = np.array(list(law.values())), self.rows_of(law)
+        return self._laws[row]
+
+    @cached_property
+    def _chances(self) -> Floats:
+        """(S + S A, A), the actions of branches that have not stepped: drawn, or given."""
+        given = np.tile(np.eye(self.jm.num_actions), (self.jm.num_states, 1))
+        return np.concatenate([self.policy, given])
 
     def rows_of(self, multisets: Iterable[Branches]) -> Ints:
         """(q, n), one row for each multiset."""
         rows = []
         for branches in multisets:
-            codes = sorted(s * self.order + m - 1 for s, m in branches)
+            codes = sorted(number * self.order + m - 1 for number, m in branches)
             rows.append([-1] * (self.order - len(codes)) + codes)
         return np.reshape(np.array(rows, np.int64), (-1, self.order))
 
     def numbers(self, rows: Ints) -> Ints:
         """(q,) one number for each row (q, n); zero for the empty multiset."""
-        base = 2 * self.jm.num_states * self.order + 1
+        base = (2 * self.jm.num_states + self.policy.size) * self.order + 1
         if base**self.order >= 2**63:
             raise ValueError(
                 f"order {self.order} on {self.jm.num_states} states has too many coordinates to "
@@ -143,25 +167,12 @@ class MultisetOperator:
             )
         return np.asarray((rows + 1) @ base ** np.arange(self.order)[::-1])
 
-    @property
-    def _at_one_state(self) -> list[tuple[int, tuple[int, ...]]]:
-        """The multisets of one state: the state, and its multiplicities."""
-        powers = [p for total in range(1, self.order + 1) for p in partitions(total)]
-        return list(product(range(self.jm.num_states), powers))
-
     @cached_property
-    def _laws(self) -> Laws:
-        """The laws of all branches that can be at one state, one law after the other."""
-        laws: list[tuple[Branches, Law]] = [((), {(): 1.0})]  # what has no branches stays as it is
-        for state, powers in self._at_one_state:
-            branches = tuple((state, m) for m in powers)
-            laws.append((branches, self.collapsed_law(state, powers)))
-        numbers = self.numbers(self.rows_of(branches for branches, _ in laws))
-        ordered = [laws[i][1] for i in np.argsort(numbers)]
-        starts = np.cumsum([0, *map(len, ordered)])
-        coefficients = np.array([c for law in ordered for c in law.values()])
-        successors = self.rows_of(branches for law in ordered for branches in law)
-        return Laws(np.sort(numbers), starts, coefficients, successors)
+    def _owners(self) -> Ints:
+        """The state of every branch by its number, if it has to step; else -1, as for no branch."""
+        states = np.arange(self.jm.num_states)
+        stepped = np.full(states.size, -1)
+        return np.concatenate([stepped, states, states.repeat(self.jm.num_actions), [-1]])
 
     def _merged(self, steps: sparse.coo_array, reached: Ints) -> tuple[sparse.csr_array, Ints]:
         """Steps (q, N) to rows (N, n), with those to equal rows added up."""
@@ -172,18 +183,20 @@ class MultisetOperator:
     def _step_one_state(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
         """Step the last waiting state of every row (q, n): a matrix (q, p), and the rows (p, n)."""
         n = self.order
-        laws = self._laws
-        raised = self.jm.num_states * n
-        steps = (rows // n == rows[:, -1:] // n) & (rows >= raised)
-        law = np.searchsorted(laws.numbers, self.numbers(np.where(steps, rows - raised, -1)))
-        counts = np.diff(laws.starts)[law]
-        source = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
-        entry = np.arange(len(source)) + (laws.starts[law] - counts.cumsum() + counts)[source]
-        moved = np.concatenate([np.where(steps, -1, rows)[source], laws.successors[entry]], axis=1)
+        owners = self._owners[rows // n]
+        steps = (owners == owners[:, -1:]) & (owners >= 0)
+        parts = np.where(steps, rows, -1)
+        _, first, law = np.unique(self.numbers(parts), return_index=True, return_inverse=True)
+        laws = [self._law(tuple(part)) for part in parts[first].tolist()]
+        coefficients, successors = map(np.concatenate, zip(*laws, strict=True))
+        sizes = np.array([len(own) for own, _ in laws])
+        _, source, within = ragged(sizes[law])
+        entry = (np.cumsum(sizes) - sizes)[law][source] + within
+        moved = np.concatenate([np.where(steps, -1, rows)[source], successors[entry]], axis=1)
         moved = np.sort(moved, axis=1)[:, n:]
-        at = (source, np.arange(len(source)))
-        shape = (len(rows), len(source))
-        return self._merged(sparse.coo_array((laws.coefficients[entry], at), shape), moved)
+        at = source.astype(np.int32), np.arange(source.size)
+        each = sparse.coo_array((coefficients[entry], at), (len(rows), source.size))
+        return self._merged(each, moved)
 
     def step(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
         """Step every state of every row (q, n): a matrix (q, p), and the rows (p, n) reached."""
@@ -191,9 +204,10 @@ class MultisetOperator:
             steps = [(prob, *given.step(rows)) for prob, given in self.given_noise]
             side_by_side = sparse.hstack([prob * step for prob, step, _ in steps], format="coo")
             return self._merged(side_by_side, np.concatenate([after for _, _, after in steps]))
-        raised = self.jm.num_states * self.order
-        matrix, rows = self._step_one_state(np.where(rows >= 0, rows + raised, -1))
-        while rows.max(initial=-1) >= raised:
+        last = self.jm.num_states * self.order  # what has not stepped has higher codes
+        waiting = (rows >= 0) & (rows < last)
+        matrix, rows = self._step_one_state(np.where(waiting, rows + last, rows))
+        while rows.max(initial=-1) >= last:
             step, rows = self._step_one_state(rows)
             matrix = matrix @ step
         return matrix, rows
@@ -209,84 +223,42 @@ class MultisetOperator:
 
     def closure(self, seeds: Ints) -> System:
         """T_n on the multisets that the seeds, rows (q, n), lead to, and on these themselves."""
-        numbers, first = np.unique(self.numbers(seeds), return_index=True)
-        new = seeds[first]
-        known = np.append(0, numbers)
-        found = [new]
+        _, first = np.unique(self.numbers(seeds), return_index=True)
+        parts = [seeds[first]]
+        known = np.append(0, self.numbers(parts[0]))  # sorted; 0 is the empty multiset
         steps = []
-        while len(new):
-            self._require_room(new, len(known))
-            rows = new
-            new = new[:0]
-            for part in np.array_split(rows, 1 + len(rows) // _ROWS):
-                matrix, reached = self.step(part)
-                numbers = self.numbers(reached)
-                place = np.searchsorted(known, numbers)
-                unknown = known.take(place, mode="clip") != numbers
-                new = np.concatenate([new, reached[unknown]])
-                known = np.insert(known, place[unknown], numbers[unknown])
-                steps.append((matrix, numbers))
-            found.append(new)
-        rows = np.concatenate(found)
-        # The empty multiset, whose moment is one, is the last column.
-        column = np.argsort(np.append(self.numbers(rows), 0)).astype(np.int32)
+        for part in parts:  # which grow by what they lead to
+            self._require_room(part, len(known))
+            matrix, reached = self.step(part)
+            numbers = self.numbers(reached)
+            place = np.searchsorted(known, numbers)
+            unknown = known.take(place, mode="clip") != numbers
+            known = np.insert(known, place[unknown], numbers[unknown])
+            new = reached[unknown]
+            parts += [new[i : i + _ROWS] for i in range(0, len(new), _ROWS)]
+            steps.append((matrix, numbers))
+        rows = np.concatenate(parts)
+        own = self.numbers(rows)
+        column = np.argsort(np.append(own, 0)).astype(np.int32)  # the empty multiset is the last
         placed = []
         for matrix, numbers in steps:
             columns = column[np.searchsorted(known, numbers)][matrix.indices]
             shape = (matrix.shape[0], len(column))
             placed.append(sparse.csr_array((matrix.data, columns, matrix.indptr), shape=shape))
         whole = sparse.vstack(placed, format="csr")
-        return System(whole[:, [-1]].toarray()[:, 0], whole[:, :-1], rows)
+        orders = np.where(rows >= 0, rows % self.order + 1, 0).sum(1)
+        weights = norm_weight(2, self.jm.gamma, self.jm.reward_bound) ** (orders - 1.0)
+        return System(whole[:, [-1]].toarray()[:, 0], whole[:, :-1], own, orders, weights)
 
     @cached_property
     def system(self) -> System:
-        """What moments of one state, or of its multisets, lead to, up to the order."""
-        own = {tuple((s, m) for m in powers) for s, powers in self._at_one_state}
-        reached = own.union(*self.same_state_laws.values())
-        return self.closure(self.rows_of(sorted(reached - {()})))
-
-    @cached_property
-    def same_state_laws(self) -> dict[tuple[StateAction, ...], Law]:
-        """One step of all moments of one state, up to the order."""
-        orders = range(1, self.order + 1)
-        chosen = [x for k in orders for x in combinations(range(self.jm.num_actions), k)]
-        every = product(range(self.jm.num_states), chosen)
-        coordinates = (tuple((s, a) for a in actions) for s, actions in every)
-        return {x: self.law(x) for x in coordinates}
-
-    @property
-    def orders(self) -> Ints:
-        """(N,) the order of each multiset of `system`."""
-        return self.system.orders
-
-    @property
-    def weights(self) -> Floats:
-        """(N,) lambda_k of each."""
-        return self.norm_weights(self.orders)
-
-    def norm_weights(self, orders: Ints) -> Floats:
-        """lambda_k of each order k, (q,)."""
-        base = norm_weight(2, self.jm.gamma, self.jm.reward_bound)
-        return np.power(base, orders - 1.0)
-
-    def apply(self, x: Floats) -> Floats:
-        """T_n on `system`."""
-        return np.asarray(self.system.constant + self.system.matrix @ x)
-
-    def law(self, coordinates: Sequence[StateAction]) -> Law:
-        """One step of prod_i Z(s_i, a_i)."""
-        actions = defaultdict[int, Counter[int]](Counter)
-        for s, a in coordinates:
-            actions[s][a] += 1
-        return mix(
-            (prob, multiply(given.action_law(s, list(n.items())) for s, n in actions.items()))
-            for prob, given in self.given_noise
-        )
+        """What moments of one state lead to, and these themselves."""
+        return self.closure(self.same_state)
 
 
-def mix(laws: Iterable[tuple[float, Law]]) -> Law:
+def mix(laws: Iterable[tuple[float, dict[Key, float]]]) -> dict[Key, float]:
     """The weighted sum of polynomials in branches."""
-    total = defaultdict[Branches, float](float)
+    total = defaultdict[Key, float](float)
     for weight, law in laws:
         for branches, c in law.items():
             total[branches] += weight * c
@@ -302,11 +274,3 @@ def multiply(laws: Iterable[Law]) -> Law:
             longer[tuple(sorted(left + right))] += c * d
         total = longer
     return total
-
-
-def partitions(total: int, least: int = 1) -> Iterator[tuple[int, ...]]:
-    """Ways to write `total` as a non-decreasing sum."""
-    yield (total,)
-    for first in range(least, total // 2 + 1):
-        for rest in partitions(total - first, first):
-            yield (first, *rest)

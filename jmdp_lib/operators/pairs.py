@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import csgraph
 from scipy.sparse.linalg import LinearOperator, gmres
 
 from jmdp_lib import checks
@@ -180,25 +179,21 @@ def occupancy(jm: JMDP, policy: Floats) -> Floats:
 
 
 def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
-    """The paper's weights: the stationary law that the pair chain reaches from xi_0.
+    """The paper's weights: the stationary law of the pair chain, (S, A, S, A).
 
-    Refused where the chain over state-actions is not ergodic with full support (Assumption B.2).
+    It is on the diagonal, with the stationary law of one branch: two branches of an ergodic chain
+    meet, draw the same action sooner or later, and are one from then on (decision 10). Refused
+    where the chain over state-actions is not ergodic with full support (Assumption B.2).
     """
     why = '(Assumption B.2); use weights="occupancy"'
+    sizes, vectors = np.linalg.eig(CollapsedT2(jm, policy).kernel.toarray().T)
+    lasting = np.abs(sizes) > 1.0 - 1e-9
+    if lasting.sum() > 1:
+        raise ValueError(f"the chain is not ergodic: it has {lasting.sum()} cycles or ends {why}")
+    alone = np.abs(vectors[:, lasting])
+    weights = policy * (alone / alone.sum())
     idle = f"leaves the state-action without stationary weight {why}"
-    checks.refuse("policy", policy, policy == 0.0, idle, ["state", "action"])
-    chain = PairOperator(jm, policy).kernel
-    _, label = csgraph.connected_components(chain, connection="strong")
-    if label.any():
-        other = np.flatnonzero(label != label[0])[0]
-        raise ValueError(f"the chain does not lead from state 0 to {other} and back {why}")
-    period = int((np.abs(np.linalg.eigvals(chain.toarray())) > 1.0 - 1e-9).sum())
-    if period > 1:
-        raise ValueError(f"the chain is not ergodic: it has period {period} {why}")
-    law = start_law(jm)
-    for _ in range(200_000):
-        new = pair_step(jm, policy, law)
-        if np.abs(new - law).max() <= 1e-15:
-            return new
-        law = new
-    raise ValueError(f"the pair chain did not settle within 200,000 steps {why}")
+    checks.refuse("policy", policy, weights < 1e-15, idle, ["state", "action"])
+    law = np.zeros(policy.shape * 2)
+    np.einsum("sasa->sa", law)[...] = weights
+    return law

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.extending import intrinsic
 from scipy import sparse
 from scipy.sparse import csgraph
 
@@ -37,15 +38,19 @@ def reached_states(system: CollapsedT2, asked: AskedGaps) -> Ints:
     return np.flatnonzero(np.isfinite(steps))
 
 
-class Steps(NamedTuple):
-    """Where two branches go in one step, in numbers of states, for compiled code.
+class Numbering(NamedTuple):
+    """N states, successors first, and where two branches go in one step, in their numbers.
 
-    From distinct states i, j they go by the D kernels of `CollapsedT2.kernels`, whose rows i * D to
-    i * D + D - 1 belong to i: indptr, indices and gamma times the probabilities. From one state i
-    they go by entries starts[i] to starts[i + 1] - 1 of first, second and gamma^2 times weights, as
-    in `CollapsedT2.diagonal`.
+    order: (N,) the state of each number. number: (S,) the number of each state; -1 for none.
+
+    From distinct states i, j branches go by the D kernels of `CollapsedT2.kernels`, whose rows
+    i * D to i * D + D - 1 belong to i: indptr, indices and gamma times the probabilities. From one
+    state i they go by entries starts[i] to starts[i + 1] - 1 of first, second and gamma^2 times
+    weights, as in `CollapsedT2.diagonal`.
     """
 
+    order: Ints
+    number: Ints
     indptr: Ints
     indices: Ints
     probs: Floats
@@ -54,25 +59,6 @@ class Steps(NamedTuple):
     first: Ints
     second: Ints
     weights: Floats
-
-    @property
-    def room(self) -> tuple[Ints, Ints, Floats]:
-        """Arrays that hold the successors of any pair."""
-        apart = self.draws * int(np.diff(self.indptr).max(initial=0)) ** 2
-        most = max(apart, int(np.diff(self.starts).max(initial=0)))
-        return np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
-
-
-@dataclass(frozen=True)
-class Numbering:
-    """N states, successors first, and the collapsed operator in their numbers.
-
-    order: (N,) the state of each number. number: (S,) the number of each state; -1 for none.
-    """
-
-    order: Ints
-    number: Ints
-    steps: Steps
 
     @classmethod
     def of(cls, system: CollapsedT2, states: Ints) -> Numbering:
@@ -86,7 +72,9 @@ class Numbering:
         stacked = (order[:, None] + size * np.arange(draws)).ravel()
         rows = sparse.vstack(system.kernels, format="csr")[stacked]
         together = system.diagonal[order]
-        steps = Steps(
+        return cls(
+            order=order,
+            number=number,
             indptr=rows.indptr.astype(np.int64),
             indices=number[rows.indices],
             probs=gamma * rows.data,
@@ -96,7 +84,13 @@ class Numbering:
             second=number[together.indices % size],
             weights=gamma**2 * together.data,
         )
-        return cls(order, number, steps)
+
+    @property
+    def room(self) -> tuple[Ints, Ints, Floats]:
+        """Arrays that hold the successors of any pair."""
+        apart = self.draws * int(np.diff(self.indptr).max(initial=0)) ** 2
+        most = max(apart, int(np.diff(self.starts).max(initial=0)))
+        return np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
 
 
 @dataclass(frozen=True)
@@ -140,14 +134,13 @@ class PairSet:
         for part in asked.parts(system.entries):
             step = system.step(part)
             _add_all(rows, words, counts, number[step.first], number[step.second])
-        backward = True  # from the top first: successors have lower numbers
         while counts[1] < counts[0] <= limit:
-            steps = numbering.steps, numbering.steps.room
-            _follow(rows, words, steps, counts, followed, limit, backward)
-            backward = not backward
+            _follow(rows, words, (numbering, numbering.room), counts, followed, limit)
         if counts[0] > limit:
             return None
-        _rank(words)
+        used = np.flatnonzero(words[:, 0])  # what was never written takes up no memory
+        bits = np.bitwise_count(words[used, 0]).astype(np.uint64)
+        words[used, 1] = np.cumsum(bits) - bits
         return cls(numbering, rows, words, np.cumsum(followed, axis=0), system.acyclic)
 
     @property
@@ -164,7 +157,7 @@ class PairSet:
         pairs, successors = self.ends[high] - self.ends[low]
         index = np.int32 if max(self.size, successors) < 2**31 else np.int64
         matrix = np.zeros(pairs + 1, index), np.empty(successors, index), np.empty(successors)
-        steps = self.numbering.steps, self.numbering.steps.room
+        steps = self.numbering, self.numbering.room
         _fill(self.rows, self.words, steps, low, high, matrix)
         return sparse.csr_array(matrix[::-1], (pairs, self.size))
 
@@ -217,29 +210,31 @@ def bytes_of_a_pair(system: CollapsedT2) -> float:
     return 80.0 + 12.0 * successors
 
 
-@inline
-def _bits(word: Any) -> Any:
+def _count_bits(_: Any, word: Any) -> Any:
     """How many bits of a 64-bit word are set."""
-    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
-    word = (word & np.uint64(0x3333333333333333)) + (
-        (word >> np.uint64(2)) & np.uint64(0x3333333333333333)
-    )
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
+    return word(word), lambda context, builder, signature, words: builder.ctpop(words[0])
+
+
+_bits: Any = intrinsic(_count_bits)
 
 
 @inline
 def _lowest(word: Any) -> Any:
     """The position of the lowest bit that is set."""
-    return _bits((word & -word) - np.uint64(1))
+    return np.int64(_bits((word & -word) - np.uint64(1)))
+
+
+@inline
+def _find(rows: Any, i: Any, j: Any) -> Any:
+    """The number of the word of the pair (i, j), and its bit in it."""
+    if i < j:
+        i, j = j, i
+    return rows[i] + (j >> 6), np.uint64(1) << np.uint64(j & 63)
 
 
 @inline
 def _add(rows: Any, words: Any, counts: Any, i: Any, j: Any) -> None:
-    if i < j:
-        i, j = j, i
-    k = rows[i] + (j >> 6)
-    bit = np.uint64(1) << np.uint64(j & 63)
+    k, bit = _find(rows, i, j)
     if not words[k, 0] & bit:
         words[k, 0] |= bit
         counts[0] += 1
@@ -275,15 +270,14 @@ def _successors(steps: Any, i: Any, j: Any, room: Any) -> Any:
 
 
 @hot
-def _follow(
-    rows: Any, words: Any, steps: Any, counts: Any, followed: Any, limit: Any, backward: Any
-) -> None:
-    """Add the successors of pairs that were not followed yet, word by word, up to `limit` pairs."""
+def _follow(rows: Any, words: Any, steps: Any, counts: Any, followed: Any, limit: Any) -> None:
+    """Add the successors of pairs that were not followed yet, word by word, up to `limit` pairs.
+
+    It starts at the last word, since most successors have lower numbers.
+    """
     arrays, room = steps
-    for row in range(rows.size - 1):
-        i = np.int64(rows.size - 2 - row if backward else row)
-        for n in range(rows[i + 1] - rows[i]):
-            k = np.int64(rows[i + 1] - 1 - n if backward else rows[i] + n)
+    for i in range(rows.size - 2, -1, -1):
+        for k in range(rows[i + 1] - 1, rows[i] - 1, -1):
             new = words[k, 0] & ~words[k, 1]
             while new and counts[0] <= limit:  # a pair may lead to others of its own word
                 words[k, 1] |= new
@@ -299,23 +293,10 @@ def _follow(
                 new = words[k, 0] & ~words[k, 1]
 
 
-@hot
-def _rank(words: Any) -> None:
-    before = np.uint64(0)
-    for k in range(len(words)):
-        if words[k, 0]:  # what was never written takes up no memory
-            words[k, 1] = before
-            before += np.uint64(_bits(words[k, 0]))
-
-
 @inline
-def _place(rows: Any, words: Any, i: Any, j: Any) -> Any:
-    """The place of the pair (i, j) in the set, which holds it."""
-    if i < j:
-        i, j = j, i
-    k = rows[i] + (j >> 6)
-    before = (np.uint64(1) << np.uint64(j & 63)) - np.uint64(1)
-    return np.int64(words[k, 1]) + _bits(words[k, 0] & before)
+def _place(words: Any, k: Any, bit: Any) -> Any:
+    """The place of a pair in the set, which holds it, by its word and bit."""
+    return np.int64(words[k, 1] + _bits(words[k, 0] & (bit - np.uint64(1))))
 
 
 @cached()
@@ -323,9 +304,10 @@ def places(rows: Any, words: Any, first: Any, second: Any) -> Any:
     """(N,) the places of the pairs (first[n], second[n]); -1 for a pair that is not in the set."""
     out = np.full(first.size, -1, np.int64)
     for n in range(first.size):
-        i, j = max(first[n], second[n]), min(first[n], second[n])
-        if j >= 0 and words[rows[i] + (j >> 6), 0] >> np.uint64(j & 63) & np.uint64(1):
-            out[n] = _place(rows, words, i, j)
+        if min(first[n], second[n]) >= 0:
+            k, bit = _find(rows, first[n], second[n])
+            if words[k, 0] & bit:
+                out[n] = _place(words, k, bit)
     return out
 
 
@@ -343,7 +325,8 @@ def _fill(rows: Any, words: Any, steps: Any, low: Any, high: Any, matrix: Any) -
                 j = ((k - rows[i]) << 6) + _lowest(word)
                 word &= word - np.uint64(1)
                 for e in range(_successors(arrays, i, j, room)):
-                    columns[n] = _place(rows, words, room[0][e], room[1][e])
+                    after, bit = _find(rows, room[0][e], room[1][e])
+                    columns[n] = _place(words, after, bit)
                     weights[n] = room[2][e]
                     n += 1
                 place += 1

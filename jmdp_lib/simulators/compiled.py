@@ -8,11 +8,14 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
+from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling
-from jmdp_lib.montecarlo import BranchModel
-from jmdp_lib.simulators.kernel import BranchTask, play_branches
+from jmdp_lib.montecarlo import RUNS_PER_STREAM, BranchModel, fill_rows
+from jmdp_lib.simulators.kernel import Branches, BranchRuns, BranchTask, fill_runs
 from jmdp_lib.simulators.plans import Asked, Plan, Player, Runs
 from jmdp_lib.simulators.policies import TablePolicy
+
+_FEW = 256  # runs per random stream of a decision
 
 
 class CompiledPlayer(Player):
@@ -39,12 +42,15 @@ class CompiledPlayer(Player):
             self.model = (policies, model)
         return model
 
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"model": (None, None)}
-
     def play(self, plan: Plan, seed: np.random.SeedSequence, size: int, asked: Asked) -> Runs:
         gamma, horizon, _ = plan.settings
-        self._check_rewards(asked.limits)
+        width = len(plan.kinds)
+        low, high = asked.limits or self.jm.reward_range
+        outside = (self.jm.rewards < low) | (self.jm.rewards > high)
+        why = f"is not in reward_range {asked.limits}"
+        checks.refuse("rewards", self.jm.rewards, outside, why, ("table", "action"))
+        words = size * (2 * width + 1)
+        require(8.0 * words, f"a sample of num_runs = {size:,}", "ask for fewer")
         model = self._model(plan.policies)
         # Gaps must not depend on it: unless queries are counted, all runs are whole.
         task = BranchTask(
@@ -56,16 +62,16 @@ class CompiledPlayer(Player):
             gamma=gamma,
             whole=asked.whole or not asked.counted,
         )
-        returns, labels, queries = play_branches(model, task, size, seed)
+        returns = np.zeros((size, width))
+        labels = np.empty((size, width), np.int64)
+        queries = np.zeros(size, np.int64)
+
+        def fill(rng: np.random.Generator, rows: slice) -> None:
+            runs = BranchRuns(returns[rows], labels[rows], queries[rows])
+            fill_runs(rng, runs, Branches.of(width), model, task)
+
+        # Decisions look after few runs: all threads take part in these.
+        per_stream = _FEW if asked.counted else RUNS_PER_STREAM
+        fill_rows(fill, size, per_stream, checks.purpose_seed(seed, "simulate_pairs"))
         apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
         return Runs(returns.T, apart, int(queries.sum()), self.jm.reward_range)
-
-    def _check_rewards(self, limits: tuple[float, float] | None) -> None:
-        """Refuse a range that does not hold all rewards of the model."""
-        low, high = limits or self.jm.reward_range
-        outside = (self.jm.rewards < low) | (self.jm.rewards > high)
-        for table, action in np.argwhere(outside)[:1]:
-            raise ValueError(
-                f"reward {self.jm.rewards[table, action]} of action {action} in state "
-                f"{self.jm.table_states[table]} is not in reward_range {limits}"
-            )

@@ -26,10 +26,9 @@ from jmdp_lib.simulators.rows import distinct_in
 
 with extra("atari"):
     import gymnasium
-    from gymnasium.error import ResetNeeded
-    from gymnasium.utils.env_checker import data_equivalence
 
     from jmdp_lib.simulators import env_copies
+    from jmdp_lib.simulators.coupled import HERE, Coupled
     from jmdp_lib.simulators.env_copies import Env, Moves, OtherGenerator, name_of
 
 _TRIAL_STEPS = 20
@@ -40,7 +39,7 @@ class EnvSnapshot(NamedTuple):
 
     Attributes:
         kind: the type of the innermost environment.
-        origin: what was saved.
+        saved: what was saved, or None while nobody needs it.
         moves: (draw, action) of the steps from there: a queried successor is kept as the way to
             it, which costs nothing until someone wants to go there.
         observation: what is seen here.
@@ -49,7 +48,7 @@ class EnvSnapshot(NamedTuple):
     """
 
     kind: type[Env]
-    origin: Any
+    saved: Any
     moves: Moves
     observation: Any
     over: bool
@@ -59,7 +58,9 @@ class EnvSnapshot(NamedTuple):
         return f"EnvSnapshot({self.kind.__name__}, over={self.over}, draw={self.draw})"
 
 
-class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
+class CoupledEnv(
+    Coupled, gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs
+):
     """A Gymnasium environment that can be asked for several actions under the same randomness.
 
     A table is drawn when a state is entered: a seed for the environment's `np_random`, taken from
@@ -94,8 +95,6 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         (True, 'copied')
     """
 
-    _here: EnvSnapshot
-    draw: int
     np_random: np.random.Generator = np.random.default_rng(0)  # not the property of a wrapper
 
     def __init__(self, env: Env, seed: Seed | np.random.Generator = None) -> None:
@@ -115,8 +114,8 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
             )
         self.env = self._way.new()
         self.np_random = checks.generator(seed)
-        nowhere = EnvSnapshot(type(env.unwrapped), None, (), None, over=True)
-        self._enter(nowhere._replace(draw=0))  # there is no episode before the first reset
+        # There is no episode before the first reset.
+        self._enter(EnvSnapshot(type(env.unwrapped), None, (), None, over=True, draw=0))
 
     def _choose_way(self, env: Env) -> Exception | None:
         """Take the first way to copy that goes well when tried out; return why the last did not."""
@@ -140,62 +139,24 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         """A new episode; its start is drawn like everything else."""
         if seed is not None:
             self.np_random = checks.generator(seed)
-        start = (self._seed(), options)
+        start = (self._sample(), options)
         seen, info = self.env.reset(seed=start[0], options=options)
         self._arrive(EnvSnapshot(type(self.unwrapped), start, (), seen, over=False))
         return seen, info
 
     def query(self, actions: Sequence[Any]) -> tuple[Outcome, ...]:
         """The outcomes of distinct actions, in their order, all under this state's one draw."""
-        asked = self._asked("query", actions)
-        here = self.snapshot()
-        for key, action in asked.items():
-            if key not in self._table:
-                moves = (*here.moves, (self.draw, action))
-                _, (seen, reward, *ends, info) = self._go(here.origin, moves)
-                after = here._replace(moves=moves, observation=seen, over=any(ends), draw=None)
-                self._table[key] = Outcome(action, reward, seen, ends[0], ends[1], info, after)
-        if self._way.in_place:
-            self._go(here.origin, here.moves)
-        return tuple(self._table[key] for key in asked)
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Execute one branch of this state's table and draw the table of the next state."""
-        (key,) = self._asked("step", [action])
-        if self._way.in_place:
-            self.env, _ = self._go(self._here.origin, self._here.moves, self.env)
-        result = _play(self.env, self.draw, action)
-        queried = self._table.get(key)
-        if queried is not None:
-            facts = (queried.observation, queried.reward, queried.terminated, queried.truncated)
-            if not data_equivalence(facts, result[:4], exact=True):
-                raise RuntimeError(
-                    f"{name_of(self.env)} did not repeat the queried outcome of action {action}: "
-                    "not all of its randomness or state is in what was copied"
-                )
-        moves = (*self._here.moves, (self.draw, action))
-        self._arrive(EnvSnapshot(*self._here[:2], moves, result[0], over=any(result[2:4])))
-        return result
-
-    def snapshot(self) -> EnvSnapshot:
-        """This state with its drawn table: restoring it gives the same outcomes again."""
-        if self._here.origin is None:
-            self._here = self._here._replace(origin=self._way.save(self.env))
-        return self._here._replace(draw=self.draw)
-
-    def restore(self, snapshot: EnvSnapshot) -> Any:
-        """Go to a state and return its observation; a table is drawn if the snapshot has none."""
-        own = type(self.unwrapped)
-        if not isinstance(snapshot, EnvSnapshot) or snapshot.kind is not own:
-            raise TypeError(f"snapshot must be an EnvSnapshot of {own.__name__}, got {snapshot!r}")
-        self.env, _ = self._go(snapshot.origin, snapshot.moves, self.env)
-        enter = self._arrive if snapshot.moves else self._enter
-        enter(snapshot)
-        return snapshot.observation
-
-    def redraw(self, draw: int | None = None) -> None:
-        """Replace this state's table by a fresh one, or by the one of a given draw."""
-        self._enter(self._here._replace(draw=draw))
+        self._ready_to("query")
+        asked = self._keys(actions)
+        self._save()
+        own = self.env
+        self.env = self._way.spare  # steps of the other one show whether copies are complete
+        self._at = None
+        try:
+            return tuple(self._outcome(key, action) for key, action in asked.items())
+        finally:
+            self.env = own
+            self._at = HERE
 
     def twin(self) -> CoupledEnv:
         """Another one of the same environment, here and with the same table."""
@@ -204,47 +165,58 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         other.restore(self.snapshot())
         return other
 
-    def same_state(self, other: CoupledEnv) -> bool:
-        """Whether both stand at one state, as far as can be told: in doubt they do not."""
-        if not data_equivalence(self._here.observation, other._here.observation, exact=True):
-            return False
-        mine = self._identity()
-        return mine is not None and mine == other._identity()
-
-    def _identity(self) -> Any:
-        """What the way to copy says that this state is."""
-        here = self.snapshot()
-        return self._way.identity(here.origin, here.moves)
-
-    def _arrive(self, here: EnvSnapshot) -> None:
-        """Enter the state that the environment has come to by moves."""
-        origin, moves = self._way.after(self.env, here.origin, here.moves)
-        self._enter(here._replace(origin=origin, moves=moves))
-
-    def _enter(self, here: EnvSnapshot) -> None:
-        """Start a visit."""
-        self._here = here
-        self._over = here.over
-        self.observed = here.observation
-        self.draw = self._seed() if here.draw is None else here.draw
-        self._table: dict[str, Outcome] = {}
-
-    def _go(self, origin: Any, moves: Moves, into: Env | None = None) -> tuple[Env, Any]:
-        """An environment that has made these moves, and the result of the last one."""
-        env = self._way.load(origin, into)
-        result = None
-        for draw, action in moves:
-            result = _play(env, draw, action)
-        return env, result
-
-    def _seed(self) -> int:
+    def _sample(self) -> int:
         return int(self.np_random.integers(2**63))
 
-    def _asked(self, what: str, actions: Sequence[Any]) -> dict[str, Any]:
-        """The actions of a call, as `distinct_in` has them."""
-        if self._over:
-            raise ResetNeeded(f"{what} outside of an episode: call reset() or restore() first")
+    def _keys(self, actions: Sequence[Any]) -> dict[Any, Any]:
         return distinct_in(self.action_space, actions)
+
+    def _branch(self, action: Any) -> Outcome:
+        move = (self.draw, action)
+        seen, reward, terminated, truncated, info = self._run((move,))
+        over = terminated or truncated
+        moves = (*self._here.moves, move)
+        after = self._here._replace(moves=moves, observation=seen, over=over, draw=None)
+        return Outcome(action, reward, seen, terminated, truncated, info, after)
+
+    def _run(self, moves: Moves) -> Any:
+        """What the last one of some steps returned.
+
+        The generator is set in place, since an environment may hold it under other names too.
+        """
+        result: Any = None
+        for draw, action in moves:
+            self.unwrapped.np_random.bit_generator.state = np.random.PCG64(draw).state
+            seen, reward, *rest = self.env.step(action)
+            if not np.isfinite(float(reward)):
+                raise ValueError(f"{name_of(self)} paid {reward} for action {action!r}")
+            result = (seen, float(reward), *rest)
+        return result
+
+    def _clone(self) -> Any:
+        return self._way.save(self.env)
+
+    def _load(self, snapshot: EnvSnapshot) -> None:
+        self.env = self._way.load(snapshot.saved, self.env)
+        self._run(snapshot.moves)
+
+    def _go_here(self) -> None:
+        if self._way.in_place:
+            self._at = None  # a twin may have moved the environment
+        super()._go_here()
+
+    def _arrive(self, here: EnvSnapshot) -> None:
+        saved, moves = self._way.after(self.env, here.saved, here.moves)
+        self._enter(here._replace(saved=saved, moves=moves))
+
+    def _check(self, snapshot: Any) -> None:
+        own = type(self.unwrapped)
+        if not isinstance(snapshot, EnvSnapshot) or snapshot.kind is not own:
+            raise TypeError(f"snapshot must be an EnvSnapshot of {own.__name__}, got {snapshot!r}")
+
+    def _identity(self) -> Any:
+        here = self.snapshot()
+        return self._way.identity(here.saved, here.moves)
 
     def _try_out(self) -> None:
         """Play a few steps: a queried branch must be repeated when it is executed."""
@@ -262,19 +234,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
                 raise
             except Exception as error:
                 raise RuntimeError(f"step {number}, action {action}: {error!r}") from error
-            if self._over:
+            if self._here.over:
                 self.reset()
                 number = 0
         self.reset()
-
-
-def _play(env: Env, draw: int, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-    """Step with the generator in the state that `draw` stands for.
-
-    It is set in place, since an environment may hold its generator under other names too.
-    """
-    env.unwrapped.np_random.bit_generator.state = np.random.PCG64(draw).state
-    observation, reward, *rest = env.step(action)
-    if not np.isfinite(float(reward)):
-        raise ValueError(f"{name_of(env)} paid {reward} for action {action!r}")
-    return observation, float(reward), *rest

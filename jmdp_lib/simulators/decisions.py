@@ -166,37 +166,31 @@ class _Terms(NamedTuple):
 
 
 def _decide(plan: Plan, terms: _Terms, reward_range: tuple[float, float] | None) -> Decision:
-    """Play branches until it is known which is best, or the budget is spent."""
-    runs = _Runs(plan, terms, reward_range)
-    size = len(plan.names)
-    if size < 2 or terms.budget < runs.longest:
-        many = "policies" if plan.compared == "policy" else "actions"
-        raise ValueError(
-            f"two {many} or more, and a budget of {runs.longest} queries, which one run may take, "
-            f"are needed; got {size} {many} and budget {terms.budget}"
-        )
-    _play_until_decided(runs, terms)
-    return runs.decision()
-
-
-def _play_until_decided(runs: _Runs, terms: _Terms) -> None:
-    """Play, and look from time to time, until a verdict is known or another run may cost too much.
+    """Play branches until it is known which is best, or another run may cost too much.
 
     If something fails, the error carries what is known so far.
     """
-    budget = terms.budget
-    next_look = FIRST_ASYMPTOTIC if runs.reward_range is None else _FIRST_CERTAIN
-    with progress(budget, terms.name, "query") as bar:
+    runs = _Runs(plan, terms, reward_range)
+    size = len(plan.names)
+    if size < 2 or not runs.affordable:
+        many = "policies" if plan.compared == "policy" else "actions"
+        raise ValueError(
+            f"two {many} or more, and a budget of {plan.most_queries} queries, which one run may "
+            f"take, are needed; got {size} {many} and budget {terms.budget}"
+        )
+    next_look = FIRST_ASYMPTOTIC if reward_range is None else _FIRST_CERTAIN
+    with progress(terms.budget, terms.name, "query") as bar:
         try:
-            while runs.verdict == "undecided" and runs.queries + runs.longest <= budget:
+            while runs.verdict == "undecided" and runs.affordable:
                 runs.play(next_look)
                 bar.update(runs.queries - bar.n)
-                if runs.num_runs >= next_look or runs.queries + runs.longest > budget:
+                if runs.num_runs >= next_look or not runs.affordable:
                     runs.look()
                     next_look = math.ceil(_GROWTH * next_look)
         except Exception as error:
             error.result = runs.decision()  # type: ignore[attr-defined]
             raise
+    return runs.decision()
 
 
 def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float] | None:
@@ -218,35 +212,38 @@ def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float
 class _Runs:
     """The runs so far, and what they say.
 
-    active: the numbers of the branches that no other was found to be better than. playing: these
-    alone. gaps: for all pairs of branches, the gaps (N,) of the runs that played both. apart:
-    likewise, whether a gap is open at the horizon. whole: returns (m, N) of all branches in runs
-    that went on after these became one. intervals: (m, m, 2) of mean gaps.
+    active: the numbers of the branches that no other was found to be better than; only these are
+    played on. returns: for every branch, those of the runs that played it, which are the first
+    ones. apart: for every pair, whether their gap is open at the horizon, of the runs that played
+    both. num_whole: how many runs played all branches, and went on after these became one. rewards:
+    the lowest and the highest, as far as is known. intervals: (m, m, 2) of mean gaps.
     """
 
     def __init__(self, plan: Plan, terms: _Terms, reward_range: tuple[float, float] | None) -> None:
         self.plan = plan
-        self.playing = plan
         self.terms = terms
         self.seeds = checks.stream(terms.seed, terms.name)
         self.reward_range = reward_range
         self.verdict = "undecided"
         self.queries = 0
         self.num_runs = 0
+        self.num_whole = 0
         self.active = list(range(len(plan.names)))
-        self.gaps = {pair: np.zeros(0) for pair in plan.pairs}
+        self.returns = [np.zeros(0) for _ in plan.names]
         self.apart = {pair: np.zeros(0, bool) for pair in plan.pairs}
-        self.whole = np.zeros((len(plan.names), 0))
-        self.largest_return = 0.0
         self.history: list[Floats] = []
-        self.rewards = [*(reward_range or ())]
-        self.alike = plan.alike
-        self.intervals = np.where(self.alike[..., None], 0.0, [-math.inf, math.inf])
+        self.rewards = reward_range or (math.inf, -math.inf)
+        self.intervals = np.where(plan.alike[..., None], 0.0, [-math.inf, math.inf])
 
     @property
-    def longest(self) -> int:
-        """Queries that a run may need."""
-        return self.playing.most_queries
+    def playing(self) -> Plan:
+        """The active branches."""
+        return self.plan.only(self.active)
+
+    @property
+    def affordable(self) -> bool:
+        """Whether the budget is enough for one more run, however long it is."""
+        return self.queries + self.playing.most_queries <= self.terms.budget
 
     @property
     def spread(self) -> float:
@@ -258,7 +255,8 @@ class _Runs:
 
         The first runs are whole: they go on after their branches have become one.
         """
-        player = self.playing.player
+        playing = self.playing
+        player = playing.player
         most = max(next_look - self.num_runs, player.least_runs)
         left = self.terms.budget - self.queries
         share = _WHOLE_SHARE * self.terms.budget
@@ -266,25 +264,30 @@ class _Runs:
         if whole:
             paid = (share - self.queries) // self.plan.settings.horizon  # each takes this at least
             most = min(most, _WHOLE_RUNS - self.num_runs, max(1, int(paid)))
-        most = max(1, min(most, left // self.longest, player.chunk_size))
+        most = max(1, min(most, left // playing.most_queries, player.chunk_size))
         seed = np.random.SeedSequence(int(self.seeds.integers(2**63)), spawn_key=(0,))
         asked = Asked(whole, counted=True, limits=self.reward_range)
-        self.add(player.play(self.playing, seed, most, asked), whole)
+        self._add(player.play(playing, seed, most, asked), whole)
 
-    def add(self, runs: Runs, whole: bool) -> None:
+    def _add(self, runs: Runs, whole: bool) -> None:
         """Keep runs of all active branches."""
         host = Arrays.of(runs.returns).host
         returns = host(runs.returns)
-        for number, (i, j) in enumerate(self.playing.pairs):
-            pair = (self.active[i], self.active[j])
-            self.gaps[pair] = np.append(self.gaps[pair], returns[i] - returns[j])
-            self.apart[pair] = np.append(self.apart[pair], host(runs.apart[number]))
-        if whole and len(returns) == len(self.whole):
-            self.whole = np.hstack([self.whole, returns])
-        self.num_runs += returns.shape[1]
+        for branch, new in zip(self.active, returns, strict=True):
+            self.returns[branch] = np.append(self.returns[branch], new)
+        for pair, new in zip(combinations(self.active, 2), runs.apart, strict=True):
+            self.apart[pair] = np.append(self.apart[pair], host(new))
+        size = returns.shape[1]
+        self.num_runs += size
+        self.num_whole += size if whole and len(self.active) == len(self.returns) else 0
         self.queries += runs.queries
-        self.largest_return = max(self.largest_return, np.abs(returns).max())
-        self.rewards = [min(*self.rewards, *runs.extremes), max(*self.rewards, *runs.extremes)]
+        low, high = runs.extremes
+        self.rewards = (min(self.rewards[0], low), max(self.rewards[1], high))
+
+    def _gaps(self, a: int, b: int) -> Floats:
+        """(N,) gaps of the runs that played both branches."""
+        size = self.apart[a, b].size
+        return self.returns[a][:size] - self.returns[b][:size]
 
     def look(self) -> None:
         """Work out the intervals, drop the branches that are beaten, and give a verdict."""
@@ -293,14 +296,12 @@ class _Runs:
         margin = self.terms.margin
         lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
         unbeaten = np.flatnonzero(lows.max(0) <= margin)
-        if 0 < unbeaten.size < len(self.active):
+        if unbeaten.size:
             self.active = [self.active[k] for k in unbeaten]
-            self.playing = self.plan.only(self.active)
         close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -margin
-        equal = not self.spread or self.alike[np.ix_(self.active, self.active)].all()
         if len(self.active) == 1:
             self.verdict = "better"
-        elif close and (margin or equal):
+        elif close and (margin or not self.spread or self.playing.alike.all()):
             self.verdict = "equivalent"
 
     def _narrow(self) -> None:
@@ -309,10 +310,10 @@ class _Runs:
         bound = None if self.reward_range is None else self.plan.largest_return(self.spread)
         alpha = self.terms.alpha / len(self.plan.pairs)
         for a, b in combinations(self.active, 2):
-            if self.alike[a, b]:
+            if self.plan.alike[a, b]:
                 continue
             cut = np.where(self.apart[a, b], rest, 0.0)
-            low, high = gap_interval(self.gaps[a, b], cut, self.intervals[a, b], alpha, bound)
+            low, high = gap_interval(self._gaps(a, b), cut, self.intervals[a, b], alpha, bound)
             self.intervals[a, b] = (low, high)
             self.intervals[b, a] = (-high, -low)
 
@@ -328,7 +329,9 @@ class _Runs:
             margin=self.terms.margin,
             num_queries=self.queries,
             num_runs=self.num_runs,
-            variance_reduction=variance_reduction(self.whole),
+            variance_reduction=variance_reduction(
+                np.array([each[: self.num_whole] for each in self.returns])
+            ),
             method=self.method(),
             history=np.array(self.history).reshape(-1, 1 + self.intervals.size),
             estimates=self.estimates(),
@@ -341,15 +344,13 @@ class _Runs:
         if self.num_runs < 3:
             return None
         rest = self.plan.largest_rest(self.spread)
-        tiny = ROUNDING * self.largest_return
+        tiny = ROUNDING * max(np.abs(each).max() for each in self.returns)
         sums = [
-            GapSums.of(gap, self.apart[pair], rest, tiny, np) for pair, gap in self.gaps.items()
+            [GapSums.of(self._gaps(*pair), apart, rest, tiny, np)]
+            for pair, apart in self.apart.items()
         ]
-        num_runs = np.zeros_like(self.alike, int)
-        for (i, j), gap in self.gaps.items():
-            num_runs[i, j] = num_runs[j, i] = gap.size
-        np.fill_diagonal(num_runs, num_runs.max(1))
-        return gap_table(self.plan, sums, (self.rewards[0], self.rewards[1]), num_runs)
+        sizes = [each.size for each in self.returns]
+        return gap_table(self.plan, sums, self.rewards, num_runs=np.minimum.outer(sizes, sizes))
 
     def method(self) -> str:
         """Which confidence sequence it is, and when it holds."""

@@ -12,8 +12,7 @@ cannot look inside, such as `Replays`, comes after one that can, or relies on th
 An *origin* is where a state is reached from: what `save` returned, or the (seed, options) of a
 reset for a way that replays. None: nothing is saved yet, since nobody has asked for it. A way is
 made from the environment that the user handed in. Its `name` is what `CoupledEnv.copying` says;
-`in_place` is whether there is one environment only, which `load` sets to a state: then `CoupledEnv`
-loads its own state again before it steps.
+`in_place` is whether there is one environment only, which all twins set to their states.
 
 `CoupledEnv` tells users about the ways, and their names, in its docstring. A way for some
 environments only is offered to these only: users are told why the way before the one that was taken
@@ -69,11 +68,11 @@ class Copies:
     sharing: whether copies share large tables.
 
     Attributes:
-        shared: what all copies have in common: a generator, which every step sets before it draws,
-            large tables, and MuJoCo's model.
-        known_bytes: what the tables and the model were, since an environment could change them.
+        generator: of all copies; every step sets it before it draws.
+        shared: what else all copies have in common, large tables and MuJoCo's model, and the bytes
+            of each, since an environment could change them.
         marks: for the environment and its wrappers.
-        spare: the environment that is used until the next call.
+        spare: an environment for queries.
         pristine: the environment as it was handed in, saved.
     """
 
@@ -81,21 +80,19 @@ class Copies:
     in_place = False
 
     def __init__(self, env: Env, sharing: bool = True) -> None:
-        self._begin(env, copy.deepcopy(env))
-        self.load(self.save(env))  # the user's own tables are not shared
+        self._begin(env)
+        self.spare = copy.deepcopy(env)
+        self.load(self.save(env), self.spare)  # the user's own tables are not shared
         for x in vars(self.spare.unwrapped).values():
             large = isinstance(x, dict) and len(x) >= _MANY
             if (large and sharing) or type(x).__name__ == "MjModel":
-                self.known_bytes.append((x, pickle.dumps(x)))
-                self.shared.append(x)
+                self.shared.append((x, pickle.dumps(x)))
         self.pristine = self.save(self.spare)
 
-    def _begin(self, env: Env, spare: Env) -> None:
+    def _begin(self, env: Env) -> None:
         self.generator = np.random.default_rng(0)
-        self.shared: list[Any] = [self.generator]
-        self.known_bytes: list[tuple[Any, bytes]] = []
+        self.shared: list[tuple[Any, bytes]] = []
         self.marks = [_Mark() for _ in _layers(env)]
-        self.spare = spare
 
     def new(self) -> Env:
         """A new copy of the environment as it was handed in.
@@ -123,13 +120,12 @@ class Copies:
                 raise OtherGenerator(f"it holds a generator besides np_random, {x!r}")
         return saved
 
-    def load(self, origin: Any, into: Env | None = None) -> Env:
+    def load(self, origin: Any, env: Env) -> Env:
         """An environment in the state of this origin, which the caller may step and change.
 
-        Called for every queried action and for every restored snapshot. into: one from `new` that
-        may be overwritten; None: what is returned is used only until the next such call.
+        Called for every queried action and for every restored snapshot. env: `spare`, or one from
+        `new`, which is overwritten and returned, or replaced.
         """
-        env = self.spare if into is None else into
         memo = self._by_id(origin) | dict(zip(map(id, self.marks), _layers(env), strict=True))
         for name, x in origin[-1].items():
             if type(x).__name__ == "MjData":
@@ -150,7 +146,7 @@ class Copies:
     def _by_id(self, contents: list[dict[str, Any]]) -> dict[int, Any]:
         """What all copies share: for `copy.deepcopy`, which does not copy it then."""
         values = [x for held in contents for x in held.values() if isinstance(x, _CONSTANT)]
-        return {id(x): x for x in self.shared + values}
+        return {id(x): x for x in (self.generator, *(x for x, _ in self.shared), *values)}
 
     def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
         """How to come back to where `env` is now: an origin, and the moves to make from there.
@@ -159,7 +155,7 @@ class Copies:
         each step and restored successor, whose moves have just been made from `origin`. Return
         (None, ()) to let `save` be called once it is needed.
         """
-        if not moves and any(pickle.dumps(x) != known for x, known in self.known_bytes):
+        if not moves and any(pickle.dumps(x) != known for x, known in self.shared):
             raise RuntimeError("it changes a table or a MuJoCo model, which copies share")
         return None, ()
 
@@ -190,7 +186,8 @@ class SetStates(Copies):
     in_place = True
 
     def __init__(self, env: Env) -> None:
-        self._begin(env, env)
+        self._begin(env)
+        self.spare = env
 
     def new(self) -> Env:
         return self.spare
@@ -215,19 +212,19 @@ class Replays(Copies):
     name = "replayed"
 
     def __init__(self, env: Env) -> None:
-        self.env = copy.deepcopy(env)
+        self.spare = copy.deepcopy(env)
 
     def new(self) -> Env:
-        return copy.deepcopy(self.env)
+        return copy.deepcopy(self.spare)
 
     def save(self, env: Env) -> Any:
         raise ResetNeeded("snapshot before reset()")
 
-    def load(self, origin: Any, into: Env | None = None) -> Env:
-        env = self.new()
+    def load(self, origin: Any, env: Env) -> Env:
         seed, options = origin
-        env.reset(seed=seed, options=options)
-        return env
+        fresh = self.new()
+        fresh.reset(seed=seed, options=options)
+        return fresh
 
     def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
         return origin, moves

@@ -6,23 +6,21 @@ are known as soon as the branches are one.
 
 `estimate_gaps` cuts the runs into chunks for this process or an executor. Chunks are summed up
 where they are played, or, where they are small, kept until the end. Another statistic of gaps is
-one of `statistics.GapSums`.
+one of `statistics.gap_statistics`.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy, Seed
+from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import SimulatorError
@@ -31,7 +29,7 @@ from jmdp_lib.simulators.executors import in_executor
 from jmdp_lib.simulators.plans import Asked, Plan, Runs, Settings, check_order
 from jmdp_lib.simulators.players import player_of
 from jmdp_lib.simulators.results import GapEstimate, printed_names
-from jmdp_lib.simulators.statistics import GapSums
+from jmdp_lib.simulators.statistics import GapSums, gap_statistics
 from jmdp_lib.simulators.vector_simulator import Arrays
 
 ROUNDING = 1e-12  # of the largest return: gaps of this size are none
@@ -123,11 +121,16 @@ def estimated(
     executor: Executor | None = None,
 ) -> GapEstimate:
     """Estimates of all gaps of a plan; what went well before a failure is in the error."""
-    parts, failure = _play(plan, num_runs, root, keep_returns, executor)
-    if parts and not plan.player.sums_chunks:
-        parts = [_summed(plan, parts, keep_returns)]
-    done = sum(part.num_runs for part in parts)
-    found = replace(_estimate(plan, parts), entropy=root.entropy) if done >= 3 else None
+    chunks, failure = _play(plan, num_runs, root, keep_returns, executor)
+    if chunks and not plan.player.sums_chunks:
+        chunks = [_summed(plan, chunks, keep_returns)]
+    done = sum(chunk.num_runs for chunk in chunks)
+    found = None
+    if done >= 3:
+        kept = np.concatenate([chunk.returns for chunk in chunks]) if keep_returns else None
+        sums = [*zip(*(chunk.sums for chunk in chunks), strict=True)]
+        rest = {"returns": kept, "entropy": root.entropy}
+        found = gap_table(plan, sums, _extremes(chunks), num_runs=done, **rest)
     if found is not None and failure is None:
         return found
     ours = isinstance(failure, SimulatorError)
@@ -151,17 +154,13 @@ def _estimate_rows(
             checks.index("action", action, jm.num_actions)
     found = []
     for s, *pair in asked:
-        player = copy.copy(player)
         player.state = s
         plan = Plan(player, policies, (0, 0), pair, tuple(pair), settings)
         runs = player.play(plan, checks.seed_sequence(root, s, *pair), num_runs, Asked())
-        (sums,) = _summed(plan, [runs], False).sums
-        found.append(sums.statistics())
-    *columns, left_open, apart = np.transpose(found)
+        found.append(gap_statistics(_summed(plan, [runs], keep_returns=False).sums))
     index = dict(zip(("state", "action", "other"), np.transpose(asked), strict=True))
-    missed = _missed(plan, apart, jm.reward_range)
-    rest: Any = (missed, num_runs, None, left_open)
-    return GapEstimate(*columns, *rest, index=index, entropy=root.entropy)
+    rest = {"num_runs": num_runs, "index": index, "entropy": root.entropy}
+    return _gap_estimate(plan, np.transpose(found), jm.reward_range, **rest)
 
 
 def _play(
@@ -205,8 +204,8 @@ def _play_chunk(plan: Plan, seed: np.random.SeedSequence, size: int, keep_return
     return _summed(plan, [runs], keep_returns) if plan.player.sums_chunks else runs
 
 
-class _Part(NamedTuple):
-    """What is kept of chunks. sums: of every pair of branches. returns: (N, m), or None."""
+class _Summed(NamedTuple):
+    """What is kept of runs. sums: of every pair of branches. returns: (N, m), or None."""
 
     num_runs: int
     sums: list[GapSums]
@@ -214,7 +213,7 @@ class _Part(NamedTuple):
     returns: Floats | None
 
 
-def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Part:
+def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Summed:
     """The sums of chunks, computed where their runs are."""
     arrays = Arrays.of(chunks[0].returns)
     xp = arrays.xp
@@ -227,50 +226,43 @@ def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Part:
         apart = xp.concat([runs.apart[number] for runs in chunks])
         sums.append(GapSums.of(returns[i, ...] - returns[j, ...], apart, rest, tiny, xp))
     kept = arrays.host(returns).T if keep_returns else None
-    return _Part(returns.shape[1], sums, extremes, kept)
+    return _Summed(returns.shape[1], sums, extremes, kept)
 
 
-def _extremes(parts: Sequence[Runs | _Part]) -> tuple[float, float]:
+def _extremes(parts: Sequence[Runs | _Summed]) -> tuple[float, float]:
     """The lowest and the highest reward of all."""
     lows, highs = zip(*(part.extremes for part in parts), strict=True)
     return min(lows), max(highs)
 
 
-def _estimate(plan: Plan, parts: list[_Part]) -> GapEstimate:
-    sums = [reduce(GapSums.plus, pair) for pair in zip(*(part.sums for part in parts), strict=True)]
-    kept = [part.returns for part in parts if part.returns is not None]
-    returns = np.concatenate(kept) if kept else None
-    num_runs = sum(part.num_runs for part in parts)
-    return gap_table(plan, sums, _extremes(parts), num_runs, returns)
-
-
 def gap_table(
-    plan: Plan,
-    sums: Sequence[GapSums],
-    extremes: tuple[float, float],
-    num_runs: Ints | int,
-    returns: Any = None,
+    plan: Plan, sums: Sequence[Sequence[GapSums]], extremes: tuple[float, float], **rest: Any
 ) -> GapEstimate:
-    """Estimates (m, m) from the sums of all pairs.
+    """Estimates (m, m) from the parts of every pair's sums.
 
-    extremes: (2,) of all rewards. num_runs, returns: as in `GapEstimate`.
+    extremes: of all rewards. rest: further fields of `GapEstimate`.
     """
     size = len(plan.names)
     table = np.zeros((9, size, size))
-    for (i, j), pair in zip(plan.pairs, sums, strict=True):
-        mean, *errors, below, at, above, left_open, apart = pair.statistics()
-        table[:, i, j] = (mean, *errors, below, at, above, left_open, apart)
-        table[:, j, i] = (-mean, *errors, above, at, below, left_open, apart)
+    for (i, j), parts in zip(plan.pairs, sums, strict=True):
+        table[:, i, j] = table[:, j, i] = gap_statistics(parts)
+        table[0, j, i] *= -1.0
+        table[[4, 6], j, i] = table[[6, 4], i, j]  # what is worse for one is better for the other
     table[5] += np.eye(size)  # an action against itself: always a tie
-    *columns, open_signs, open_gaps = table
     names = printed_names(plan.names)
     index = {plan.compared: names[:, None], "other": names[None]}
-    missed = _missed(plan, open_gaps, extremes)
-    values: Any = (*columns, missed, num_runs, returns, open_signs)
-    return GapEstimate(*values, index=index)
+    return _gap_estimate(plan, table, extremes, index=index, **rest)
 
 
-def _missed(plan: Plan, shares: Floats, extremes: tuple[float, float]) -> Floats:
-    """How far the cut at the horizon may have moved means, by the share of gaps left open."""
+def _gap_estimate(
+    plan: Plan, table: Floats, extremes: tuple[float, float], **rest: Any
+) -> GapEstimate:
+    """Estimates from the columns (9, ...) of `gap_statistics`; other arguments as of `gap_table`.
+
+    How far the cut at the horizon may have moved a mean follows from the share of open gaps.
+    """
+    *columns, rest["prob_open"], apart = table
     cut = plan.largest_rest(extremes[1] - extremes[0])
-    return np.multiply(cut, shares, out=np.zeros_like(shares), where=shares > 0)
+    missed = np.multiply(cut, apart, out=np.zeros_like(apart), where=apart > 0)
+    values: Any = (*columns, missed)
+    return GapEstimate(*values, **rest)

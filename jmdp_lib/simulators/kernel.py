@@ -10,18 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Seed
-from jmdp_lib.machine import hot, inline, require
-from jmdp_lib.montecarlo import (
-    COMMON,
-    INDEPENDENT,
-    RUNS_PER_STREAM,
-    BranchModel,
-    earned_alone,
-    fill_chunks,
-    settled,
-)
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.machine import hot, inline
+from jmdp_lib.montecarlo import COMMON, INDEPENDENT, earned_alone, settled
 from jmdp_lib.operators.draws import draw, draw_table, find
 
 
@@ -54,30 +45,7 @@ class BranchRuns(NamedTuple):
     queries: Ints
 
 
-def play_branches(model: BranchModel, task: BranchTask, num_runs: int, seed: Seed) -> BranchRuns:
-    """Play branches of a JMDP. The first runs are the same however many are asked for."""
-    size = task.kinds.size
-    require(
-        8.0 * num_runs * (2 * size + 1), f"a sample of num_runs = {num_runs:,}", "ask for fewer"
-    )
-    runs = BranchRuns(
-        returns=np.zeros((num_runs, size)),
-        labels=np.empty((num_runs, size), np.int64),
-        queries=np.zeros(num_runs, np.int64),
-    )
-    root = checks.seed_sequence(seed)
-
-    def fill(chunk: int) -> None:
-        rows = slice(chunk * RUNS_PER_STREAM, (chunk + 1) * RUNS_PER_STREAM)
-        part: Any = (array[rows] for array in runs)
-        rng = checks.stream(root, "simulate_pairs", chunk)
-        _fill_runs(rng, BranchRuns(*part), _Branches.of(size), model, task)
-
-    fill_chunks(fill, -(-num_runs // RUNS_PER_STREAM), "branches of a JMDP")
-    return runs
-
-
-class _Branches(NamedTuple):
+class Branches(NamedTuple):
     """Where the branches of a run are, (m,) each.
 
     states, actions: of every branch. one: the first branch that it is one with for good; itself, if
@@ -97,7 +65,7 @@ class _Branches(NamedTuple):
     rewards: Floats
 
     @classmethod
-    def of(cls, size: int) -> _Branches:
+    def of(cls, size: int) -> Branches:
         kinds = {"numbers": float, "rewards": float, "shared": bool}
         return cls(*(np.zeros(size, kinds.get(name, np.int64)) for name in cls._fields))
 
@@ -126,18 +94,18 @@ def _look_around(at: Any, named: bool) -> int:
 
 @inline
 def _act(rng: Any, at: Any, model: Any, kinds: Any, given: bool) -> int:
-    """Choose actions and find out who is at one state-action; returns how many are still played.
+    """Choose actions and find out who is at one state-action; returns how many become one.
 
     Nobody needs to know the action of a branch that shares no draw. given: actions are known.
     """
     drawn = model.drawn
     num_states = drawn.starts.size - 1
     num_actions = drawn.rewards.shape[1]
-    played = 0
+    merged = 0
     for j in range(at.one.size):
-        if at.one[j] != j:
+        if at.one[j] != j or not at.shared[j]:
             continue
-        if at.shared[j] and not given:
+        if not given:
             if num_actions > 1:
                 at.numbers[j] = rng.random() if at.source[j] == j else at.numbers[at.source[j]]
             low = (kinds[j] * num_states + at.states[j]) * num_actions
@@ -148,17 +116,15 @@ def _act(rng: Any, at: Any, model: Any, kinds: Any, given: bool) -> int:
             if here and at.actions[i] == at.actions[j]:
                 at.source[j] = i
                 break
-        if at.source[j] == j or kinds[at.source[j]] != kinds[j]:
-            played += 1
-        else:
+        if at.source[j] < j and kinds[at.source[j]] == kinds[j]:
             at.one[j] = at.source[j]
-    return played
+            merged += 1
+    return merged
 
 
 @inline
 def _move(rng: Any, at: Any, model: Any, kinds: Any) -> int:
     """One step of all branches that are played; returns the number of queries."""
-    law = model.law
     drawn = model.drawn
     noise = 0
     queries = 0
@@ -168,9 +134,10 @@ def _move(rng: Any, at: Any, model: Any, kinds: Any) -> int:
         x = at.states[j]
         if not at.shared[j]:
             shift = kinds[j] * (drawn.starts.size - 1)
-            i = draw(rng, law.outcomes, shift + x)
-            at.rewards[j] = law.rewards[i]
-            at.states[j] = law.next_states[i] - shift
+            i = draw(rng, model.outcomes, shift + x)
+            at.source[j] = j
+            at.rewards[j] = model.rewards[i]
+            at.states[j] = model.next_states[i] - shift
             queries += 1
             continue
         leader = at.source[j] if model.mode == INDEPENDENT else at.host[j]
@@ -199,7 +166,7 @@ def _begin(at: Any, task: Any) -> None:
 
 
 @hot
-def _fill_runs(rng: Any, runs: Any, at: Any, model: Any, task: Any) -> None:
+def fill_runs(rng: Any, runs: Any, at: Any, model: Any, task: Any) -> None:
     """Add to the rows of `BranchRuns`. at: scratch."""
     size = task.kinds.size
     shift = task.kinds[0] * (model.drawn.starts.size - 1)
@@ -211,11 +178,13 @@ def _fill_runs(rng: Any, runs: Any, at: Any, model: Any, task: Any) -> None:
         step = 0
         while step < task.steps and (played > 1 or step == 0):
             given = step == 0 and task.actions.size > 0
-            meetings = _look_around(at, given or model.mode == COMMON)
+            named = given or model.mode == COMMON
+            meetings = _look_around(at, named)
             all_here = task.one_policy and meetings == played - 1
-            if all_here and not given and settled(shift + at.states[0], model.law):
+            if all_here and not given and settled(shift + at.states[0], model):
                 break
-            played = _act(rng, at, model, task.kinds, given)
+            if named or meetings:
+                played -= _act(rng, at, model, task.kinds, given)
             if played == 1 and not task.whole:
                 break
             runs.queries[run] += _move(rng, at, model, task.kinds)
@@ -227,7 +196,7 @@ def _fill_runs(rng: Any, runs: Any, at: Any, model: Any, task: Any) -> None:
         left = task.steps - step
         if left > 0 and task.whole:  # from here on all branches earn the same
             x = shift + at.states[0]
-            earned = earned_alone(rng, x, weight, left, task.gamma, model.law)
+            earned = earned_alone(rng, x, weight, left, task.gamma, model)
             for j in range(size):
                 returns[j] += earned
             runs.queries[run] += left

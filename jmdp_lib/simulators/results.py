@@ -95,10 +95,7 @@ class GapEstimate(ReadOnly):
     def _apart(self) -> Any:
         """Which entries tell something: in tables of all pairs, those of two different actions."""
         shape = np.shape(self.mean)
-        compared = next((name for name in ("action", "policy") if name in self.index), None)
-        if len(shape) < 2 or compared is None:
-            return np.ones(shape, bool)
-        return np.broadcast_to(self.index[compared] != self.index["other"], shape)
+        return ~np.eye(*shape, dtype=bool) if len(shape) == 2 else np.ones(shape, bool)
 
     @property
     def _varied(self) -> Any:
@@ -240,30 +237,3 @@ class Decision(ReadOnly):
         low, high = self.intervals[first, second].T
         ends = {"low": low, "high": high}
         return table({self.compared: names[first], "other": names[second], **ends})
-
-    def plot(self, ax: Any) -> Any:
-        """Draw the intervals of the first action that remains against the others, by queries.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> from matplotlib.figure import Figure
-            >>> jm = jl.example_1(gamma=0.5)
-            >>> found = jl.simulators.compare_actions(jm, [0], [0, 1], state=0, budget=500)
-            >>> found.plot(Figure().subplots()).get_ylabel()
-            'mean gap'
-        """
-        size = len(self.actions)
-        first = self.actions.index(self.remaining[0])
-        queries = self.history[:, 0]
-        bands = self.history[:, 1:].reshape(-1, size, size, 2)
-        for other in (i for i in range(size) if i != first):
-            low, high = bands[:, first, other].T
-            shown = slice(np.flatnonzero(np.diff(high - low)).max(initial=0) + 2)  # until beaten
-            label = f"{self.compared} {self.actions[first]} minus {self.actions[other]}"
-            ends = queries[shown], low[shown], high[shown]
-            ax.fill_between(*ends, alpha=0.4, step="post", label=label)
-        for edge in {self.margin, -self.margin}:
-            ax.axhline(edge, color="0.3", lw=0.8, ls=":")
-        ax.set(xlabel="queries", ylabel="mean gap")
-        ax.legend()
-        return ax

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -51,35 +52,24 @@ class GapSums(NamedTuple):
         counts = [float(xp.count_nonzero(sign)) for sign in signs]
         return cls(gaps.shape[0], mean, np.array(powers), np.array(counts))
 
-    def plus(self, other: GapSums) -> GapSums:
-        """Of both samples together (Pébay 2008, eqs. 1.1 to 1.3): nothing large is subtracted."""
-        total = self.num_gaps + other.num_gaps
-        first = self.num_gaps / total
-        second = other.num_gaps / total
-        step = other.mean - self.mean
-        square, cube, fourth = self.central + other.central
-        (own2, own3, _), (its2, its3, _) = self.central, other.central
-        weight = self.num_gaps * second
-        fourth += weight * step**4 * (first**2 - first * second + second**2)
-        fourth += 6.0 * step**2 * (first**2 * its2 + second**2 * own2)
-        fourth += 4.0 * step * (first * its3 - second * own3)
-        cube += weight * step**3 * (first - second) + 3.0 * step * (first * its2 - second * own2)
-        square += weight * step**2
-        central = np.array([square, cube, fourth])
-        return GapSums(total, self.mean + second * step, central, self.counts + other.counts)
 
-    def statistics(self) -> Floats:
-        """(9,) mean and variance with their standard errors, and shares of all gaps.
+def gap_statistics(parts: Sequence[GapSums]) -> Floats:
+    """(9,) mean and variance with their standard errors, and shares of all gaps.
 
-        The error of the variance is the jackknife's: no law is assumed. The shares are those that
-        `counts` counts.
-        """
-        n = self.num_gaps
-        square, _, fourth = self.central
-        variance = square / (n - 1)
-        spread = np.sqrt(max(fourth - square**2 / n, 0.0) / (n - 1))  # of the squares
-        errors = np.sqrt(variance / n), n / (n - 2) * spread / np.sqrt(n)
-        return np.array([self.mean, errors[0], variance, errors[1], *self.counts / n])
+    parts: of one sample, which are merged (Pébay 2008): nothing large is subtracted. The error of
+    the variance is the jackknife's: no law is assumed. The shares are those that `counts` counts.
+    """
+    sizes, means, central, counts = map(np.array, zip(*parts, strict=True))
+    n = sizes.sum()
+    mean = sizes / n @ means
+    off = means - mean
+    square, cube, fourth = central.T
+    fourth = np.sum(fourth + 4.0 * off * cube + 6.0 * off**2 * square + sizes * off**4)
+    square = np.sum(square + sizes * off**2)
+    variance = square / (n - 1)
+    spread = np.sqrt(max(fourth - square**2 / n, 0.0) / (n - 1))  # of the squares
+    errors = np.sqrt(variance / n), n / (n - 2) * spread / np.sqrt(n)
+    return np.array([mean, errors[0], variance, errors[1], *counts.sum(0) / n])
 
 
 def variance_reduction(returns: Floats) -> float:
@@ -115,15 +105,11 @@ def betting_bound(
     bottom = max((known - low) / (high - low), 0.0)
     while top - bottom > _CLOSE * (centre - bottom):
         middle = 0.5 * (bottom + top)
-        capital = np.logaddexp.reduce(_LOG_SHARES + counts @ _log_growth(z[:, None], middle, _BETS))
+        with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
+            growth = np.log1p(_BETS * (z[:, None] / middle - 1.0))
+        capital = np.logaddexp.reduce(_LOG_SHARES + counts @ growth)
         bottom, top = (middle, top) if capital >= -np.log(alpha) else (bottom, middle)
     return low + (high - low) * bottom
-
-
-def _log_growth(z: Any, mean: float, bet: Any) -> Any:
-    """Logarithm of the factor that a stake grows by on values z in [0, 1]."""
-    with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
-        return np.log1p(bet * (z / mean - 1.0))
 
 
 def asymptotic_bound(x: Floats, alpha: float) -> Any:

@@ -106,33 +106,35 @@ def _iterate(
     The sizes of some of the steps, and how often F was applied.
     """
     r = operator.zeros()
-    steps = [_step(operator, x, r)]
-    applied = 1
-    limit = math.inf
+    steps: list[float] = []
+    applied = 0
+    used = 0  # applications of G in the last cycle
+    limit = math.inf  # of applications, once plain iteration has taken over
     while True:
+        size = _step(operator, x, r)
+        if used and not math.isfinite(size):
+            x[...] = 0.0
+            size = _step(operator, x, r)
+        if not math.isfinite(size):
+            raise FloatingPointError(
+                "the iteration overflows: numbers of this size have no squares"
+            )
+        applied += used + 1
+        steps.append(size)
         goal = max(target, 8.0 * float(np.finfo(float).eps) * largest_of(x))
-        bar.set_postfix_str(f"residual {steps[-1]:.1e}, target {goal:.1e}", refresh=False)
+        bar.set_postfix_str(f"residual {size:.1e}, target {goal:.1e}", refresh=False)
         bar.update(applied - bar.n)
-        done = steps[-1] <= goal or applied >= limit
-        used = 0
-        if done or len(steps) == 1 or limit < math.inf:
+        slow = used and not size <= steps[-2] * max(rate**used, 1e-3)
+        if (slow or len(steps) >= _CYCLES) and limit == math.inf:
+            limit = applied + enough_sweeps(size, goal, rate)
+        done = size <= goal or applied >= limit
+        if done or limit < math.inf:
             add_scaled(1.0, r, 1.0, x)
+            used = 0
         else:
             used = _cycle(operator, x, r, 0.5 * goal)
         if done:
             return steps, applied
-        applied += used + 1
-        steps.append(_step(operator, x, r))
-        if used and not math.isfinite(steps[-1]):
-            x[...] = 0.0
-            steps[-1] = _step(operator, x, r)
-        if not math.isfinite(steps[-1]):
-            raise FloatingPointError(
-                "the iteration overflows: numbers of this size have no squares"
-            )
-        slow = used and not steps[-1] <= steps[-2] * max(rate**used, 1e-3)
-        if (slow or len(steps) >= _CYCLES) and limit == math.inf:
-            limit = applied + enough_sweeps(steps[-1], goal, rate)
 
 
 def _step(operator: Affine, x: Any, r: Any) -> float:

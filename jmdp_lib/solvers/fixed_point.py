@@ -68,8 +68,9 @@ class Solution(ReadOnly):
         route: how it was solved, None for other solvers. By `jipe2`: "sweeps", $T_2$ repeated, its
             residuals the paper's curve; "reachable", one linear system on the pairs of states that
             the gaps asked for reach; "dense", one on all pairs. By `jipe`: "reachable", one linear
-            system on the multisets of states that moments of one state reach.
-        pairs: for how many unordered pairs, or multisets, of states that was; None if route is.
+            system on moments of one state and the multisets of states that they reach.
+        pairs: for how many unordered pairs of states, or moments and multisets, that was; None if
+            route is.
 
     An accelerated solver records the sizes of some of its steps; its last residual is that of the
     moments it returns.

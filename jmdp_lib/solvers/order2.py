@@ -237,15 +237,11 @@ class MomentsFromPairs:
         mean = self.solved.backup.mean
         here, one, two, there = (np.array([x]) for x in (s, a, b, t))
         asked = AskedGaps(here, one, two, None if s == t else there)
-        found = self._covariance(self.solved, asked)
-        if np.isnan(found):
-            reached = affine.choose_pairs(self.system, asked)
-            found = self._covariance(self._solve(reached), asked)
-        return found + float(mean[s, a] * mean[t, b])
-
-    def _covariance(self, solved: SolvedPairs, asked: AskedGaps) -> float:
-        found = self.system.covariances(solved.backup, solved.pairs, asked)
-        return float(found[0])
+        found = self.system.covariances(self.solved.backup, self.solved.pairs, asked)
+        if np.isnan(found[0]):
+            other = self._solve(affine.choose_pairs(self.system, asked))
+            found = self.system.covariances(other.backup, other.pairs, asked)
+        return float(found[0] + mean[s, a] * mean[t, b])
 
     def _solve(self, reached: PairSet | None) -> SolvedPairs:
         return affine.solve_pairs(self.system, reached, self.accuracy, "JIPE-2 of other pairs")

@@ -36,8 +36,8 @@ def jipe(
     are policy averages over multisets of states (Section 5.3), from which every coordinate follows
     in one step; residuals are the paper's norm of these.
 
-    The multisets that moments of one state reach are solved at once. Their number grows fast with
-    the order; `pairs` of the solution has it. What other moments need is solved when they are read.
+    Moments of one state, and the multisets that they reach, are solved at once. Their number grows
+    fast with the order; `pairs` of the solution has it. Others are solved when they are read.
     A system that does not fit into memory is refused.
 
     The sparse system of $T_n$ is solved by accelerated Gauss-Seidel. The residuals are those of its
@@ -98,31 +98,36 @@ class MomentsFromMultisets:
 
     def solve(self, system: System) -> Solved:
         """The moments of a system, in units of lambda, where T_n contracts by gamma."""
-        weights = self.operator.norm_weights(system.orders)
+        weights = system.weights
         scaled = sparse.diags_array(1.0 / weights) @ system.matrix @ sparse.diags_array(weights)
         chain = Chain(sparse.csr_array(scaled), 1.0, system.constant / weights)
         solved = solve(chain, self.goal, self.operator.jm.gamma, self.name)
-        numbers = self.operator.numbers(system.rows).tolist()
-        self.known.update(zip(numbers, (solved.x * weights).tolist(), strict=True))
+        found = zip(system.numbers.tolist(), (solved.x * weights).tolist(), strict=True)
+        self.known.update(found)
         return solved
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """E of the product of the returns."""
-        law = self.operator.same_state_laws.get(tuple(sorted(coordinates)))
-        law = law or self.operator.law(coordinates)
-        values = self._values(self.operator.rows_of(law))
-        return float(sum(c * x for c, x in zip(law.values(), values, strict=True)))
+        row = self.operator.rows_of([self.operator.coordinate(coordinates)])
+        (number,) = self.operator.numbers(row).tolist()
+        if number not in self.known:
+            self._learn(row)
+        return self.known[number]
 
-    def _values(self, rows: Ints) -> list[float]:
-        """The moments of multisets, rows (q, n)."""
-        numbers = self.operator.numbers(rows).tolist()
+    def _learn(self, rows: Ints) -> None:
+        """Find the moments of rows (q, n), one step before what is known, or by a system."""
+        matrix, reached = self.operator.step(rows)
+        numbers = self.operator.numbers(reached).tolist()
         if not self.known.keys() >= set(numbers):
-            self.solve(self.operator.closure(rows[np.array(numbers) > 0]))
-        return [self.known[number] for number in numbers]
+            self.solve(self.operator.closure(rows))
+            return
+        values = matrix @ np.array([self.known[number] for number in numbers])
+        own = self.operator.numbers(rows).tolist()
+        self.known.update(zip(own, values.tolist(), strict=True))
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
-        states = range(self.operator.jm.num_states)
-        pairs = [((s, 1), (t, 1)) for s, t in combinations_with_replacement(states, 2)]
-        self._values(self.operator.rows_of([*pairs, *(((s, 2),) for s in states)]))
-        return second_moments(self.moment, self.operator.policy.shape)
+        shape = self.operator.policy.shape
+        pairs = combinations_with_replacement(np.ndindex(shape), 2)
+        self._learn(self.operator.rows_of(map(self.operator.coordinate, pairs)))
+        return second_moments(self.moment, shape)

@@ -210,23 +210,25 @@ def _require_room(jm: JMDP, d: int) -> None:
 def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
     """kappa and the beta that makes it least; kappa >= 1 says that nothing is known."""
     gamma = jm.gamma
-    r_max = jm.reward_bound
-    pushed = pair_step(jm, policy, pi.pairs.reshape(policy.shape * 2)).reshape(pi.pairs.shape)
-    seen = pi.pairs > 0
-    natural = (1.0 - gamma) / (2.0 * r_max)
-    if np.any(pushed[~seen] > 1e-15):
-        return np.inf, natural
-    c_2 = np.sqrt((pushed[seen] / pi.pairs[seen]).max())
-    alone = jm.transitions.T @ pi.nu  # law of the next state
-    c_1 = np.sqrt(((policy * alone[:, None]).ravel() / pi.nu).max())
-    c_3 = np.sqrt((pushed.sum(0) / pi.nu).max())
     if gamma == 0.0:
         return 0.0, 1.0
-    least = float(max(gamma * c_1, gamma**2 * c_2))
+    pushed = pair_step(jm, policy, pi.pairs.reshape(policy.shape * 2)).reshape(pi.pairs.shape)
+    alone = jm.transitions.T @ pi.nu  # law of the next state
+    c_1 = _growth((policy * alone[:, None]).ravel(), pi.nu)
+    c_2 = _growth(pushed, pi.pairs)
+    c_3 = _growth(pushed.sum(0), pi.nu)
+    least = max(gamma * c_1, gamma**2 * c_2)
     if least >= 1.0:
-        return least, natural
-    kappa = float(gamma * c_1 if c_1 > gamma * c_2 else (1.0 + gamma**2 * c_2) / 2.0)
-    return kappa, float((kappa / gamma - gamma * c_2) / (2.0 * r_max * c_3))
+        return least, (1.0 - gamma) / (2.0 * jm.reward_bound)
+    kappa = gamma * c_1 if c_1 > gamma * c_2 else (1.0 + gamma**2 * c_2) / 2.0
+    return kappa, (kappa / gamma - gamma * c_2) / (2.0 * jm.reward_bound * c_3)
+
+
+def _growth(after: Floats, before: Floats) -> float:
+    """sqrt(max after / before) of weights, any one shape; infinite where there were none before."""
+    some = after > 1e-15
+    with np.errstate(divide="ignore"):
+        return float(np.sqrt((after[some] / before[some]).max()))
 
 
 @dataclass(frozen=True)

@@ -124,13 +124,12 @@ def rbf_features(rows: int, columns: int, centres: int) -> Floats:
         checks.at_least(name, value, 1)
     what = f"rbf_features of rows * columns = {rows * columns:,} cells and {centres:,}**2 centres"
     require(32.0 * rows * columns * centres**2, what, "use fewer centres")
-    cells = np.stack(np.divmod(np.arange(rows * columns), columns), axis=1)
-    marks = [np.linspace(0, size - 1, centres) for size in (rows, columns)]
-    middles = np.stack(np.meshgrid(*marks, indexing="ij"), axis=-1).reshape(-1, 2)
     spacing = max(1.0, (max(rows, columns) - 1) / max(1, centres - 1))
-    squares = ((cells[:, None] - middles) ** 2).sum(-1)
-    bumps = np.exp(-squares / (2.0 * spacing**2))
-    return np.hstack([bumps, np.ones((rows * columns, 1))])
+    bumps = []
+    for size in (rows, columns):
+        apart = np.arange(size)[:, None] - np.linspace(0, size - 1, centres)
+        bumps.append(np.exp(-(apart**2) / (2.0 * spacing**2)))
+    return np.hstack([np.kron(*bumps), np.ones((rows * columns, 1))])
 
 
 def action_features(state_features: ArrayLike, num_actions: int) -> Floats:
@@ -222,10 +221,7 @@ def solve_in_cone(
 def psd_part(matrix: Floats) -> Floats:
     """The nearest positive semidefinite matrix."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2.0)
-    if values[0] >= 0.0:
-        return (matrix + matrix.T) / 2.0
-    keep = values > 0.0
-    half = vectors[:, keep] * np.sqrt(values[keep])
+    half = vectors * np.sqrt(np.maximum(values, 0.0))
     return half @ half.T
 
 
