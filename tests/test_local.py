@@ -453,6 +453,21 @@ def test_branches_that_meet_and_play_a_rare_action(coupling, monkeypatch):
         assert nearly(bound, deviation)
 
 
+def test_branches_that_meet_where_nothing_was_explored_stay_apart():
+    """They draw w and -w there, independently: a half of what the L_2 distance allows, squared."""
+
+    def tables(state):
+        to = {"start": ["met"] * 2, "met": ["up", "down"]}.get(state, [state] * 2)
+        pays = {"start": [0.0, 0.0], "met": [1.0, -1.0], "up": [1.0] * 2, "down": [-1.0] * 2}
+        return [1.0], [pays[state]], [to]
+
+    model, policy = jl.large.ImplicitJMDP(tables, 2, 0.5, (-1.0, 1.0)), lambda s: [0.5, 0.5]
+    found = solved_core(model, policy, ["start"])
+    _, deviation, bound = errors_of(model, policy, found, "start")
+    assert deviation == pytest.approx(np.sqrt(2.0) * 0.5 / 0.5)
+    assert nearly(bound, deviation, 1.03 * np.sqrt(2.0))
+
+
 def test_errors_of_deviations_and_of_variances_add_up():
     """E + D / (s + (s^2 - D)^(1/2)), s = sd G~ - E: attained downwards, never exceeded."""
     moved, lost = 0.2, 0.3

@@ -30,7 +30,7 @@ time. The distance of Z and m~ is at most sigma-bar as well.
 
 **How.** `view_explored` makes a model of the states met so far, in which those that were not
 explored are absorbing (`Region.system`), follows single branches in it (`_single_branches`), leaves
-states out of the core that hardly matter (`_choose_core`), follows pairs of branches step by step
+states out of the core that hardly matter (`_matters`), follows pairs of branches step by step
 while these are few (`_follow_pairs`), and each branch on its own after that. The same numbers say
 which state outside matters how much: what branches that enter it would add to E^2.
 
@@ -119,6 +119,7 @@ def view_explored(
     core = explored & _matters(system, branch, region.asked, by_gap, theta)
     alone = _losses_of_one_branch(system, branch, core, accuracy)
     met = _losses_of_two_at_one_state(system, explored, core, alone)
+    # (Q, 2 M) where branches end, alone and together, and (M,) visits on the way.
     ends, followed = _follow_pairs(system, asked, core, _PAIRS * (explored.sum() + 100), accuracy)
     value, distance, later = (ends @ np.hstack([alone, met]).T).T
     # A squared difference is at most twice the squares; D is none, and counts once.

@@ -11,9 +11,8 @@ limit on the number of states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -307,8 +306,9 @@ def _answer(region: Region, view: View, allowed: float) -> tuple[LocalSolution, 
     gap_error[gap_error > 0.0] += rounding
     bound = max(rounding, float(gap_error.max()))
     blocks = core.blocks[asked]
-    return_error = cut.alone[asked] + core.solver_error(np.einsum("saa->sa", blocks))
-    return_error = unit * return_error + rounding
+    variance = np.einsum("saa->sa", blocks)
+    by_solver = _solver_error(system.weight, core.error_bound, variance)
+    return_error = unit * (cut.alone[asked] + by_solver) + rounding
     worst = float(return_error.max())
     middle = 0.5 * sum(region.model.reward_range) / (1.0 - system.jm.gamma)
     mean = unit * (core.mean[asked] + view.value[asked, None]) + middle
@@ -348,13 +348,13 @@ def _core_model(region: Region, view: View) -> CollapsedT2:
 class SolvedCore(NamedTuple):
     """Moments of N asked states in a core, and how far off gaps may be, (N, A, A).
 
-    mean: (N, A). blocks: (N, A, A) covariances. solver_error: of a mean and a standard deviation,
-    as a function of the variance. cut_error: what the cut adds to it. gap_error: both.
+    mean: (N, A). blocks: (N, A, A) covariances. error_bound: of the solver, in ||.||_lambda.
+    cut_error: what the cut can change. gap_error: what both can.
     """
 
     mean: Floats
     blocks: Floats
-    solver_error: Callable[[Floats], Floats]
+    error_bound: float
     cut_error: Floats
     gap_error: Floats
 
@@ -367,15 +367,15 @@ def _solve_core(system: CollapsedT2, asked: AskedGaps, cut: Cut, allowed: float)
     for accuracy in (rough, 0.03 * rough, 1e-11 * jm.reward_bound):  # the last: tiny variances
         found = solve_pairs(system, reached, accuracy, "JIPE-2 of a core")
         error_bound = float(found.residuals[-1] + found.rounding) / (1.0 - jm.gamma)
-        solver_error = partial(_solver_error, system.weight, error_bound)
         blocks = system.blocks(found.backup, found.pairs, asked)[: len(cut.alone)]
         own = np.einsum("saa->sa", blocks)
         variance = np.maximum(own[:, :, None] + own[:, None, :] - 2.0 * blocks, 0.0)
         cut_error = cut.error(variance)
-        gap_error = (cut_error + solver_error(variance)) * ~np.eye(jm.num_actions, dtype=bool)
+        gap_error = cut_error + _solver_error(system.weight, error_bound, variance)
+        gap_error *= ~np.eye(jm.num_actions, dtype=bool)
         if gap_error.max() <= allowed or cut_error.max() > 0.95 * allowed:
             break
-    return SolvedCore(found.backup.mean, blocks, solver_error, cut_error, gap_error)
+    return SolvedCore(found.backup.mean, blocks, error_bound, cut_error, gap_error)
 
 
 def _solver_error(weight: float, error_bound: float, variance: Floats) -> Floats:
