@@ -10,7 +10,7 @@ import pytest
 
 import jmdp_lib as jl
 from jmdp_lib.simulators import rows
-from jmdp_lib.simulators.plans import Asked, Plan, Settings
+from jmdp_lib.simulators.plans import Chunk, Plan, Settings
 from jmdp_lib.simulators.players import player_of
 
 COUPLINGS = ["joint", "independent", "common"]
@@ -136,7 +136,7 @@ def test_few_tables_are_kept_and_the_numbers_stay_the_same(monkeypatch):
         jl.simulators.estimate_gaps(LINE, mostly_right, **asked).returns, before
     )
     player = player_of(Words(), "c", "joint")
-    assert pickle.loads(pickle.dumps(player)).first == "c"
+    assert pickle.loads(pickle.dumps(player)).here == "c"
 
 
 def test_independent_actions_are_queries_of_their_own():
@@ -147,10 +147,8 @@ def test_independent_actions_are_queries_of_their_own():
         for env in (jm, plain):
             settings = Settings.of(env, None, coupling, 0.1, 3)
             plan = Plan.of_actions(player_of(env, 0, coupling), [0], [0, 1], settings)
-            asked = Asked(whole=True, counted=True)
-            assert (
-                plan.player.play(plan, np.random.SeedSequence(0), 5, asked).queries == 5 * queries
-            )
+            chunk = Chunk(plan, np.random.SeedSequence(0), 5, whole=True, counted=True)
+            assert plan.player.play(chunk).queries == 5 * queries
         with pytest.raises(ValueError, match=f"a budget of {most} queries"):
             jl.simulators.compare_actions(
                 jm, [0], [0, 1], 0, coupling=coupling, horizon=3, budget=most - 1

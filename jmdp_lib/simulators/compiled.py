@@ -11,8 +11,8 @@ from jmdp_lib.checks import Policy
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.montecarlo import BranchModel
 from jmdp_lib.simulators.kernel import BranchTask, play_branches
-from jmdp_lib.simulators.plans import Asked, Plan, Player, Runs
-from jmdp_lib.simulators.policies import TablePolicy
+from jmdp_lib.simulators.plans import Chunk, Player, Runs
+from jmdp_lib.simulators.policies import PlayedPolicy
 
 
 class CompiledPlayer(Player):
@@ -28,13 +28,13 @@ class CompiledPlayer(Player):
         self.model: tuple[Any, BranchModel | None] = (None, None)
 
     def checked_policy(self, policy: Policy) -> Any:
-        return TablePolicy(checks.policy_matrix(self.jm, policy))
+        return PlayedPolicy(checks.policy_matrix(self.jm, policy))
 
-    def _model(self, policies: tuple[TablePolicy, ...]) -> BranchModel:
+    def _model(self, policies: tuple[PlayedPolicy, ...]) -> BranchModel:
         """What compiled code reads; it is made once, and not for every look of a decision."""
         known, model = self.model
         if known is not policies or model is None:
-            tables = np.stack([policy.probs for policy in policies])
+            tables = np.stack([policy.source for policy in policies])
             model = BranchModel.of(self.jm, tables, self.coupling)
             self.model = (policies, model)
         return model
@@ -42,21 +42,22 @@ class CompiledPlayer(Player):
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"model": (None, None)}
 
-    def play(self, plan: Plan, seed: np.random.SeedSequence, size: int, asked: Asked) -> Runs:
+    def play(self, chunk: Chunk) -> Runs:
+        plan = chunk.plan
         gamma, horizon, _ = plan.settings
-        self._check_rewards(asked.limits)
+        self._check_rewards(chunk.limits)
         model = self._model(plan.policies)
         # Gaps must not depend on it: unless queries are counted, all runs are whole.
         task = BranchTask(
             state=self.state,
-            actions=np.array(plan.first, np.int64),
+            actions=np.array(plan.names if plan.compared == "action" else [], np.int64),
             kinds=np.array(plan.kinds, np.int64),
             one_policy=plan.one_for_good,
             steps=horizon,
             gamma=gamma,
-            whole=asked.whole or not asked.counted,
+            whole=chunk.whole or not chunk.counted,
         )
-        returns, labels, queries = play_branches(model, task, size, seed)
+        returns, labels, queries = play_branches(model, task, chunk.size, chunk.seed)
         apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
         return Runs(returns.T, apart, int(queries.sum()), self.jm.reward_range)
 

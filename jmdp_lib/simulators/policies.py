@@ -1,9 +1,8 @@
-"""Policies as they are played: the actions of many states at once, from uniform numbers.
+"""Policies as they are played: actions from uniform numbers.
 
-`draw(arrays, states, uniforms)` gives actions (n,) for states (n, ...), and whether an answer of
-the user's was bad, or None where that cannot be. It looks where cumulative probabilities pass the
-number, so that one number picks one action from two policies wherever these agree. Another form of
-policy is a class with `draw` and `==`.
+An action is where cumulative probabilities pass the number, so that one number picks one action
+from two policies wherever these agree. `TablePolicy` is asked for many states at once, `RowPolicy`
+for one at a time.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.model.simulator import SimulatorError
-from jmdp_lib.simulators.vector_simulator import ALONE, Arrays, check_repeated, spot_rows
+from jmdp_lib.simulators.vector_simulator import Arrays
+
+_MOST_KEPT = 100_000  # answers of a function
 
 
 def policy_table(policy: Any, num_actions: int, num_states: int | None) -> Floats:
@@ -30,84 +30,60 @@ def policy_table(policy: Any, num_actions: int, num_states: int | None) -> Float
 
 
 @dataclass(frozen=True, eq=False)
-class TablePolicy:
-    """A table of probabilities (S, A). steps: (A - 1, S) cumulative ones, once it is `on`."""
+class PlayedPolicy:
+    """source: probabilities (S, A), or a function; policies with one source are equal."""
 
-    probs: Any
-    steps: Any = None
+    source: Any
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TablePolicy) and np.array_equal(self.probs, other.probs)
+        ours = self.source
+        theirs: Any = getattr(other, "source", None)
+        if callable(ours) and callable(theirs):
+            return bool(ours == theirs)
+        return not (callable(ours) or callable(theirs)) and np.array_equal(ours, theirs)
 
-    def on(self, arrays: Arrays) -> TablePolicy:
-        """The same table on a device."""
-        steps = np.cumsum(self.probs, axis=1).T[:-1]
-        return TablePolicy(self.probs, arrays.put(np.ascontiguousarray(steps, arrays.number_type)))
 
-    def draw(self, arrays: Arrays, states: Any, uniforms: Any) -> tuple[Any, Any]:
+@dataclass(frozen=True, eq=False)
+class RowPolicy(PlayedPolicy):
+    """A policy that is asked for one state at a time.
+
+    num_actions: A, or None where the policy returns actions that have no numbers. first_action: the
+    number from which these count. kept: what `steps` said of states, or None where what is seen
+    cannot be looked up.
+    """
+
+    num_actions: int | None
+    first_action: int
+    kept: dict[Any, list[float]] | None
+
+    def steps(self, seen: Any) -> list[float]:
+        """Cumulative probabilities, for what is seen, of all actions but the last."""
+        if self.kept is not None and seen in self.kept:
+            return self.kept[seen]
+        assert self.num_actions is not None
+        probs = checks.policy_row(self.source, seen, self.num_actions, self.first_action)
+        steps: list[float] = probs[:-1].cumsum().tolist()
+        if self.kept is not None and len(self.kept) < _MOST_KEPT:
+            self.kept[seen] = steps
+        return steps
+
+
+@dataclass(frozen=True, eq=False)
+class TablePolicy(PlayedPolicy):
+    """Probabilities (S, A). steps: (A - 1, S) cumulative ones, where states are."""
+
+    steps: Any
+
+    @classmethod
+    def of(cls, table: Floats, arrays: Arrays) -> TablePolicy:
+        steps = np.ascontiguousarray(table.cumsum(1).T[:-1], arrays.number_type)
+        return cls(table, arrays.put(steps))
+
+    def draw(self, arrays: Arrays, states: Any, uniforms: Any) -> Any:
+        """Actions (n,) in states (n,), by numbers (n,)."""
         xp = arrays.xp
-        rows = xp.astype(states, arrays.index_type, copy=False)
+        rows = xp.astype(states, xp.int32 if arrays.on_gpu else xp.int64, copy=False)
         if arrays.on_gpu:  # where a state out of range would end the process, before it is refused
-            rows = xp.clip(rows, 0, len(self.probs) - 1)
-        narrow = xp.int8 if self.steps.shape[0] < 128 else xp.int64  # less is moved
-        chosen = xp.zeros_like(rows, dtype=narrow)
-        for action in range(self.steps.shape[0]):
-            passed = arrays.take(self.steps[action, ...], rows) <= uniforms
-            chosen = chosen + xp.astype(passed, narrow)
-        return chosen, None
-
-
-@dataclass(frozen=True)
-class BatchFunction:
-    """A function of many states: policy(states) -> (n, A) probabilities or (n,) actions."""
-
-    num_actions: int
-    function: Any
-
-    def on(self, arrays: Arrays) -> BatchFunction:
-        return self
-
-    def draw(self, arrays: Arrays, states: Any, uniforms: Any) -> tuple[Any, Any]:
-        xp = arrays.xp
-        answer = self.function(checks.read_only(states))
-        bad = xp.any(self._bad(xp, answer, uniforms.shape[0]))
-        if len(answer.shape) == 1:
-            return xp.astype(answer, xp.int64, copy=False), bad
-        steps = xp.cumulative_sum(xp.astype(answer, xp.float64, copy=False), axis=1)
-        scaled = xp.astype(uniforms, xp.float64, copy=False) * steps[:, -1]
-        return xp.count_nonzero(steps[:, :-1] <= scaled[:, None], axis=1), bad
-
-    def _bad(self, xp: Any, answer: Any, size: int) -> Any:
-        """(n,) which rows of an answer are neither probabilities nor an action."""
-        shape = tuple(getattr(answer, "shape", ()))
-        if shape == (size,) and xp.isdtype(answer.dtype, "integral"):
-            return (answer < 0) | (answer >= self.num_actions)
-        if shape == (size, self.num_actions):
-            tolerance = 1e-9 if answer.dtype == xp.float64 else 1e-5
-            off = xp.abs(xp.sum(answer, axis=1) - 1.0)
-            return ~(xp.all(answer >= 0.0, axis=1) & (off <= tolerance))
-        what = f"shape {shape} of {answer.dtype}" if shape else repr(answer)
-        raise SimulatorError(
-            f"policy(states) must return probabilities ({size}, {self.num_actions}) or integer "
-            f"actions ({size},) for {size} states, got {what}"
-        )
-
-    def check(self, arrays: Arrays, states: Any) -> None:
-        """Refuse what the function says of states; the first bad row is named."""
-        seen = arrays.host(states).copy()
-        said = self.function(checks.read_only(states))
-        bad = arrays.host(self._bad(arrays.xp, said, states.shape[0]))
-        answer = arrays.host(said)
-        if not np.array_equal(seen, arrays.host(states), equal_nan=True):
-            raise SimulatorError("policy must not write into the states that it is given")
-        for row in np.flatnonzero(bad)[:1]:
-            proper = f"an action below {self.num_actions}, or probabilities that sum to one"
-            raise SimulatorError(
-                f"policy(states)[{row}] = {answer[row]} in state {seen[row]}: not {proper}"
-            )
-        rows = spot_rows(states.shape[0])
-        some = arrays.take(states, arrays.put(rows))
-        again = arrays.host(self.function(checks.read_only(some)))
-        promise = f"policy {ALONE}"
-        off = checks.SAME_POLICY
-        check_repeated(promise, "policy(states)", answer[rows], again, rows, off)
+            rows = xp.clip(rows, 0, len(self.source) - 1)
+        passed = arrays.take(self.steps, rows, 1) <= uniforms
+        return xp.sum(xp.astype(passed, xp.int8), axis=0, dtype=xp.int16)  # little is moved
