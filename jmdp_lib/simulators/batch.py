@@ -7,10 +7,10 @@ wherever they are. A branch whose episode has ended earns nothing more. `Plan` s
 are one.
 
 Branches are the first axis of all arrays, runs the second. At time 0 a batch steps from the start.
-At every later time it first chooses actions and says which branches are one by now (`_choose`),
-then drops finished runs (`_drop`), then steps (`_step`). A run whose branches are all one is
-finished, unless whole runs are asked for. It stays until a fifth of the runs are finished, since to
-drop them copies all the others; what it earns until then, all its branches earn.
+At every later time it first chooses actions (`_next`) and says which branches are one by now
+(`_act`), then drops finished runs (`_drop`), then steps (`_step`). A run whose branches are all one
+is finished, unless whole runs are asked for. It stays until a fifth of the runs are finished, since
+to drop them copies all the others; what it earns until then, all its branches earn.
 
 **One more thing to record of every run** is an attribute of `Batch`: `_act` or `_step` changes it,
 `_drop` takes finished runs out of it, and `play` puts it into a field of `Runs`.
@@ -117,11 +117,11 @@ class Batch:
         """All runs, from the start to the horizon."""
         horizon = self.plan.settings.horizon
         try:
-            self._start()
+            self._act(self._start())
             going = self.alive
             for self.time in range(horizon):
                 if self.time:
-                    self._choose()
+                    self._act(self._next())
                     going = self._drop()
                 if not self.size:
                     break
@@ -139,23 +139,19 @@ class Batch:
 
     # One time step
 
-    def _start(self) -> None:
-        """The first actions; branches that follow policies draw them by one number."""
-        xp = self.xp
-        shape = (self.width, self.size)
+    def _start(self) -> Any:
+        """(m, n) the first actions; branches that follow policies draw them by one number."""
         if self.plan.compared == "policy":
-            uniforms = self.arrays.uniforms(self.size, self.choices)
-            self._act(self._chosen([uniforms] * self.width))
-            return
+            return self._chosen([self.arrays.uniforms(self.size, self.choices)] * self.width)
         first = np.array([[self.player.number_of(action)] for action in self.plan.names])
-        first = xp.astype(self.arrays.put(first), self.player.action_type)
-        self._act(xp.broadcast_to(first, shape))
+        first = self.xp.astype(self.arrays.put(first), self.player.action_type)
+        return self.xp.broadcast_to(first, (self.width, self.size))
 
-    def _choose(self) -> None:
-        """The next actions: branches from one state-action choose by the number of the first."""
+    def _next(self) -> Any:
+        """(m, n) actions: branches from one state-action choose by the number of the first."""
         numbers = self.arrays.uniforms(self.width * self.size, self.choices)
         uniforms = self.xp.reshape(numbers, (self.width, self.size))
-        self._act(self._chosen(follow(self.xp, self.one, uniforms)))
+        return self._chosen(follow(self.xp, self.one, uniforms))
 
     def _chosen(self, uniforms: list[Any]) -> Any:
         """(m, n) what every policy chooses in the states of its branch, by m rows of numbers."""

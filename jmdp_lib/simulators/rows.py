@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats
 from jmdp_lib.large.implicit import ImplicitJMDP
 from jmdp_lib.model.simulator import (
     ANY_REWARD,
@@ -29,10 +29,10 @@ from jmdp_lib.model.simulator import (
 )
 from jmdp_lib.simulators.batch import Batch, BatchPlayer, Played, follow
 from jmdp_lib.simulators.plans import Chunk, Runs
-from jmdp_lib.simulators.policies import RowPolicy, policy_table
+from jmdp_lib.simulators.policies import PlayedPolicy, policy_table
 from jmdp_lib.simulators.vector_simulator import Arrays
 
-_MOST_KEPT = 100_000  # states whose tables are kept
+_MOST_KEPT = 100_000  # states whose tables, or what a policy says of them, are kept
 _DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a stated horizon
 
 Groups = list[tuple[int, dict[int, list[int]]]]
@@ -83,17 +83,17 @@ class RowPlayer(BatchPlayer):
     def generator(self, seed: np.random.SeedSequence) -> np.random.Generator:
         return np.random.default_rng(seed)
 
-    def checked_policy(self, policy: Any) -> RowPolicy:
+    def checked_policy(self, policy: Any) -> PlayedPolicy:
         """A table is known by its rows; anything else is asked twice for the start."""
-        kept: dict[Any, list[float]] | None = {} if self.can_keep else None
         if not callable(policy) and self.num_states is not None:
-            policy = policy_table(policy, self.num_actions, self.num_states)
-            kept = dict(enumerate(policy[:, :-1].cumsum(1).tolist(), self.first_state))
-        elif self.num_actions is None:
+            table = policy_table(policy, self.num_actions, self.num_states)
+            steps = table[:, :-1].cumsum(1).tolist()
+            return PlayedPolicy(table, dict(enumerate(steps, self.first_state)))
+        if self.num_actions is None:
             policy(checks.read_only(self.here))
         else:
             checks.policy_rows(policy, [self.here], self.num_actions, self.first_action)
-        return RowPolicy(policy, self.num_actions, self.first_action, kept)
+        return PlayedPolicy(policy, {} if self.can_keep else None)
 
     def own(self) -> RowPlayer:
         return copy.deepcopy(self)
@@ -104,17 +104,26 @@ class RowPlayer(BatchPlayer):
         return Batch(self, chunk).play()
 
     def choose(self, policy: Any, states: Any, alive: Any, uniforms: Any) -> Any:
-        actions = []
-        for state, lives, number in zip(
-            states.tolist(), alive.tolist(), uniforms.tolist(), strict=True
-        ):
-            action = 0
-            if lives and policy.num_actions is None:
-                action = self.number_of(policy.source(checks.read_only(self.seen(state))))
-            elif lives:
-                action = bisect_right(policy.steps(self.seen(state)), number)
-            actions.append(action)
-        return np.array(actions)
+        actions = np.zeros_like(states)
+        numbers = uniforms.tolist()
+        for row in np.flatnonzero(alive).tolist():
+            seen = self.seen(states[row])
+            if self.num_actions is None:
+                actions[row] = self.number_of(policy.source(checks.read_only(seen)))
+            else:
+                actions[row] = bisect_right(self._steps(policy, seen), numbers[row])
+        return actions
+
+    def _steps(self, policy: PlayedPolicy, seen: Any) -> Any:
+        """Cumulative probabilities, for what is seen, of all actions but the last."""
+        kept = policy.steps
+        if kept is not None and seen in kept:
+            return kept[seen]
+        probs = checks.policy_row(policy.source, seen, self.num_actions, self.first_action)
+        steps = probs[:-1].cumsum().tolist()
+        if kept is not None and len(kept) < _MOST_KEPT:
+            kept[seen] = steps
+        return steps
 
     def step(self, states: Any, actions: Any, going: Any, sharing: Any, rng: Any) -> Played:
         leaders = follow(np, sharing, np.indices(states.shape)[0])
@@ -208,7 +217,7 @@ class KeptTables(ImplicitJMDP):
     """
 
     coupling: str = "joint"
-    kept: dict[Any, Any] = field(default_factory=dict)
+    kept: dict[Any, tuple[Floats, Floats, list[Hashable]]] = field(default_factory=dict)
 
     def at(self, state: Hashable) -> tuple[Floats, Floats, list[Hashable]]:
         if state not in self.kept:
@@ -217,8 +226,7 @@ class KeptTables(ImplicitJMDP):
             self.kept[state] = super().at(state)
             if self.coupling == "common":
                 self._check_law(state)
-        tables: tuple[Floats, Floats, list[Hashable]] = self.kept[state]
-        return tables
+        return self.kept[state]
 
     def _check_law(self, state: Hashable) -> None:
         """Refuse a state whose tables are not those of the one noise that all states share."""
@@ -264,7 +272,7 @@ class EnvironmentPlayer(RowPlayer):
             return self.actions.of(action, action_key(self.space, action))
         return int(action) - self.first_action
 
-    def checked_policy(self, policy: Policy) -> RowPolicy:
+    def checked_policy(self, policy: Any) -> PlayedPolicy:
         if not callable(policy) and None in (self.num_actions, self.num_states):
             count = self.num_actions
             answer = "an action" if count is None else f"({count},) probabilities or an action"
@@ -340,12 +348,11 @@ def _listed(space: Any) -> tuple[int | None, int]:
 def inside_episode(env: Any, state: Any) -> Any:
     """The snapshot of an environment, or of where it is, inside an episode."""
     start = env.snapshot() if state is None else state
-    if not hasattr(start, "observation"):
-        raise ValueError(f"state must be a snapshot inside an episode, env.snapshot(), not {start}")
-    if start.over and state is None:
-        raise ValueError("env is outside of an episode: call env.reset() first")
-    if start.over:
-        raise ValueError("state must be a snapshot inside an episode, and this one is outside")
+    if getattr(start, "over", True):
+        raise ValueError(
+            "state must be a snapshot inside an episode, such as env.snapshot() after env.reset(), "
+            f"not {start!r}"
+        )
     return start
 
 

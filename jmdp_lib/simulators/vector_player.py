@@ -18,7 +18,7 @@ from jmdp_lib.checks import Policy
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.batch import Batch, BatchPlayer, Played, follow
 from jmdp_lib.simulators.plans import Chunk, Plan, Runs
-from jmdp_lib.simulators.policies import PlayedPolicy, TablePolicy, policy_table
+from jmdp_lib.simulators.policies import PlayedPolicy, policy_table
 from jmdp_lib.simulators.vector_simulator import (
     Allowed,
     Arrays,
@@ -85,7 +85,8 @@ class VectorPlayer(BatchPlayer):
         table = policy_table(policy, self.num_actions, self.num_states)
         self.num_states = len(table)
         self._check_numbered()
-        return TablePolicy.of(table, self.arrays)
+        steps = np.ascontiguousarray(table.cumsum(1).T[:-1], self.arrays.number_type)
+        return PlayedPolicy(table, self.arrays.put(steps))
 
     def tried(self, plan: Plan) -> Plan:
         """After two equal draws, and a careful batch of few runs and few steps."""
@@ -161,15 +162,24 @@ class VectorPlayer(BatchPlayer):
 
     def choose(self, policy: Any, states: Any, alive: Any, uniforms: Any) -> Any:
         xp = self.arrays.xp
-        if isinstance(policy, TablePolicy):
-            return policy.draw(self.arrays, states, uniforms)
-        found = self._ask("policy", partial(self._answers, policy.source), states)
-        if "actions" in found:
-            return found["actions"]
-        probs = xp.astype(found["probabilities"], xp.float64, copy=False)
-        steps = xp.cumulative_sum(probs, axis=1)
-        scaled = xp.astype(uniforms, xp.float64, copy=False) * steps[:, -1]
-        return xp.count_nonzero(steps[:, :-1] <= scaled[:, None], axis=1)
+        if policy.steps is not None:
+            passed = self.arrays.take(policy.steps, self._rows(policy, states), 1) <= uniforms
+        else:
+            found = self._ask("policy", partial(self._answers, policy.source), states)
+            if "actions" in found:
+                return found["actions"]
+            probs = xp.astype(found["probabilities"], xp.float64, copy=False)
+            steps = xp.cumulative_sum(probs.T, axis=0)
+            passed = steps[:-1, :] <= uniforms * steps[-1, :]
+        return xp.sum(xp.astype(passed, xp.int8), axis=0, dtype=xp.int16)  # little is moved
+
+    def _rows(self, policy: PlayedPolicy, states: Any) -> Any:
+        """Where the states (n,) are in a table."""
+        xp = self.arrays.xp
+        if not self.arrays.on_gpu:
+            return xp.astype(states, xp.int64, copy=False)
+        # A state out of range would end the process, before it is refused.
+        return xp.clip(xp.astype(states, xp.int32, copy=False), 0, len(policy.source) - 1)
 
     def _answers(self, function: Callable[[Any], Any], states: Any) -> dict[str, Any]:
         """What a policy says of states (n, ...): actions (n,), or probabilities (n, A)."""
