@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
 from jmdp_lib.large.implicit import ImplicitJMDP
 from jmdp_lib.model.simulator import (
     ANY_REWARD,
@@ -26,6 +25,7 @@ from jmdp_lib.model.simulator import (
     SimulatorError,
     check_simulator,
     check_unnumbered,
+    draw_index,
 )
 from jmdp_lib.simulators.batch import Batch, BatchPlayer, Played, follow
 from jmdp_lib.simulators.plans import Chunk, Runs
@@ -104,15 +104,16 @@ class RowPlayer(BatchPlayer):
         return Batch(self, chunk).play()
 
     def choose(self, policy: Any, states: Any, alive: Any, uniforms: Any) -> Any:
-        actions = np.zeros_like(states)
-        numbers = uniforms.tolist()
-        for row in np.flatnonzero(alive).tolist():
-            seen = self.seen(states[row])
-            if self.num_actions is None:
-                actions[row] = self.number_of(policy.source(checks.read_only(seen)))
-            else:
-                actions[row] = bisect_right(self._steps(policy, seen), numbers[row])
-        return actions
+        actions = []
+        rows = (part.tolist() for part in (states, alive, uniforms))
+        for state, lives, number in zip(*rows, strict=True):
+            action = 0
+            if lives and self.num_actions is None:
+                action = self.number_of(policy.source(checks.read_only(self.seen(state))))
+            elif lives:
+                action = bisect_right(self._steps(policy, self.seen(state)), number)
+            actions.append(action)
+        return np.array(actions)
 
     def _steps(self, policy: PlayedPolicy, seen: Any) -> Any:
         """Cumulative probabilities, for what is seen, of all actions but the last."""
@@ -126,13 +127,13 @@ class RowPlayer(BatchPlayer):
         return steps
 
     def step(self, states: Any, actions: Any, going: Any, sharing: Any, rng: Any) -> Played:
-        leaders = follow(np, sharing, np.indices(states.shape)[0])
-        columns = [np.transpose(part).tolist() for part in (states, actions, going, leaders)]
-        found = np.array([self._step_run(rng, *run) for run in zip(*columns, strict=True)])
-        rewards, following, over = found.transpose(1, 2, 0)
+        own = np.zeros_like(states) + np.arange(len(states))[:, None]
+        leaders = np.array(follow(np, sharing, own))
+        columns = [part.T.tolist() for part in (states, actions, going, leaders)]
+        found = [self._step_run(rng, *run) for run in zip(*columns, strict=True)]
+        rewards, following, over = (np.array(part).T for part in zip(*found, strict=True))
         self.ranges["rewards"] += [rewards[going].min(), rewards[going].max()]
-        ends = over.astype(bool) if self.episodes_end else None
-        return Played(rewards, following.astype(np.int64), ends)
+        return Played(rewards, following, over if self.episodes_end else None)
 
     def _step_run(
         self, rng: Any, states: list[int], actions: list[int], going: list[bool], leaders: list[int]
@@ -141,13 +142,14 @@ class RowPlayer(BatchPlayer):
 
         leaders: the first branches with which these share a draw.
         """
-        rewards = [0.0] * len(states)
-        over = [False] * len(states)
+        width = len(states)
         draws: dict[int, dict[int, list[int]]] = {}
         for branch, leader in enumerate(leaders):
             if going[branch]:
                 draws.setdefault(leader, {}).setdefault(actions[branch], []).append(branch)
         groups = [(states[leader], asked) for leader, asked in draws.items()]
+        rewards = [0.0] * width
+        over = [False] * width
         for branches, reward, after, end in self.outcomes(groups, rng) if groups else ():
             for branch in branches:
                 rewards[branch] = reward
@@ -217,22 +219,27 @@ class KeptTables(ImplicitJMDP):
     """
 
     coupling: str = "joint"
-    kept: dict[Any, tuple[Floats, Floats, list[Hashable]]] = field(default_factory=dict)
+    kept: dict[Any, tuple[list[float], list[list[float]], list[Any]]] = field(default_factory=dict)
 
-    def at(self, state: Hashable) -> tuple[Floats, Floats, list[Hashable]]:
+    def query(
+        self, state: Any, actions: Sequence[int], rng: np.random.Generator
+    ) -> tuple[list[float], list[Any]]:
         if state not in self.kept:
-            if len(self.kept) >= _MOST_KEPT:
-                self.kept.clear()
-            self.kept[state] = super().at(state)
-            if self.coupling == "common":
-                self._check_law(state)
-        return self.kept[state]
+            self._keep(state)
+        cumulative, rewards, successors = self.kept[state]
+        table = draw_index(cumulative, rng)
+        first = table * self.num_actions
+        return [rewards[table][a] for a in actions], [successors[first + a] for a in actions]
 
-    def _check_law(self, state: Hashable) -> None:
-        """Refuse a state whose tables are not those of the one noise that all states share."""
-        probs = self.kept[state][0]
-        law = next(iter(self.kept.values()))[0]
-        if law.size != probs.size or np.abs(law - probs).max() > 1e-12:
+    def _keep(self, state: Any) -> None:
+        """Ask for the tables of a state, which must be those of the one noise that all share."""
+        if len(self.kept) >= _MOST_KEPT:
+            self.kept.clear()
+        probs, rewards, successors = self.at(state)
+        self.kept[state] = (probs.cumsum().tolist(), rewards.tolist(), successors)
+        law = np.diff(next(iter(self.kept.values()))[0], prepend=0.0)
+        alike = law.size == probs.size and np.abs(law - probs).max() <= 1e-12
+        if self.coupling == "common" and not alike:
             raise ValueError(
                 "coupling 'common' needs one law of tables for all states: state "
                 f"{state!r} has the probabilities {probs.round(6)}, the first one {law.round(6)}"
