@@ -104,7 +104,7 @@ class VectorPlayer(BatchPlayer):
     def play(self, chunk: Chunk) -> Runs:
         try:
             return self._attempt(chunk)
-        except Exception:
+        except (SimulatorError, IndexError):  # of a table that has no such state
             self._attempt(chunk, careful=True)
             raise
 

@@ -271,7 +271,7 @@ class Arrays:
 
     def numbers(self, arrays: list[Any]) -> list[float]:
         """What arrays () hold, all at once."""
-        return list(map(float, self.host(self.xp.stack(arrays)))) if arrays else []
+        return list(map(float, self.host(self.xp.stack(arrays))))
 
 
 def each(change: Callable[[Any], Any], noise: Any) -> Any:
