@@ -301,7 +301,7 @@ def test_bad_calls():
     for arguments, changed, message in [
         ((object(), MIXED, [0, 1]), {}, "it must be a CoupledEnv"),
         ((Ending(), MIXED, [0, 1]), {}, "it must be a CoupledEnv"),
-        ((env, first_action, [0, 1]), {}, "env is outside of an episode"),
+        ((env, first_action, [0, 1]), {}, "snapshot inside an episode"),
         ((env, first_action, [0, 1], 3), {}, "snapshot inside an episode"),
         ((env, first_action, [1, 1], ends), {}, "all distinct"),
         ((SMALL, MIXED, [0, 0], 1), {}, "all distinct"),

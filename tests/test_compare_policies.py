@@ -215,7 +215,7 @@ def test_bad_rules_of_many_states_are_named():
         (
             lambda stock: np.full(len(stock), 7),
             SimulatorError,
-            r"step 1: policy\(states\)\[0\] = 7",
+            r"step 1: policy returned actions\[0\] = 7",
         ),
         (lambda stock: 1 // 0, SimulatorError, r"policy\(states\) failed: ZeroDivisionError"),
     ):

@@ -117,7 +117,7 @@ def _play_state(
     ]
     actions = np.repeat(chosen, settings.repeats, axis=0)
     records = _empty_records(settings, row, actions)
-    player = EnvironmentPlayer(envs, start)
+    player = EnvironmentPlayer(start, envs)
     for pair, first_actions in enumerate(actions.tolist()):
         next_actions = choices.integers(num_actions, size=(settings.horizon, 2))
         _play_pair(player, records, pair, np.vstack([first_actions, next_actions[1:]]))
@@ -129,7 +129,9 @@ def _play_pair(player: EnvironmentPlayer, records: PairRecords, pair: int, drawn
 
     Branches that are one take the action of the first.
     """
-    states = player.start(2, 1)
+    player.ranges = {"rewards": []}
+    player.envs[0].restore(player.snapshot)
+    states = np.zeros((2, 1), int)
     alive = np.ones((2, 1), bool)
     one = False
     for t, actions in enumerate(drawn.reshape(-1, 2, 1)):
@@ -140,10 +142,10 @@ def _play_pair(player: EnvironmentPlayer, records: PairRecords, pair: int, drawn
         records.alive[pair, going, t] = True
         records.played[pair, going, t] = chosen[going, 0]
         one = same and bool(chosen[0] == chosen[1])
-        found = player.step(states, chosen, alive, None, None)
+        found = player.step(states, chosen, alive, [np.array([same])], None)
         records.rewards[pair, going, t] = np.clip(found.rewards[going, 0], -1.0, 1.0)
         alive = alive & ~found.over
-        states = np.where(alive, found.states, states)
+        states = np.where(alive, found.next_states, states)
         if not alive.any():
             return
 

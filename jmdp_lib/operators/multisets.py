@@ -158,14 +158,21 @@ class MultisetOperator:
         return np.reshape(np.array(rows, np.int64), (-1, self.order))
 
     def numbers(self, rows: Ints) -> Ints:
-        """(q,) one number for each row (q, n); zero for the empty multiset."""
-        base = (2 * self.jm.num_states + self.policy.size) * self.order + 1
-        if base**self.order >= 2**63:
+        """(q,) one number for each row (q, n); zero for the empty multiset.
+
+        Its last n bits say where each branch ends if its factors stand in line.
+        """
+        base = 2 * self.jm.num_states + self.policy.size + 1
+        if (2 * base) ** self.order >= 2**63:
             raise ValueError(
                 f"order {self.order} on {self.jm.num_states} states has too many coordinates to "
                 "number"
             )
-        return np.asarray((rows + 1) @ base ** np.arange(self.order)[::-1])
+        branches, less = np.divmod(rows, self.order)
+        there = rows >= 0
+        ends = np.cumsum((less + 1) * there, axis=1) - 1
+        which = (branches + 1) @ base ** np.arange(self.order)[::-1]
+        return np.asarray((which << self.order) + (there << np.maximum(ends, 0)).sum(1))
 
     @cached_property
     def _owners(self) -> Ints:

@@ -12,8 +12,8 @@ from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.montecarlo import RUNS_PER_STREAM, BranchModel, fill_rows
 from jmdp_lib.simulators.kernel import Branches, BranchRuns, BranchTask, fill_runs
-from jmdp_lib.simulators.plans import Asked, Plan, Player, Runs
-from jmdp_lib.simulators.policies import TablePolicy
+from jmdp_lib.simulators.plans import Chunk, Player, Runs
+from jmdp_lib.simulators.policies import PlayedPolicy
 
 _FEW = 256  # runs per random stream of a decision
 
@@ -31,36 +31,35 @@ class CompiledPlayer(Player):
         self.model: tuple[Any, BranchModel | None] = (None, None)
 
     def checked_policy(self, policy: Policy) -> Any:
-        return TablePolicy(checks.policy_matrix(self.jm, policy))
+        return PlayedPolicy(checks.policy_matrix(self.jm, policy))
 
-    def _model(self, policies: tuple[TablePolicy, ...]) -> BranchModel:
+    def _model(self, policies: tuple[PlayedPolicy, ...]) -> BranchModel:
         """What compiled code reads; it is made once, and not for every look of a decision."""
         known, model = self.model
         if known is not policies or model is None:
-            tables = np.stack([policy.probs for policy in policies])
+            tables = np.stack([policy.source for policy in policies])
             model = BranchModel.of(self.jm, tables, self.coupling)
             self.model = (policies, model)
         return model
 
-    def play(self, plan: Plan, seed: np.random.SeedSequence, size: int, asked: Asked) -> Runs:
+    def play(self, chunk: Chunk) -> Runs:
+        plan = chunk.plan
+        size = chunk.size
         gamma, horizon, _ = plan.settings
         width = len(plan.kinds)
-        low, high = asked.limits or self.jm.reward_range
-        outside = (self.jm.rewards < low) | (self.jm.rewards > high)
-        why = f"is not in reward_range {asked.limits}"
-        checks.refuse("rewards", self.jm.rewards, outside, why, ("table", "action"))
+        self._check_rewards(chunk.limits)
         words = size * (2 * width + 1)
         require(8.0 * words, f"a sample of num_runs = {size:,}", "ask for fewer")
         model = self._model(plan.policies)
         # Gaps must not depend on it: unless queries are counted, all runs are whole.
         task = BranchTask(
             state=self.state,
-            actions=np.array(plan.first, np.int64),
+            actions=np.array(plan.names if plan.compared == "action" else [], np.int64),
             kinds=np.array(plan.kinds, np.int64),
             one_policy=plan.one_for_good,
             steps=horizon,
             gamma=gamma,
-            whole=asked.whole or not asked.counted,
+            whole=chunk.whole or not chunk.counted,
         )
         returns = np.zeros((size, width))
         labels = np.empty((size, width), np.int64)
@@ -71,7 +70,17 @@ class CompiledPlayer(Player):
             fill_runs(rng, runs, Branches.of(width), model, task)
 
         # Decisions look after few runs: all threads take part in these.
-        per_stream = _FEW if asked.counted else RUNS_PER_STREAM
-        fill_rows(fill, size, per_stream, checks.purpose_seed(seed, "simulate_pairs"))
+        per_stream = _FEW if chunk.counted else RUNS_PER_STREAM
+        fill_rows(fill, size, per_stream, checks.purpose_seed(chunk.seed, "simulate_pairs"))
         apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
         return Runs(returns.T, apart, int(queries.sum()), self.jm.reward_range)
+
+    def _check_rewards(self, limits: tuple[float, float] | None) -> None:
+        """Refuse a range that does not hold all rewards of the model."""
+        low, high = limits or self.jm.reward_range
+        outside = (self.jm.rewards < low) | (self.jm.rewards > high)
+        for table, action in np.argwhere(outside)[:1]:
+            raise ValueError(
+                f"reward {self.jm.rewards[table, action]} of action {action} in state "
+                f"{self.jm.table_states[table]} is not in reward_range {limits}"
+            )

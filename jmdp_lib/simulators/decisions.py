@@ -17,7 +17,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import progress
 from jmdp_lib.simulators.estimates import ROUNDING, gap_table
-from jmdp_lib.simulators.plans import Asked, Plan, Runs, Settings, check_order
+from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings, check_order
 from jmdp_lib.simulators.players import player_of
 from jmdp_lib.simulators.results import Decision, GapEstimate
 from jmdp_lib.simulators.statistics import (
@@ -266,8 +266,8 @@ class _Runs:
             most = min(most, _WHOLE_RUNS - self.num_runs, max(1, int(paid)))
         most = max(1, min(most, left // playing.most_queries, player.chunk_size))
         seed = np.random.SeedSequence(int(self.seeds.integers(2**63)), spawn_key=(0,))
-        asked = Asked(whole, counted=True, limits=self.reward_range)
-        self._add(player.play(playing, seed, most, asked), whole)
+        chunk = Chunk(playing, seed, most, whole, counted=True, limits=self.reward_range)
+        self._add(player.play(chunk), whole)
 
     def _add(self, runs: Runs, whole: bool) -> None:
         """Keep runs of all active branches."""

@@ -26,7 +26,7 @@ from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.compiled import CompiledPlayer
 from jmdp_lib.simulators.executors import in_executor
-from jmdp_lib.simulators.plans import Asked, Plan, Runs, Settings, check_order
+from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings, check_order
 from jmdp_lib.simulators.players import player_of
 from jmdp_lib.simulators.results import GapEstimate, printed_names
 from jmdp_lib.simulators.statistics import GapSums, gap_statistics
@@ -155,8 +155,8 @@ def _estimate_rows(
     found = []
     for s, *pair in asked:
         player.state = s
-        plan = Plan(player, policies, (0, 0), pair, tuple(pair), settings)
-        runs = player.play(plan, checks.seed_sequence(root, s, *pair), num_runs, Asked())
+        plan = Plan(player, policies, (0, 0), pair, "action", settings)
+        runs = player.play(Chunk(plan, checks.seed_sequence(root, s, *pair), num_runs))
         found.append(gap_statistics(_summed(plan, [runs], keep_returns=False).sums))
     index = dict(zip(("state", "action", "other"), np.transpose(asked), strict=True))
     rest = {"num_runs": num_runs, "index": index, "entropy": root.entropy}
@@ -200,7 +200,7 @@ def _play_elsewhere(plan: Plan, *rest: Any) -> Any:
 
 def _play_chunk(plan: Plan, seed: np.random.SeedSequence, size: int, keep_returns: bool) -> Any:
     """The runs of a chunk, or what is kept of them."""
-    runs = plan.player.play(plan, seed, size, Asked(whole=keep_returns))
+    runs = plan.player.play(Chunk(plan, seed, size, whole=keep_returns))
     return _summed(plan, [runs], keep_returns) if plan.player.sums_chunks else runs
 
 

@@ -64,29 +64,29 @@ class Player(ABC):
     def checked_policy(self, policy: Policy) -> Any:
         """A policy as it is played; equal ones are `==`."""
 
-    def number_of(self, action: Any) -> int:
-        """Of an action that was checked."""
-        return int(action)
-
-    def try_out(self, plan: Plan) -> None:  # noqa: B027, a JMDP was checked when it was made
-        """Refuse a simulator or a policy that goes wrong at once."""
+    def tried(self, plan: Plan) -> Plan:
+        """The plan, unless the simulator or a policy goes wrong at once."""
+        return plan
 
     def own(self) -> Player:
         """One for another thread; this one, if nothing in it ever changes."""
         return self
 
     @abstractmethod
-    def play(self, plan: Plan, seed: np.random.SeedSequence, size: int, asked: Asked) -> Runs:
+    def play(self, chunk: Chunk) -> Runs:
         """Play a chunk of runs."""
 
 
-class Asked(NamedTuple):
-    """What is asked of runs.
+class Chunk(NamedTuple):
+    """What a player is asked for: `size` runs of a plan, with a random stream of their own.
 
     whole: branches that have become one are played on until the horizon, so that returns are whole.
     counted: count queries. limits: (lo, hi) that holds all rewards, or None.
     """
 
+    plan: Plan
+    seed: np.random.SeedSequence
+    size: int
     whole: bool = False
     counted: bool = False
     limits: tuple[float, float] | None = None
@@ -123,8 +123,8 @@ class Plan:
     """What all runs of a comparison have in common; it pickles if its parts do.
 
     policies: those that are distinct. kinds: (m,) which of them each branch follows. names: what
-    tells the branches apart. first: (m,) the numbers of the first actions; none if every branch
-    follows its policy from the start.
+    tells the branches apart: their first actions, or the numbers of their policies, which they
+    follow from the start. compared: "action" or "policy", accordingly.
 
     Branches at one state with one action are at one *state-action*: they get one reward, go to one
     state, and draw their next actions there with one uniform number, each by its own policy. So
@@ -137,7 +137,7 @@ class Plan:
     policies: tuple[Any, ...]
     kinds: tuple[int, ...]
     names: list[Any]
-    first: tuple[int, ...]
+    compared: str
     settings: Settings
 
     @classmethod
@@ -147,10 +147,7 @@ class Plan:
         """Arguments as of `estimate_gaps`, checked; the policy is tried out."""
         names = player.checked_actions(actions)
         policies = (player.checked_policy(policy),)
-        first = tuple(map(player.number_of, names))
-        made = cls(player, policies, (0,) * len(names), names, first, settings)
-        player.try_out(made)
-        return made
+        return player.tried(cls(player, policies, (0,) * len(names), names, "action", settings))
 
     @classmethod
     def of_policies(cls, player: Player, policies: Sequence[Policy], settings: Settings) -> Plan:
@@ -169,14 +166,7 @@ class Plan:
                 distinct.append(checked)
             kinds.append(distinct.index(checked))
         names = list(range(len(kinds)))
-        made = cls(player, tuple(distinct), tuple(kinds), names, (), settings)
-        player.try_out(made)
-        return made
-
-    @property
-    def compared(self) -> str:
-        """What is compared, in a word."""
-        return "action" if self.first else "policy"
+        return player.tried(cls(player, tuple(distinct), tuple(kinds), names, "policy", settings))
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -190,7 +180,7 @@ class Plan:
     @property
     def alike(self) -> NDArray[np.bool_]:
         """(m, m) which branches are one from the start, for good."""
-        kinds = range(len(self.kinds)) if self.first else self.kinds
+        kinds = range(len(self.kinds)) if self.compared == "action" else self.kinds
         return np.equal.outer(kinds, kinds)
 
     def only(self, chosen: Sequence[int]) -> Plan:
@@ -199,7 +189,6 @@ class Plan:
             self,
             kinds=tuple(self.kinds[i] for i in chosen),
             names=[self.names[i] for i in chosen],
-            first=tuple(self.first[i] for i in chosen) if self.first else (),
         )
 
     @property

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from jmdp_lib.large.implicit import ImplicitJMDP
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import JMDP, require_noise
 from jmdp_lib.simulators.compiled import CompiledPlayer
 from jmdp_lib.simulators.plans import Player
-from jmdp_lib.simulators.rows import EnvironmentPlayer, KeptTables, QueriedPlayer
+from jmdp_lib.simulators.rows import EnvironmentPlayer, KeptTables, QueriedPlayer, inside_episode
 from jmdp_lib.simulators.vector_player import VectorPlayer
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
 
@@ -18,13 +18,15 @@ def player_of(env: Any, state: Any, coupling: str) -> Player:
     if isinstance(env, JMDP):
         return CompiledPlayer(env, state, coupling)
     if isinstance(env, ImplicitJMDP):
-        return QueriedPlayer(KeptTables(env, coupling), state)
+        if coupling == "common":
+            require_noise(env)
+        return QueriedPlayer(KeptTables(**vars(env), coupling=coupling), state, coupling)
     if isinstance(env, VectorSimulator):
-        return VectorPlayer(env, state)
+        return VectorPlayer(env, state, coupling)
     if hasattr(env, "twin"):
-        return EnvironmentPlayer.of(env, state)
+        return EnvironmentPlayer(inside_episode(env, state), [env.twin()], coupling)
     if hasattr(env, "query") and hasattr(env, "num_actions"):
-        return QueriedPlayer(env, state)
+        return QueriedPlayer(env, state, coupling)
     raise ValueError(
         f"{env!r} is no simulator: it must be a CoupledEnv, a CoupledAtari, a JMDP, an "
         "ImplicitJMDP, or have num_actions, gamma and query"

@@ -12,16 +12,13 @@ import copy
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.large.implicit import ImplicitJMDP
-from jmdp_lib.model import require_noise
 from jmdp_lib.model.simulator import (
     ANY_REWARD,
     CheckedQueries,
@@ -30,76 +27,50 @@ from jmdp_lib.model.simulator import (
     check_unnumbered,
     draw_index,
 )
-from jmdp_lib.simulators.batch import BatchPlayer
-from jmdp_lib.simulators.plans import Asked, Plan, Runs
-from jmdp_lib.simulators.policies import policy_table
-from jmdp_lib.simulators.vector_simulator import Arrays, Played
+from jmdp_lib.simulators.batch import Batch, BatchPlayer, Played, follow
+from jmdp_lib.simulators.plans import Chunk, Runs
+from jmdp_lib.simulators.policies import PlayedPolicy, policy_table
+from jmdp_lib.simulators.vector_simulator import Arrays
 
-_MOST_KEPT = 100_000  # states whose tables are kept
+_MOST_KEPT = 100_000  # states whose tables, or what a policy says of them, are kept
 _DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a stated horizon
 
 Groups = list[tuple[int, dict[int, list[int]]]]
 """Of one run, for every draw: the state, the actions that are played, and by which branches."""
 
 
-@dataclass(frozen=True, eq=False)
-class RowPolicy:
-    """A policy that is asked for one state at a time.
+class Numbers:
+    """Things get numbers as they are met; `key` tells them apart."""
 
-    policy: a function, or an array by states. num_actions: A, or None where the policy returns
-    actions that have no numbers. first_action, first_state: the numbers from which these count.
-    rows: what `steps` says of every state, if it is known.
-    """
+    def __init__(self) -> None:
+        self.things: list[Any] = []
+        self.known: dict[Any, int] = {}
 
-    policy: Any
-    num_actions: int | None
-    first_action: int = 0
-    first_state: int = 0
-    rows: list[list[float]] | None = None
-
-    @classmethod
-    def of_table(cls, table: Floats, first_action: int = 0, first_state: int = 0) -> RowPolicy:
-        """Probabilities (S, A)."""
-        rows = table[:, :-1].cumsum(1).tolist()
-        return cls(table, table.shape[1], first_action, first_state, rows)
-
-    def on(self, arrays: Arrays) -> RowPolicy:
-        return self
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RowPolicy):
-            return False
-        if not callable(self.policy):
-            return not callable(other.policy) and np.array_equal(self.policy, other.policy)
-        return callable(other.policy) and bool(self.policy == other.policy)
-
-    def steps(self, seen: Any) -> list[float]:
-        """Cumulative probabilities, for what is seen, of all actions but the last."""
-        assert self.num_actions is not None
-        if self.rows is not None:
-            return self.rows[seen - self.first_state]
-        probs = checks.policy_row(self.policy, seen, self.num_actions, self.first_action)
-        steps: list[float] = probs[:-1].cumsum().tolist()
-        return steps
-
-    def try_out(self, seen: Any) -> None:
-        """Ask twice, where there is a right answer."""
-        if self.num_actions is None:
-            self.policy(checks.read_only(seen))
-        elif self.rows is None:
-            checks.policy_rows(self.policy, [seen], self.num_actions, self.first_action)
+    def of(self, thing: Any, key: Hashable) -> int:
+        number = self.known.setdefault(key, len(self.things))
+        if number == len(self.things):
+            self.things.append(thing)
+        return number
 
 
 class RowPlayer(BatchPlayer):
-    """Plays rows one after the other."""
+    """Plays rows one after the other.
+
+    here: what a policy sees at the start. num_states: S where what it sees are numbers, from
+    first_state on. can_keep: whether what it sees is hashable.
+    """
 
     arrays = Arrays(np, "cpu")
     chunk_size = 128  # few, since a simulator that fails takes all of them with it
     least_runs = 16
     sums_chunks = False
     limits = ANY_REWARD
-    coupling = "joint"
     episodes_end = False
+    here: Any
+    num_states: int | None
+    first_state = 0
+    first_action = 0
+    can_keep = True
 
     @abstractmethod
     def seen(self, state: int) -> Any:
@@ -109,79 +80,82 @@ class RowPlayer(BatchPlayer):
     def outcomes(self, groups: Groups, rng: Any) -> Iterator[tuple[list[int], float, int, bool]]:
         """What a step of a run does to branches: their reward, next state, and whether it ends."""
 
-    def answers(self, policy: RowPolicy) -> dict[int, Any]:
-        """What a policy is known to say of states."""
-        return {}
-
     def generator(self, seed: np.random.SeedSequence) -> np.random.Generator:
         return np.random.default_rng(seed)
 
-    def try_out(self, plan: Plan) -> None:
-        """Ask every policy twice for the state where all branches start."""
-        self.begin(plan, 1, np.random.SeedSequence(0))
-        seen = self.seen(int(self.start(1, 1)[0, 0]))
-        for number, policy in enumerate(plan.policies):
-            try:
-                policy.try_out(seen)
-            except ValueError as error:
-                which = "" if plan.first else f"policies[{plan.kinds.index(number)}]: "
-                raise ValueError(f"{which}{error}") from None
+    def checked_policy(self, policy: Any) -> PlayedPolicy:
+        """A table is known by its rows; anything else is asked twice for the start."""
+        if not callable(policy) and self.num_states is not None:
+            table = policy_table(policy, self.num_actions, self.num_states)
+            steps = table[:, :-1].cumsum(1).tolist()
+            return PlayedPolicy(table, dict(enumerate(steps, self.first_state)))
+        if self.num_actions is None:
+            policy(checks.read_only(self.here))
+        else:
+            checks.policy_rows(policy, [self.here], self.num_actions, self.first_action)
+        return PlayedPolicy(policy, {} if self.can_keep else None)
 
     def own(self) -> RowPlayer:
         return copy.deepcopy(self)
 
-    def play(self, plan: Plan, seed: np.random.SeedSequence, size: int, asked: Asked) -> Runs:
-        self.limits = asked.limits or ANY_REWARD
-        self.coupling = plan.settings.coupling
-        return super().play(plan, seed, size, asked)
+    def play(self, chunk: Chunk) -> Runs:
+        self.limits = chunk.limits or ANY_REWARD
+        self.ranges = {"rewards": []}
+        return Batch(self, chunk).play()
 
-    def choose(self, policy: Any, states: Any, going: Any, uniforms: Any) -> tuple[Any, Any]:
-        known = self.answers(policy)
+    def choose(self, policy: Any, states: Any, alive: Any, uniforms: Any) -> Any:
         actions = []
-        for state, goes, number in zip(
-            states.tolist(), going.tolist(), uniforms.tolist(), strict=True
-        ):
-            if goes and state not in known:
-                seen = self.seen(state)
-                if policy.num_actions is None:
-                    known[state] = self.number_of(policy.policy(checks.read_only(seen)))
-                else:
-                    known[state] = policy.steps(seen)
-            answer = known[state] if goes else 0
-            actions.append(bisect_right(answer, number) if isinstance(answer, list) else answer)
-        return np.array(actions), None
+        rows = (part.tolist() for part in (states, alive, uniforms))
+        for state, lives, number in zip(*rows, strict=True):
+            action = 0
+            if lives and self.num_actions is None:
+                action = self.number_of(policy.source(checks.read_only(self.seen(state))))
+            elif lives:
+                action = bisect_right(self._steps(policy, self.seen(state)), number)
+            actions.append(action)
+        return np.array(actions)
 
-    def step(self, states: Any, actions: Any, going: Any, together: Any, rng: Any) -> Played:
-        rewards = []
-        following = []
-        over = []
-        columns = (part.T.tolist() for part in (states, actions, going))
-        for reached, chosen, goes in zip(*columns, strict=True):
-            earned = [0.0] * len(goes)
-            ended = [False] * len(goes)
-            groups = self._groups(reached, chosen, goes)
-            for branches, reward, after, end in self.outcomes(groups, rng) if groups else ():
-                for branch in branches:
-                    earned[branch] = reward
-                    reached[branch] = after
-                    ended[branch] = end
-            rewards.append(earned)
-            following.append(reached)
-            over.append(ended)
-        found = np.array(rewards).T
-        if not going.all():  # these are not looked at, but must not be the extremes
-            found[~going] = found[going][0]
-        return Played(found, np.array(following).T, np.array(over).T if self.episodes_end else None)
+    def _steps(self, policy: PlayedPolicy, seen: Any) -> Any:
+        """Cumulative probabilities, for what is seen, of all actions but the last."""
+        kept = policy.steps
+        if kept is not None and seen in kept:
+            return kept[seen]
+        probs = checks.policy_row(policy.source, seen, self.num_actions, self.first_action)
+        steps = probs[:-1].cumsum().tolist()
+        if kept is not None and len(kept) < _MOST_KEPT:
+            kept[seen] = steps
+        return steps
 
-    def _groups(self, states: list[int], actions: list[int], going: list[bool]) -> Groups:
-        """What is asked of the simulator in a step of a run, which the coupling says."""
-        alone = self.coupling == "independent"
-        found: dict[Any, dict[int, list[int]]] = {}
-        for branch, action in enumerate(actions):
+    def step(self, states: Any, actions: Any, going: Any, sharing: Any, rng: Any) -> Played:
+        own = np.zeros_like(states) + np.arange(len(states))[:, None]
+        leaders = np.array(follow(np, sharing, own))
+        columns = [part.T.tolist() for part in (states, actions, going, leaders)]
+        found = [self._step_run(rng, *run) for run in zip(*columns, strict=True)]
+        rewards, following, over = (np.array(part).T for part in zip(*found, strict=True))
+        self.ranges["rewards"] += [rewards[going].min(), rewards[going].max()]
+        return Played(rewards, following, over if self.episodes_end else None)
+
+    def _step_run(
+        self, rng: Any, states: list[int], actions: list[int], going: list[bool], leaders: list[int]
+    ) -> tuple[list[float], list[int], list[bool]]:
+        """Rewards, states and ends of the branches of one run: 0 where one does not go on.
+
+        leaders: the first branches with which these share a draw.
+        """
+        width = len(states)
+        draws: dict[int, dict[int, list[int]]] = {}
+        for branch, leader in enumerate(leaders):
             if going[branch]:
-                key = (states[branch], alone and action)
-                found.setdefault(key, {}).setdefault(action, []).append(branch)
-        return [(state, asked) for (state, _), asked in found.items()]
+                draws.setdefault(leader, {}).setdefault(actions[branch], []).append(branch)
+        groups = [(states[leader], asked) for leader, asked in draws.items()]
+        rewards = [0.0] * width
+        over = [False] * width
+        for branches, reward, after, end in self.outcomes(groups, rng) if groups else ():
+            for branch in branches:
+                rewards[branch] = reward
+                states[branch] = after
+                over[branch] = end
+        return rewards, states, over
 
     def check_reward(self, reward: float, action: Any, state: Any) -> None:
         low, high = self.limits
@@ -200,48 +174,27 @@ class QueriedPlayer(RowPlayer):
     meet equal generators.
     """
 
-    def __init__(self, simulator: Any, state: Any) -> None:
-        self.simulator = simulator
-        self.first = state
+    def __init__(self, simulator: Any, state: Any, coupling: str) -> None:
+        self.here = state
         self.num_states = getattr(simulator, "num_states", None)
         if self.num_states is None:
             check_unnumbered(simulator, state, _DISCOUNTS)
         else:
             known = check_simulator(simulator, _DISCOUNTS)
-            self.first = checks.index("state", state, known.num_states)
+            self.here = checks.index("state", state, known.num_states)
+        self.coupling = coupling
         self.num_actions = simulator.num_actions
         self.ask = CheckedQueries(simulator).ask
         self.shared = np.random.default_rng(0)
         self.moment = self.shared.bit_generator.state
-        self.states: list[Any] = []
-        self.numbers: dict[Any, int] = {}
-        self.said: dict[int, dict[int, Any]] = {}
+        self.numbers = Numbers()
 
-    def checked_policy(self, policy: Policy) -> RowPolicy:
-        if callable(policy) or self.num_states is None:
-            return RowPolicy(policy, self.num_actions)
-        return RowPolicy.of_table(policy_table(policy, self.num_actions, self.num_states))
-
-    def begin(self, plan: Plan, size: int, seed: np.random.SeedSequence) -> None:
-        self.states = []
-        self.numbers = {}
-        self.said = {}
-
-    def answers(self, policy: RowPolicy) -> dict[int, Any]:
-        return self.said.setdefault(id(policy), {})
-
-    def number(self, state: Any) -> int:
-        """Of a state."""
-        number = self.numbers.setdefault(state, len(self.states))
-        if number == len(self.states):
-            self.states.append(state)
-        return number
+    def begin(self, chunk: Chunk) -> Any:
+        self.numbers = Numbers()
+        return np.full((len(chunk.plan.names), chunk.size), self.numbers.of(self.here, self.here))
 
     def seen(self, state: int) -> Any:
-        return self.states[state]
-
-    def start(self, width: int, size: int) -> Any:
-        return np.full((width, size), self.number(self.first))
+        return self.numbers.things[state]
 
     def outcomes(self, groups: Groups, rng: Any) -> Iterator[tuple[list[int], float, int, bool]]:
         common = self.coupling == "common"
@@ -251,49 +204,42 @@ class QueriedPlayer(RowPlayer):
         for number, asked in groups:
             if common:
                 self.shared.bit_generator.state = self.moment
-            state = self.states[number]
+            state = self.seen(number)
             answer = self.ask(state, [*asked], self.shared if common else rng)
             for (reward, after), (action, branches) in zip(answer, asked.items(), strict=True):
                 self.check_reward(reward, action, state)
-                yield branches, reward, self.number(after), False
+                yield branches, reward, self.numbers.of(after, after), False
 
 
-class KeptTables:
-    """An `ImplicitJMDP` as a simulator that keeps tables, since asking takes longer than drawing.
+@dataclass(frozen=True)
+class KeptTables(ImplicitJMDP):
+    """An `ImplicitJMDP` that keeps tables, since asking takes longer than drawing.
 
     With coupling="common" all states must have one law of tables; those that are met are checked.
     """
 
-    def __init__(self, model: ImplicitJMDP, coupling: str) -> None:
-        self.common = coupling == "common"
-        if self.common:
-            require_noise(model)
-        self.model = model
-        self.num_actions = model.num_actions
-        self.gamma = model.gamma
-        self.law: Floats | None = None
-        self.kept: dict[Hashable, tuple[list[float], list[list[float]], list[Hashable]]] = {}
+    coupling: str = "joint"
+    kept: dict[Any, tuple[list[float], list[list[float]], list[Any]]] = field(default_factory=dict)
 
     def query(
         self, state: Any, actions: Sequence[int], rng: np.random.Generator
     ) -> tuple[list[float], list[Any]]:
-        """The outcomes of the actions, from one of the tables of the state."""
         if state not in self.kept:
-            if len(self.kept) >= _MOST_KEPT:
-                self.kept.clear()
-            probs, table_rewards, reached = self.model.at(state)
-            self._check_law(state, probs)
-            self.kept[state] = (probs.cumsum().tolist(), table_rewards.tolist(), reached)
+            self._keep(state)
         cumulative, rewards, successors = self.kept[state]
         table = draw_index(cumulative, rng)
         first = table * self.num_actions
         return [rewards[table][a] for a in actions], [successors[first + a] for a in actions]
 
-    def _check_law(self, state: Any, probs: Floats) -> None:
-        """Refuse a state whose tables are not those of the one noise that all states share."""
-        law = probs if self.law is None else self.law
-        self.law = law
-        if self.common and (law.size != probs.size or np.abs(law - probs).max() > 1e-12):
+    def _keep(self, state: Any) -> None:
+        """Ask for the tables of a state, which must be those of the one noise that all share."""
+        if len(self.kept) >= _MOST_KEPT:
+            self.kept.clear()
+        probs, rewards, successors = self.at(state)
+        self.kept[state] = (probs.cumsum().tolist(), rewards.tolist(), successors)
+        law = np.diff(next(iter(self.kept.values()))[0], prepend=0.0)
+        alike = law.size == probs.size and np.abs(law - probs).max() <= 1e-12
+        if self.coupling == "common" and not alike:
             raise ValueError(
                 "coupling 'common' needs one law of tables for all states: state "
                 f"{state!r} has the probabilities {probs.round(6)}, the first one {law.round(6)}"
@@ -306,71 +252,53 @@ class EnvironmentPlayer(RowPlayer):
     Every run has an environment for each of its branches. Branches that meet go on in that of the
     first.
 
-    envs: one or more. start: a snapshot of theirs.
+    start: a snapshot of theirs. envs: one or more.
     """
 
     chunk_size = 32
     least_runs = 8
     episodes_end = True
 
-    def __init__(self, envs: list[Any], start: Any) -> None:
+    def __init__(self, start: Any, envs: list[Any], coupling: str = "joint") -> None:
         self.snapshot = start._replace(draw=None)  # each run has its own tables
+        self.here = start.observation
         self.envs = envs
+        self.coupling = coupling
         self.width = len(envs)
         self.space = envs[0].action_space
-        self.listed = type(self.space).__name__ == "Discrete"
-        self.num_actions = int(self.space.n) if self.listed else None
-        self.first_action = int(self.space.start) if self.listed else 0
-        self.actions: dict[str, int] = {}
-        self.played: list[Any] = []
-
-    @classmethod
-    def of(cls, env: Any, state: Any) -> EnvironmentPlayer:
-        """From a snapshot, or from where the environment is. It is left alone."""
-        start = _inside_episode(env, state)
-        return cls([env.twin()], start)
+        self.num_actions, self.first_action = _listed(self.space)
+        self.num_states, self.first_state = _listed(envs[0].observation_space)
+        self.can_keep = self.num_states is not None
+        self.actions = Numbers()
 
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
         return list(distinct_in(self.space, actions).values())
 
     def number_of(self, action: Any) -> int:
-        if self.listed:
-            return int(action) - self.first_action
-        key = action_key(self.space, action)
-        if key not in self.actions:
-            self.actions[key] = len(self.played)
-            self.played.append(action)
-        return self.actions[key]
+        if self.num_actions is None:
+            return self.actions.of(action, action_key(self.space, action))
+        return int(action) - self.first_action
 
-    def checked_policy(self, policy: Policy) -> RowPolicy:
-        count = self.num_actions
-        if callable(policy):
-            return RowPolicy(policy, count, self.first_action)
-        sees = self.envs[0].observation_space
-        if count is None or type(sees).__name__ != "Discrete":
+    def checked_policy(self, policy: Any) -> PlayedPolicy:
+        if not callable(policy) and None in (self.num_actions, self.num_states):
+            count = self.num_actions
             answer = "an action" if count is None else f"({count},) probabilities or an action"
             raise ValueError(
                 "the policy must be a function where observations or actions have no numbers, "
                 f"policy(observation) -> {answer}, not {type(policy).__name__}"
             )
-        table = policy_table(policy, count, int(sees.n))
-        return RowPolicy.of_table(table, self.first_action, int(sees.start))
+        return super().checked_policy(policy)
 
-    def begin(self, plan: Plan, size: int, seed: np.random.SeedSequence) -> None:
-        self.width = len(plan.names)
-        known = 1 + max(plan.first, default=-1)
-        del self.played[known:]
-        self.actions = dict(islice(self.actions.items(), known))
-        missing = size * self.width - len(self.envs)
-        self.envs += [self.envs[0].twin() for _ in range(missing)]
-        for number, env in enumerate(self.envs[: size * self.width]):
-            env.np_random = checks.generator(seed, 3, number)
-
-    def start(self, width: int, size: int) -> Any:
-        numbers = np.arange(size) * self.width
-        for number in numbers:
-            self.envs[number].restore(self.snapshot)
-        return np.tile(numbers, (width, 1))
+    def begin(self, chunk: Chunk) -> Any:
+        self.width = len(chunk.plan.names)
+        self.actions = Numbers()
+        count = chunk.size * self.width
+        self.envs += [self.envs[0].twin() for _ in range(count - len(self.envs))]
+        for number, env in enumerate(self.envs[:count]):
+            env.np_random = checks.generator(chunk.seed, 3, number)
+            if number % self.width == 0:
+                env.restore(self.snapshot)
+        return np.tile(np.arange(0, count, self.width), (self.width, 1))
 
     def seen(self, state: int) -> Any:
         return self.envs[state].observed
@@ -405,7 +333,8 @@ class EnvironmentPlayer(RowPlayer):
         return placed
 
     def _step_one(self, env: Any, number: int) -> tuple[float, bool]:
-        action = number + self.first_action if self.listed else self.played[number]
+        listed = self.num_actions is not None
+        action = number + self.first_action if listed else self.actions.things[number]
         seen = env.observed
         try:
             _, reward, terminated, truncated, _ = env.step(action)
@@ -416,15 +345,21 @@ class EnvironmentPlayer(RowPlayer):
         return reward, terminated or truncated
 
 
-def _inside_episode(env: Any, state: Any) -> Any:
+def _listed(space: Any) -> tuple[int | None, int]:
+    """How many elements a Gymnasium space has, and the first one, where these are numbers."""
+    if type(space).__name__ != "Discrete":
+        return None, 0
+    return int(space.n), int(space.start)
+
+
+def inside_episode(env: Any, state: Any) -> Any:
     """The snapshot of an environment, or of where it is, inside an episode."""
     start = env.snapshot() if state is None else state
-    if not hasattr(start, "observation"):
-        raise ValueError(f"state must be a snapshot inside an episode, env.snapshot(), not {start}")
-    if start.over and state is None:
-        raise ValueError("env is outside of an episode: call env.reset() first")
-    if start.over:
-        raise ValueError("state must be a snapshot inside an episode, and this one is outside")
+    if getattr(start, "over", True):
+        raise ValueError(
+            "state must be a snapshot inside an episode, such as env.snapshot() after env.reset(), "
+            f"not {start!r}"
+        )
     return start
 
 

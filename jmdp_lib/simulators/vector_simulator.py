@@ -1,29 +1,30 @@
 """Vectorised simulators: a step of many states at once, and the array library that it lives on.
 
 `VectorSimulator` is what a user makes. Every call of the user's functions goes through `drawn` and
-`played`, which check what is cheap to check: the number of results and their shapes. `check_values`
-looks at the numbers themselves, and names the first row that is wrong; another check of what a step
-returns goes there. `Arrays` is an array library and a device: what the array API standard does not
-say, such as random numbers, or says too slowly, is a method there.
+`stepped`, which check what is cheap to check: the number of results and their shapes. `allowed`
+says which numbers are proper; `check_values` names the first row that is not. `Arrays` is an array
+library and a device: what the array API standard does not say, such as random numbers, or says too
+slowly, is a method there.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Ints
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
 
-_SPOT = 16  # rows that are stepped twice
-ALONE = "must be pure, and no row may depend on another one"
+_SPOT = 16  # rows that are asked for twice
 _ROUNDED = 1e-6  # of the largest reward, since rewards may be float32
+_ALIKE = checks.SAME_POLICY  # of the largest number: answers that differ by less are rounded
+_REAL = ("bool", "integral", "real floating")
 
 
 class VectorSimulator:
@@ -93,173 +94,123 @@ class VectorSimulator:
         states = "" if count is None else f"num_states={count}, "
         return f"VectorSimulator({states}num_actions={self.num_actions}, gamma={self.gamma})"
 
-    def query(self, state: Any, actions: Sequence[int], rng: Any) -> tuple[list[float], list[Any]]:
+    def query(self, state: int, actions: Sequence[int], rng: Any) -> tuple[Any, Any]:
         """Rewards (m,) and next states (m,) of the actions under one draw of the noise.
 
-        A next state that is a row of numbers is a tuple of them. A query cannot say that an episode
-        ended, so a step that ends one is refused here.
+        A query cannot say that an episode ended, so a step that ends one is refused here.
         """
-        start = as_array(state)
-        arrays = Arrays.of(start)
-        chosen = arrays.put(np.asarray(actions))
-        size = chosen.shape[0]
-        states = arrays.xp.broadcast_to(start, (size, *start.shape))
-        noise = each(lambda x: arrays.xp.concat([x] * size), drawn(self, 1, rng))
-        found = played(self, states, chosen, noise)
-        count = getattr(self, "num_states", None)
-        check_values(arrays, states, chosen, found, self.reward_range, count)
-        if found.over is not None and arrays.host(found.over).any():
+        chosen = np.asarray(actions)
+        given = (np.full_like(chosen, state), chosen)
+        noise = each(lambda x: np.repeat(x, chosen.size, axis=0), drawn(self, 1, rng))
+        found = stepped(self, *given, noise)
+        known = allowed(self.reward_range, getattr(self, "num_states", None))
+        check_values(Arrays(np, "cpu"), "step", found, given, known)
+        if "over" in found and found["over"].any():
             raise ValueError("step ended an episode, which a query has no way to say")
-        following = arrays.host(found.states).tolist()
-        return arrays.host(found.rewards).tolist(), [
-            tuple(row) if isinstance(row, list) else row for row in following
-        ]
+        return found["rewards"], found["next_states"]
+
+
+def called(what: str, function: Callable[..., Any], *given: Any) -> Any:
+    """What a function of the user's returns."""
+    try:
+        return function(*given)
+    except Exception as error:
+        raise SimulatorError(f"{what} failed: {error!r}") from error
 
 
 def drawn(simulator: VectorSimulator, size: int, rng: Any) -> Any:
     """The noise of `size` steps."""
-    noise = simulator.draw(size, rng)
+    what = f"draw({size}, rng)"
+    noise = called(what, simulator.draw, size, rng)
     for part in noise if isinstance(noise, tuple) else (noise,):
-        shape = getattr(part, "shape", None)
-        if not shape or shape[0] != size:
-            what = f"shape {tuple(shape)}" if shape is not None else repr(part)
-            raise SimulatorError(
-                f"draw({size}, rng) must return an array, or a tuple of arrays, with first axis "
-                f"{size}, got {what}"
-            )
+        _check_shape(what, part, (size, *getattr(part, "shape", ())[1:]))
     return noise
 
 
-class Played(NamedTuple):
-    """What a step returned. rewards: (n,). states: (n, ...). over: (n,), or None.
-
-    suspect: whether something is wrong with it, as an array (), or None.
-    """
-
-    rewards: Any
-    states: Any
-    over: Any
-    suspect: Any = None
-
-
-def played(simulator: VectorSimulator, states: Any, actions: Any, noise: Any) -> Played:
-    """What a step makes of states (n, ...) and actions (n,)."""
-    answer = simulator.step(states, actions, noise)
+def stepped(simulator: VectorSimulator, states: Any, actions: Any, noise: Any) -> dict[str, Any]:
+    """What a step makes of states (n, ...) and actions (n,), by names."""
+    answer = called("step(states, actions, noise)", simulator.step, states, actions, noise)
     if not isinstance(answer, tuple | list) or len(answer) not in (2, 3):
         raise SimulatorError(
             "step(states, actions, noise) must return rewards and next states, or rewards, next "
             f"states and over, got {type(answer).__name__}"
         )
-    rewards, following, over = answer if len(answer) == 3 else (*answer, None)
-    size = actions.shape[0]
-    _check_shape("rewards", rewards, (size,))
-    _check_shape("next states", following, tuple(states.shape))
-    if over is not None:
-        _check_shape("over", over, (size,))
-    return Played(rewards, following, over)
+    found = dict(zip(("rewards", "next_states", "over"), answer, strict=False))
+    for name, part in found.items():
+        wanted = states if name == "next_states" else actions
+        _check_shape(f"{name} of a step", part, tuple(wanted.shape))
+    return found
 
 
-def _check_shape(name: str, part: Any, expected: tuple[int, ...]) -> None:
+def _check_shape(what: str, part: Any, expected: tuple[int, ...]) -> None:
     shape = getattr(part, "shape", None)
-    if shape is None:
-        raise SimulatorError(f"step must return arrays, but {name} are {part!r}")
-    if tuple(shape) == expected:
-        return
-    raise SimulatorError(f"step returned {name} of shape {tuple(shape)}, expected are {expected}")
+    if shape is None or tuple(shape) != expected:
+        got = repr(part) if shape is None else f"shape {tuple(shape)}"
+        raise SimulatorError(f"{what} must be an array of shape {expected}, got {got}")
+
+
+Allowed = dict[str, tuple[float, float, Any]]
+"""Of what functions of the user's return: between which ends numbers lie, and of which kind."""
+
+
+def allowed(
+    limits: tuple[float, float] | None, num_states: int | None, num_actions: int = 1
+) -> Allowed:
+    """What is allowed, from what is known of rewards, states and actions."""
+    low, high = limits or ANY_REWARD
+    slack = _ROUNDED * max(-low, high) if limits else 0.0
+    anything = (-math.inf, math.inf, _REAL)
+    return {
+        "rewards": (low - slack, high + slack, _REAL),
+        "next_states": anything if num_states is None else (0, num_states - 1, "integral"),
+        "over": (-math.inf, math.inf, "bool"),
+        "actions": (0, num_actions - 1, "integral"),
+        "probabilities": (0.0, math.inf, _REAL),
+        "sums": (1.0 - _ALIKE, 1.0 + _ALIKE, _REAL),
+    }
 
 
 def check_values(
-    arrays: Arrays,
-    states: Any,
-    actions: Any,
-    found: Played,
-    limits: tuple[float, float] | None,
-    num_states: int | None,
+    arrays: Arrays, what: str, found: dict[str, Any], given: Sequence[Any], known: Allowed
 ) -> None:
-    """Refuse a step that returned numbers that cannot be; the first row is named."""
-    before = arrays.host(states)
-    chosen = arrays.host(actions)
-
-    def refuse(name: str, values: Any, bad: Any, why: str) -> None:
-        rows = np.flatnonzero(bad.reshape(len(bad), -1).any(1))
-        if rows.size:
-            row = rows[0]
+    """Refuse what a function made of states and actions if it is not allowed: by its first row."""
+    for name, part in found.items():
+        low, high, kind = known[name]
+        if not arrays.xp.isdtype(part.dtype, kind):
+            raise SimulatorError(f"{what} returned {name} of dtype {part.dtype}, not {kind}")
+        values = arrays.host(part)
+        numbers = values.astype(np.float64)
+        inside = (low <= numbers) & (numbers <= high)
+        for row in np.flatnonzero(~inside.reshape(len(values), -1).all(1))[:1]:
+            state, *action = (arrays.host(x)[row] for x in given)
+            where = ", action ".join(map(str, (state, *action)))
             raise SimulatorError(
-                f"step returned {name}[{row}] = {values[row]}, which {why} (state {before[row]}, "
-                f"action {chosen[row]})"
+                f"{what} returned {name}[{row}] = {values[row]}, which is not from {low:.4g} to "
+                f"{high:.4g} (state {where})"
             )
 
-    rewards = arrays.host(found.rewards)
-    if rewards.dtype.kind not in "fiub":
-        raise SimulatorError(f"step returned rewards of dtype {rewards.dtype}, not real numbers")
-    rewards = rewards.astype(np.float64)
-    refuse("rewards", rewards, ~np.isfinite(rewards), "is not finite")
-    low, high = widened(limits)
-    refuse("rewards", rewards, (rewards < low) | (rewards > high), f"is not in {limits}")
-    following = arrays.host(found.states)
-    if following.dtype.kind == "f":
-        refuse("next_states", following, np.isnan(following), "is not a number")
-    if num_states is not None:
-        if following.dtype.kind not in "iu":
-            raise SimulatorError(
-                f"step returned next_states of dtype {following.dtype}, but states are integers "
-                f"below {num_states}; it must return rewards first, then next states"
-            )
-        outside = (following < 0) | (following >= num_states)
-        refuse("next_states", following, outside, f"is not in range({num_states})")
-    if found.over is not None and arrays.host(found.over).dtype.kind != "b":
-        raise SimulatorError(f"step returned over of dtype {found.over.dtype}, not bools")
 
-
-def widened(limits: tuple[float, float] | None) -> tuple[float, float]:
-    """(lo, hi) that holds all rewards, a little wider, since they may have been rounded."""
-    if limits is None:
-        return ANY_REWARD
-    low, high = limits
-    slack = _ROUNDED * max(-low, high)
-    return low - slack, high + slack
-
-
-def check_pure(
-    simulator: VectorSimulator, arrays: Arrays, states: Any, actions: Any, noise: Any
+def check_alone(
+    arrays: Arrays, what: str, function: Callable[..., dict[str, Any]], given: Sequence[Any]
 ) -> None:
-    """Refuse a step some of whose rows come out differently in other places, or the second time."""
-    rows = spot_rows(actions.shape[0])
+    """Refuse a function of rows if one comes out differently among others, or when asked again."""
+    rows = np.random.default_rng(0).permutation(given[0].shape[0])[:_SPOT]
     index = arrays.put(rows)
-    some = [each(lambda x: arrays.take(x, index), part) for part in (states, actions, noise)]
-    whole = played(simulator, states, actions, noise)
-    alone = played(simulator, *some)
-    names = ("rewards", "next_states", "over")
-    for name, first, second in zip(names, whole[:3], alone[:3], strict=True):
-        if first is not None:
-            found = arrays.host(first)[rows]
-            check_repeated(f"step {ALONE}", name, found, arrays.host(second), rows)
 
+    def some(part: Any) -> Any:
+        return each(lambda x: arrays.take(x, index), part)
 
-def check_draw(simulator: VectorSimulator, arrays: Arrays) -> None:
-    """Refuse a draw that takes its numbers from elsewhere than the generator that it is given."""
-    seed = np.random.SeedSequence(0)
-    noises = [drawn(simulator, _SPOT, arrays.generator(seed)) for _ in range(2)]
-    for parts in zip(*noises, strict=True) if isinstance(noises[0], tuple) else [noises]:
-        one, other = map(arrays.host, parts)
-        why = "draw(n, rng) must draw from rng alone"
-        check_repeated(why, "noise", one, other, np.arange(_SPOT))
-
-
-def spot_rows(size: int) -> Ints:
-    """Some rows of an array in another order: what is asked again for these must not change."""
-    return np.random.default_rng(0).permutation(size)[:_SPOT]
-
-
-def check_repeated(
-    promise: str, name: str, first: Any, second: Any, rows: Ints, off: float = 1e-8
-) -> None:
-    """Refuse what was said of the same rows once and then again, if it differs."""
-    close = np.isclose(first, second, rtol=1e-6, atol=off, equal_nan=True)
-    for k in np.flatnonzero(~close.reshape(len(rows), -1).all(1))[:1]:
-        raise SimulatorError(
-            f"{promise}, but {name}[{rows[k]}] was {first[k]} and then {second[k]}, asked again"
-        )
+    alone = function(*map(some, given)) | {"states": some(given[0])}
+    whole = function(*given) | {"states": given[0]}
+    for name, part in alone.items():
+        first, second = (arrays.host(x).astype(np.float64) for x in (part, some(whole[name])))
+        size = np.abs(first).max(initial=0.0, where=np.isfinite(first))
+        close = np.isclose(first, second, rtol=0.0, atol=_ALIKE * size, equal_nan=True)
+        for k in np.flatnonzero(~close.reshape(len(rows), -1).all(1))[:1]:
+            raise SimulatorError(
+                f"{what} must be pure, not write into states, and no row may depend on another "
+                f"one, but {name}[{rows[k]}] was {first[k]} and then {second[k]}"
+            )
 
 
 @dataclass(frozen=True)
@@ -274,6 +225,9 @@ class Arrays:
         """Those of an array."""
         return cls(array_api_compat.array_namespace(array), array_api_compat.device(array))
 
+    def __reduce__(self) -> Any:  # a module does not pickle, an array of it does
+        return Arrays.of, (self.xp.zeros(1, device=self.device),)
+
     @property
     def is_torch(self) -> bool:
         return bool(array_api_compat.is_torch_namespace(self.xp))
@@ -283,40 +237,29 @@ class Arrays:
         return getattr(self.device, "type", "cpu") == "cuda"
 
     @property
-    def index_type(self) -> Any:
-        """Of indices: narrow on a GPU, where moving them takes the time."""
-        return self.xp.int32 if self.on_gpu else self.xp.int64
-
-    @property
-    def number_type(self) -> Any:
-        """Of uniform numbers, as NumPy calls it."""
-        return np.float32 if self.on_gpu else np.float64
+    def number_type(self) -> str:
+        """Of uniform numbers."""
+        return "float32" if self.on_gpu else "float64"
 
     def generator(self, seed: np.random.SeedSequence) -> Any:
         """A random stream: of torch on its device, of NumPy for all other libraries."""
         if not self.is_torch:
             return np.random.Generator(np.random.SFC64(seed))  # twice as fast as the default
-        import torch
-
         (word,) = seed.generate_state(1, np.uint64).tolist()
-        return torch.Generator(device=self.device).manual_seed(word >> 1)
+        return self.xp.Generator(device=self.device).manual_seed(word >> 1)
 
     def uniforms(self, size: int, rng: Any) -> Any:
         """(size,) uniform numbers in [0, 1): float64, or float32 on a GPU, where it counts."""
         if not self.is_torch:
             return self.put(rng.random(size))
-        import torch
-
-        kind = torch.float32 if self.on_gpu else torch.float64
-        return torch.rand(size, generator=rng, device=self.device, dtype=kind)
+        kind = getattr(self.xp, self.number_type)
+        return self.xp.rand(size, generator=rng, device=self.device, dtype=kind)
 
     def take(self, array: Any, index: Any, axis: int = 0) -> Any:
         """Rows of an array, or columns. No index is negative."""
         if not self.is_torch:
             return self.xp.take(array, index, axis=axis)
-        import torch
-
-        return torch.index_select(array, axis, index)  # `xp.take` would look for negative ones
+        return self.xp.index_select(array, axis, index)  # `xp.take` would look for negative ones
 
     def put(self, values: NDArray[Any]) -> Any:
         """A NumPy array as one of this library, on this device."""
@@ -326,10 +269,9 @@ class Arrays:
         """An array as one of NumPy."""
         return np.asarray(array.cpu() if self.is_torch else array)
 
-
-def as_array(value: Any) -> Any:
-    """An array as it is; anything else as one of NumPy."""
-    return value if array_api_compat.is_array_api_obj(value) else np.asarray(value)
+    def numbers(self, arrays: list[Any]) -> list[float]:
+        """What arrays () hold, all at once."""
+        return list(map(float, self.host(self.xp.stack(arrays))))
 
 
 def each(change: Callable[[Any], Any], noise: Any) -> Any:
