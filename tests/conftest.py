@@ -50,7 +50,7 @@ EXTRAS = {
         "quantecon",
         "setuptools",
     ],
-    "figures": ["PIL", "matplotlib", "pandas"],
+    "figures": ["matplotlib", "pandas"],
     "mujoco": ["mujoco"],
     "notebooks": ["IPython", "jsonschema", "jupytext", "nbformat", "papermill", "yaml"],
     "torch": ["torch"],

@@ -66,6 +66,8 @@ class Shock:
     Example:
         >>> from jmdp_lib.atari import CoupledAtari, Shock
         >>> shock = Shock(sigma=0.5, loadings=[1.0, 1.0, -1.0, -1.0])
+        >>> shock.scales(4)
+        [0.5, 0.5, -0.5, -0.5]
         >>> env = CoupledAtari("Breakout", shock=shock, seed=0)
         >>> _ = env.reset()
         >>> [float(outcome.reward) for outcome in env.query([0, 1, 2, 3])]

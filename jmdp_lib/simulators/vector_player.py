@@ -163,15 +163,18 @@ class VectorPlayer(BatchPlayer):
     def choose(self, policy: Any, states: Any, alive: Any, uniforms: Any) -> Any:
         xp = self.arrays.xp
         if policy.steps is not None:
-            passed = self.arrays.take(policy.steps, self._rows(policy, states), 1) <= uniforms
-        else:
-            found = self._ask("policy", partial(self._answers, policy.source), states)
-            if "actions" in found:
-                return found["actions"]
-            probs = xp.astype(found["probabilities"], xp.float64, copy=False)
-            steps = xp.cumulative_sum(probs.T, axis=0)
-            passed = steps[:-1, :] <= uniforms * steps[-1, :]
-        return xp.sum(xp.astype(passed, xp.int8), axis=0, dtype=xp.int16)  # little is moved
+            rows = self._rows(policy, states)
+            chosen = xp.zeros_like(rows, dtype=xp.int16)
+            for action in range(policy.steps.shape[0]):  # one by one: little is moved
+                passed = self.arrays.take(policy.steps[action, ...], rows) <= uniforms
+                chosen = chosen + xp.astype(passed, xp.int16)
+            return chosen
+        found = self._ask("policy", partial(self._answers, policy.source), states)
+        if "actions" in found:
+            return found["actions"]
+        probs = xp.astype(found["probabilities"], xp.float64, copy=False)
+        steps = xp.cumulative_sum(probs.T, axis=0)
+        return xp.count_nonzero(steps[:-1, :] <= uniforms * steps[-1, :], axis=0)
 
     def _rows(self, policy: PlayedPolicy, states: Any) -> Any:
         """Where the states (n,) are in a table."""
