@@ -43,6 +43,7 @@ EXTRAS = {
     "box2d": ["Box2D"],
     "dev": [
         "axe_core_python",
+        "bs4",
         "cvxpy",
         "mypy",
         "packaging",

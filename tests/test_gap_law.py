@@ -136,6 +136,8 @@ def test_a_law_that_needs_no_computer() -> None:
     assert law.cvar(0.2) == pytest.approx((-0.75, -0.75))
     assert law.cvar(0.6) == pytest.approx((0.0 - 0.25, -0.25))  # half of it rain, half sun
     assert law.cdf(-0.75) == pytest.approx((0.3, 0.3))
+    assert law.cdf([-np.inf, np.inf])[0] == pytest.approx([0.0, 1.0])
+    assert law.cdf([-np.inf, np.inf])[1] == pytest.approx([0.0, 1.0])
     low, high = law.cdf([-2.0, 0.0, 2.0])
     assert low == pytest.approx([0.0, 0.3, 1.0])
     assert high == pytest.approx([0.0, 0.3, 1.0])

@@ -256,7 +256,7 @@ class GapLaw(ReadOnly):
         if self.phi is None:
             return low, high
         least, most = self.phi.cdf(x)
-        return np.maximum(low, least), np.minimum(high, most)
+        return np.fmax(low, least), np.fmin(high, most)  # phi says nothing of infinite x
 
     def quantile(self, p: float) -> Bracket:
         """The least $x$ with $P(G <= x) >= p$, for $0 < p < 1$."""

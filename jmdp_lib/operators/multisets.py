@@ -168,9 +168,9 @@ class MultisetOperator:
                 f"order {self.order} on {self.jm.num_states} states has too many coordinates to "
                 "number"
             )
-        branches, less = np.divmod(rows, self.order)
+        branches = rows // self.order  # which NumPy does faster than divmod
         there = rows >= 0
-        ends = np.cumsum((less + 1) * there, axis=1) - 1
+        ends = np.cumsum((rows - self.order * branches + 1) * there, axis=1) - 1
         which = (branches + 1) @ base ** np.arange(self.order)[::-1]
         return np.asarray((which << self.order) + (there << np.maximum(ends, 0)).sum(1))
 

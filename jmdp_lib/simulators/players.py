@@ -29,5 +29,5 @@ def player_of(env: Any, state: Any, coupling: str) -> Player:
         return QueriedPlayer(env, state, coupling)
     raise ValueError(
         f"{env!r} is no simulator: it must be a CoupledEnv, a CoupledAtari, a JMDP, an "
-        "ImplicitJMDP, or have num_actions, gamma and query"
+        "ImplicitJMDP, a VectorSimulator, or have num_actions, gamma and query"
     )

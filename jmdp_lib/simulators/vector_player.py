@@ -164,10 +164,11 @@ class VectorPlayer(BatchPlayer):
         xp = self.arrays.xp
         if policy.steps is not None:
             rows = self._rows(policy, states)
-            chosen = xp.zeros_like(rows, dtype=xp.int16)
-            for action in range(policy.steps.shape[0]):  # one by one: little is moved
+            narrow = xp.int8 if policy.steps.shape[0] < 128 else xp.int16  # little is moved
+            chosen = xp.zeros_like(rows, dtype=narrow)
+            for action in range(policy.steps.shape[0]):
                 passed = self.arrays.take(policy.steps[action, ...], rows) <= uniforms
-                chosen = chosen + xp.astype(passed, xp.int16)
+                chosen = chosen + xp.astype(passed, narrow)
             return chosen
         found = self._ask("policy", partial(self._answers, policy.source), states)
         if "actions" in found:
