@@ -66,7 +66,7 @@ test: $(STAMP)
 	@$(MAKE) --no-print-directory -j 3 nbval test-programs lint test-units; $(and_what_was_skipped)
 
 test-units: nbval
-	$(PYTEST) -n 3 --dist worksteal $(PROGRAMS:%=--ignore %)
+	$(PYTEST) -n 2 --dist worksteal $(PROGRAMS:%=--ignore %)
 
 # The longest first, so that no process is left alone with one at the end.
 test-programs: $(STAMP)
