@@ -63,10 +63,13 @@ and_what_was_skipped = code=$$?; if [ -s $(SKIPPED_TESTS) ]; then echo "Skipped:
 # come after the notebooks: they find what Numba has compiled for those.
 test: $(STAMP)
 	@mkdir -p out && : > $(SKIPPED_TESTS)
-	@$(MAKE) --no-print-directory -j 3 nbval test-programs lint test-units; $(and_what_was_skipped)
+	@rm -f .coverage .coverage.*
+	@$(MAKE) --no-print-directory -j 3 nbval test-programs lint test-units && $(PY) -m coverage combine -q \
+	  && echo "Of the core, its own tests execute $$($(PY) -m coverage report --format=total)%"; \
+	  $(and_what_was_skipped)
 
 test-units: nbval
-	$(PYTEST) -n 2 --dist worksteal $(PROGRAMS:%=--ignore %)
+	PYTHONPATH=tests $(PYTEST) -p core_coverage -n 2 --dist worksteal $(PROGRAMS:%=--ignore %)
 
 # The longest first, so that no process is left alone with one at the end.
 test-programs: $(STAMP)

@@ -49,12 +49,12 @@ claims = figures.Claims()
 # - **Roasted nuts** do not care about the sky: $10 + 2V$, with luck $V$ of their own, also standard normal.
 # - **Umbrellas** sell when it rains: $10 - 2U$.
 #
-# `from_step` builds a joint MDP out of *one* step function and the probabilities of the shock, here a thousand equally likely skies in
+# `from_step` builds a joint MDP out of *one* step function and the probabilities of the shock, here five hundred equally likely skies in
 # place of the normal distribution. All actions see the same sky. Nuts are the exception: they use lemonade's step function, but we ask the solver to draw the two outcomes independently.
 
 # %%
-sky = ndtri((np.arange(1000) + 0.5) / 1000)  # normal quantiles, from rainiest to sunniest
-odds = np.full(1000, 1 / 1000)
+sky = ndtri((np.arange(500) + 0.5) / 500)  # normal quantiles, from rainiest to sunniest
+odds = np.full(500, 1 / 500)
 
 
 def fair(likes_sun):

@@ -44,6 +44,7 @@ EXTRAS = {
     "dev": [
         "axe_core_python",
         "bs4",
+        "coverage",
         "cvxpy",
         "mypy",
         "packaging",

@@ -149,7 +149,7 @@ def test_not_converging_is_never_silent():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tables", [2, 400, 5000])
+@pytest.mark.parametrize("tables", [2, 400, 2000])
 def test_bounds_count_rounding(tables):
     """Long sums round more. Every return here is exactly 1 / (1 - gamma)."""
     exact = float(1 / (1 - Fraction(0.99)))  # which is no 99 / 100
@@ -165,11 +165,11 @@ def test_bounds_count_rounding(tables):
 
 @pytest.mark.slow
 def test_accuracy_beyond_rounding_stops_early():
-    jm = jl.coupled_reward_chain(2, 0.999)
+    jm = jl.coupled_reward_chain(2, 0.99)
     with pytest.warns(jl.ConvergenceWarning, match="below double precision"):
         sol = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-15, route="sweeps")
     assert not sol.converged
-    assert sol.iterations < 60_000
+    assert sol.iterations < 6_000
 
 
 @pytest.mark.parametrize("order", [9, 12])
