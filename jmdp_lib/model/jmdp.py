@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,14 +30,9 @@ from jmdp_lib.model.simulator import Simulator, check_simulator, draw_index
 from jmdp_lib.model.tables import (
     counted_tables,
     dependent_actions,
-    laws_of_gymnasium,
-    laws_of_mdp,
     quantile_tables,
     tables_of_step,
 )
-
-if TYPE_CHECKING:
-    import gymnasium
 
 COUPLINGS = ("joint", "independent", "common")
 
@@ -248,27 +243,7 @@ class JMDP(_Tables):
                 f'joint must be "quantile", got {joint!r}; independent actions need no tables: '
                 'pass coupling="independent" to jipe2, jipe or simulate_pairs'
             )
-        tables = quantile_tables(laws_of_mdp(transition_probs, rewards, gamma))
-        return cls.from_tables(*tables, gamma, knows_noise=False)
-
-    @classmethod
-    def from_gymnasium(cls, env: str | gymnasium.Env[Any, Any], gamma: float = 0.95) -> JMDP:
-        """A toy-text environment of Gymnasium: FrozenLake-v1, CliffWalking-v1 or Taxi-v4.
-
-        `env` is an environment or the id of one; any other that lists its transitions in `P` will
-        do, too. One uniform number goes through each action's list in the order of `P`: exactly
-        what Gymnasium itself would draw for every action from the same `np_random`. A transition
-        that ends the episode leads to an absorbing state without rewards: its own next state if `P`
-        makes that one absorbing and free of rewards, and otherwise one extra state, the last.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> jm = jl.JMDP.from_gymnasium("FrozenLake-v1", gamma=0.9)
-            >>> jm.num_states, jm.num_actions, jm.is_coupled
-            (16, 4, True)
-        """
-        gamma = checks.discount(gamma)
-        tables = quantile_tables(laws_of_gymnasium(env))
+        tables = quantile_tables(transition_probs, rewards, gamma)
         return cls.from_tables(*tables, gamma, knows_noise=False)
 
     def __repr__(self) -> str:
@@ -332,8 +307,8 @@ class JMDP(_Tables):
 
         Models of `from_step` have one, and arrays in which every state lists the same probabilities
         in the same order; tables of probability zero do not count. All other models are refused:
-        nothing says which tables of two states belong together. Those of `from_mdp`,
-        `from_gymnasium` and `from_simulator` are refused however their tables look.
+        nothing says which tables of two states belong together. Those of `from_mdp` and
+        `from_simulator` are refused however their tables look.
         """
         require_noise(self)
         first = self.probs[: self.starts[1]]
@@ -419,8 +394,8 @@ def require_tables(solver: str, model: object) -> None:
     if not isinstance(model, JMDP):
         raise TypeError(
             f"{solver} needs a JMDP, whose outcome tables are known, got {model!r}. "
-            "`JMDP.from_simulator` counts the tables of a simulator; `JMDP.from_step`, "
-            "`JMDP.from_mdp` and `JMDP.from_gymnasium` make a JMDP of a model that is known"
+            "`JMDP.from_simulator` counts the tables of a simulator; `JMDP.from_step` and "
+            "`JMDP.from_mdp` make a JMDP of a model that is known"
         )
 
 
@@ -429,9 +404,9 @@ def require_noise(model: Any) -> None:
     if not model.knows_noise:
         raise ValueError(
             'coupling="common" needs a known noise, and the tables of this model do not say which '
-            "outcomes of two states belong together, as those of from_mdp, from_gymnasium and "
-            'from_simulator do not. Use JMDP.from_step; estimate_gaps(sim, ..., coupling="common") '
-            "plays a simulator itself"
+            "outcomes of two states belong together, as those of from_mdp and from_simulator do "
+            'not. Use JMDP.from_step; estimate_gaps(sim, ..., coupling="common") plays a simulator '
+            "itself"
         )
 
 
