@@ -98,7 +98,7 @@ def counted_tables(simulator: Simulator, count: int, seed: checks.Seed) -> Table
     parts = []
     with progress(num_states * count, "from_simulator", unit="query") as bar:
         for s in range(num_states):
-            rng = checks.stream(seed, "from_simulator", s)
+            rng = checks.generator(seed, "from_simulator", s)
             drawn = [checked_query(simulator, s, actions, rng) for _ in range(count)]
             tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
             parts.append((times / count, tables))
