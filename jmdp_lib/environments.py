@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized
@@ -223,7 +224,8 @@ def inventory_simulator(
     base = checks.at_least("max_order", max_order, 0) + 1
     on_road = base ** checks.at_least("lead_time", lead_time, 0)
     if demand_probs is None:
-        demand_probs = _poisson(capacity)
+        beyond = special.pdtrc(np.arange(capacity), 3.0)  # P(demand > k), Poisson
+        demand_probs = -np.diff(beyond, prepend=1.0, append=0.0)
     most = checks.distributions("demand_probs", demand_probs, "demand").size - 1
 
     def earned(stock: int, delivered: int, demand: int) -> float:
@@ -243,13 +245,6 @@ def inventory_simulator(
     pays = [earned(*day) for day in _extreme_days(capacity, base - 1, most)]
     ends = (min(pays), max(pays))
     return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step, ends)
-
-
-def _poisson(capacity: int) -> Floats:
-    """(capacity + 1,) the Poisson law with mean 3, cut at the capacity."""
-    ratios = 3.0 / np.arange(1, capacity + 100)
-    probs = np.exp(-3.0) * np.cumprod(np.append(1.0, ratios))
-    return np.append(probs[:capacity], probs[capacity:].sum())
 
 
 def _extreme_days(capacity: int, max_order: int, most: int) -> list[tuple[int, int, int]]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from jmdp_lib.machine import ReadOnly, require
 from jmdp_lib.model.simulator import Simulator, check_simulator, draw_index
 from jmdp_lib.model.tables import (
     counted_tables,
-    dependent_actions,
+    is_product,
     quantile_tables,
     tables_of_step,
 )
@@ -128,8 +129,8 @@ class JMDP(_Tables):
             >>> jm = jl.JMDP.from_tables(
             ...     states=[0, 0, 1], probs=[0.5, 0.5, 1.0], rewards=[[1, 0], [0, 1], [0, 0]],
             ...     next_states=[[1, 1], [1, 1], [1, 1]], num_states=2, gamma=0.9)
-            >>> jm.num_states, jm.num_actions, jm.table_states.tolist(), jm.coupling_witness
-            (2, 2, [0, 0, 1], (0, (0, 1)))
+            >>> jm.num_states, jm.num_actions, jm.table_states.tolist(), jm.is_coupled
+            (2, 2, [0, 0, 1], True)
         """
         gamma = checks.discount(gamma)
         num_states = checks.at_least("num_states", num_states, 1)
@@ -373,20 +374,14 @@ class JMDP(_Tables):
         return self.transitions.toarray().reshape(shape), self.averaging @ self.rewards
 
     @cached_property
-    def coupling_witness(self) -> tuple[int, tuple[int, ...]] | None:
-        """The first (state, actions) whose joint law is not the product law, if there is one."""
-        for s in range(self.num_states):
-            rows = slice(self.starts[s], self.starts[s + 1])
-            outcomes = np.stack([self.rewards[rows], self.next_states[rows]], axis=-1)
-            actions = dependent_actions(self.probs[rows], outcomes)
-            if actions:
-                return s, actions
-        return None
-
-    @property
     def is_coupled(self) -> bool:
-        """Whether this is a coupled-dynamics environment (Definition 4.2)."""
-        return self.coupling_witness is not None
+        """Whether this is a coupled-dynamics environment (Definition 4.2).
+
+        That is one with a state at which the joint law of all actions is not the product law.
+        """
+        outcomes = np.stack([self.rewards, self.next_states], axis=-1)  # (T, A, 2)
+        tables = [slice(*ends) for ends in pairwise(self.starts)]
+        return not all(is_product(self.probs[own], outcomes[own]) for own in tables)
 
 
 def require_tables(solver: str, model: object) -> None:

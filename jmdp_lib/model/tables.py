@@ -2,14 +2,13 @@
 
 A marginal MDP says what each action does, not what they do *together* (Section 4). Common random
 numbers fill that in (`JMDP.from_mdp`): one uniform number goes through the outcomes of every
-action, from the worst to the best. Conversely, `dependent_actions` says which actions the tables of
-a state couple.
+action, from the worst to the best. Conversely, `is_product` says whether the tables of a state
+couple its actions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -145,28 +144,15 @@ def _worst_to_best(probs: Floats, reward: Floats, gamma: float) -> Ints:
     return np.argsort(worth, kind="stable")
 
 
-def dependent_actions(probs: Floats, outcomes: Floats) -> tuple[int, ...] | None:
-    """The smallest set of actions whose joint law is not the product of its marginals, if any.
+def is_product(probs: Floats, outcomes: Floats) -> bool:
+    """Whether the joint law of the actions' outcomes is the product of its marginals.
 
-    probs (K,) of the tables, outcomes (K, A, ...). Pairs come first, but any two actions may be
-    independent where three are not.
+    probs (K,) of the tables, outcomes (K, A, ...). It is enough to compare the two laws at the
+    tables: the joint law has no mass elsewhere, so that the product law, if it is the same there,
+    has none either.
     """
-    num_actions = outcomes.shape[1]
-    labels = np.stack([_labels(outcomes[:, a]) for a in range(num_actions)], axis=1)
-    if _is_product(probs, labels):
-        return None
-    sizes = range(2, num_actions + 1)
-    subsets = (actions for m in sizes for actions in combinations(range(num_actions), m))
-    return next(actions for actions in subsets if not _is_product(probs, labels[:, actions]))
-
-
-def _is_product(probs: Floats, labels: Ints) -> bool:
-    """Whether the joint law of the outcome labels (K, m) is the product of its marginals.
-
-    It is enough to compare the two at the tables: the joint law has no mass elsewhere, so that the
-    product law, if it is the same there, has none either.
-    """
-    joint, *marginals = (np.bincount(x, probs)[x] for x in (_labels(labels), *labels.T))
+    labels = [_labels(of_action) for of_action in (outcomes, *outcomes.swapaxes(0, 1))]
+    joint, *marginals = (np.bincount(x, probs)[x] for x in labels)
     return bool(np.allclose(joint, np.prod(marginals, axis=0), rtol=0.0, atol=1e-12))
 
 
