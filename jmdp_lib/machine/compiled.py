@@ -95,8 +95,9 @@ def add_scaled(a: float, x: Any, b: float, y: Any) -> None:
 
 def inner_product(x: Any, y: Any) -> float:
     """sum x y."""
-    product = _product_sum if isinstance(y, np.ndarray) else type(y).dot
-    return float(product(x.ravel(), y.ravel()))
+    if isinstance(y, np.ndarray):
+        return float(np.einsum("i,i->", x.ravel(), y.ravel()))
+    return float(x.ravel().dot(y.ravel()))
 
 
 def largest_of(x: Any) -> float:
@@ -118,11 +119,3 @@ def rounding_of_returns(gamma: float, reward_bound: float) -> float:
 def _scaled_sum(a: Any, x: Any, b: Any, y: Any) -> None:
     for i in range(y.size):  # one by one: an array of sums would be one more in memory
         y[i] = a * x[i] + b * y[i]
-
-
-@hot
-def _product_sum(x: Any, y: Any) -> Any:
-    total = 0.0
-    for i in range(x.size):
-        total += x[i] * y[i]
-    return total

@@ -105,8 +105,19 @@ def counted_tables(simulator: Simulator, count: int, seed: checks.Seed) -> Table
     return stacked(parts)
 
 
+def quantile(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
+    """Common random numbers: one uniform number through every action's inverse cdf."""
+    cdfs = [np.cumsum(law)[:-1] for law in laws]  # the inner breakpoints; the last one is 1
+    cuts = np.sort(np.concatenate([[0.0, 1.0], *cdfs]))
+    widths = np.diff(cuts)
+    keep = widths > _SLIVER
+    middle = (cuts[:-1] + cuts[1:])[keep] / 2
+    outcomes = [np.searchsorted(cdf, middle, side="right") for cdf in cdfs]
+    return widths[keep] / widths[keep].sum(), np.stack(outcomes, axis=1)
+
+
 def quantile_tables(transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> Tables:
-    """Common random numbers: one uniform number through every action's outcomes, worst to best.
+    """One uniform number goes through the outcomes of every action, from worst to best.
 
     The arguments are those of `JMDP.from_mdp`.
     """
@@ -119,17 +130,12 @@ def quantile_tables(transition_probs: ArrayLike, rewards: ArrayLike, gamma: floa
     reward = checks.floats("rewards", rewards, **dict(zip(reward_axes, shape, strict=False)))
     reward = np.broadcast_to(reward.reshape(num_states, num_actions, -1), shape)
     order = _worst_to_best(probs, reward, gamma)
-    inner_cuts = np.take_along_axis(probs, order, -1).cumsum(-1)[..., :-1]  # the last cut is 1
     parts = []
-    for s, cdfs in enumerate(inner_cuts):
-        cuts = np.sort(np.append(cdfs, [0.0, 1.0]))
-        widths = np.diff(cuts)
-        keep = widths > _SLIVER
-        middle = (cuts[:-1] + cuts[1:])[keep] / 2
-        picks = [np.searchsorted(cdf, middle, side="right") for cdf in cdfs]
-        successors = np.take_along_axis(order[s], np.stack(picks), 1)  # (A, K)
-        paid = np.take_along_axis(reward[s], successors, 1)
-        parts.append((widths[keep] / widths[keep].sum(), np.stack([paid.T, successors.T], -1)))
+    for best, laws, paid in zip(order, np.take_along_axis(probs, order, -1), reward, strict=True):
+        widths, picks = quantile(laws)  # (K,), (K, A)
+        successors = np.take_along_axis(best, picks.T, 1)
+        outcomes = [np.take_along_axis(paid, successors, 1), successors]
+        parts.append((widths, np.stack(outcomes).T))
     return stacked(parts)
 
 
