@@ -94,12 +94,8 @@ def frozen(array: NDArray[Any]) -> Any:
 
 
 def read_only(values: Any) -> Any:
-    """NumPy's arrays, also those in tuples and dictionaries, as views that nobody can write to."""
-    if isinstance(values, np.ndarray):
-        return frozen(values.view())
-    if isinstance(values, dict):
-        return {name: read_only(part) for name, part in values.items()}
-    return tuple(map(read_only, values)) if type(values) is tuple else values
+    """An array of NumPy as a view that nobody can write to; anything else as it is."""
+    return frozen(values.view()) if isinstance(values, np.ndarray) else values
 
 
 def refuse(name: str, array: NDArray[Any], bad: Any, why: str, axes: Sequence[str]) -> None:

@@ -33,15 +33,11 @@ _MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])  # (row, column), row 0 on
 
 
 def windy_gridworld(
-    size: int | tuple[int, int] = 5,
-    gust_prob: float = 0.2,
-    gamma: float = 0.95,
-    gust: str = "L",
+    size: int = 5, gust_prob: float = 0.2, gamma: float = 0.95, gust: str = "L"
 ) -> JMDP:
     """The windy gridworld (Figure 1) with actions 0 to 3: up, right, down, left.
 
-    `size` is the side of a square grid, or (rows, columns).
-    States count row by row from the top left: cell (row, column) is state row * columns + column.
+    States count row by row from the top left: cell (row, column) is state row * size + column.
     The goal, top right, is absorbing; every transition into or inside it earns 1, all others 0.
     Each table is one gust draw *for all four actions*: with probability gust_prob the agent is
     moved one more cell in direction `gust`, one of "U", "R", "D" and "L" (left in the paper),
@@ -56,22 +52,21 @@ def windy_gridworld(
         >>> print("from the centre, U R D L lead to", calm, "and in a gust to", gust)
         from the centre, U R D L lead to [1 5 7 3] and in a gust to [0 4 6 3]
     """
-    rows, columns = _shape(size)
+    size = checks.at_least("size", size, 1)
     gust_prob = checks.probability("gust_prob", gust_prob)
     wind = _MOVES[ACTIONS.index(checks.one_of("gust", gust, ACTIONS))]
-    room_for_tables("size", rows * columns, 2, len(ACTIONS))
-    limit = np.array([rows - 1, columns - 1])
-    cells = np.stack(np.divmod(np.arange(rows * columns), columns), axis=-1)  # (S, 2)
-    moved = np.clip(cells[:, None] + _MOVES, 0, limit)  # (S, A, 2)
-    blown = np.clip(moved + wind, 0, limit)
-    landed = np.stack([moved, blown], axis=1) @ np.array([columns, 1])  # (S, K=2, A)
-    goal = columns - 1
+    room_for_tables("size", size**2, 2, len(ACTIONS))
+    goal = size - 1
+    cells = np.stack(np.divmod(np.arange(size**2), size), axis=-1)  # (S, 2)
+    moved = np.clip(cells[:, None] + _MOVES, 0, goal)  # (S, A, 2)
+    blown = np.clip(moved + wind, 0, goal)
+    landed = np.stack([moved, blown], axis=1) @ np.array([size, 1])  # (S, K=2, A)
     landed[goal] = goal
-    probs = np.tile([1.0 - gust_prob, gust_prob], (rows * columns, 1))
+    probs = np.tile([1.0 - gust_prob, gust_prob], (size**2, 1))
     return JMDP(probs, (landed == goal).astype(float), landed, gamma)
 
 
-def goal_policy(size: int | tuple[int, int] = 5) -> Floats:
+def goal_policy(size: int = 5) -> Floats:
     """The policy of Figure 1, (S, 4): right until the last column, then up.
 
     Example:
@@ -84,19 +79,12 @@ def goal_policy(size: int | tuple[int, int] = 5) -> Floats:
          [1 1 0]
          [1 1 0]]
     """
-    rows, columns = _shape(size)
+    size = checks.at_least("size", size, 1)
     instead = "use a function of the state, which local_jipe2 takes"
-    require(48.0 * rows * columns, f"size: goal_policy of {rows * columns:,} states", instead)
-    actions: Ints = np.full(rows * columns, ACTIONS.index("R"))
-    actions[columns - 1 :: columns] = ACTIONS.index("U")
+    require(48.0 * size**2, f"size: goal_policy of {size**2:,} states", instead)
+    actions: Ints = np.full(size**2, ACTIONS.index("R"))
+    actions[size - 1 :: size] = ACTIONS.index("U")
     return np.eye(len(ACTIONS))[actions]
-
-
-def _shape(size: int | tuple[int, int]) -> tuple[int, int]:
-    if isinstance(size, tuple) and len(size) != 2:
-        raise ValueError(f"size must be a number or (rows, columns), got {size}")
-    rows, columns = size if isinstance(size, tuple) else (size, size)
-    return checks.at_least("size", rows, 1), checks.at_least("size", columns, 1)
 
 
 def coupled_reward_chain(num_states: int = 25, gamma: float = 0.95, rewards: str = "unit") -> JMDP:

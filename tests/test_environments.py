@@ -48,12 +48,6 @@ def test_gust_direction(gust, blown):
     assert outcome(jm, centre, L) == {11 + shift: 1.0}
 
 
-def test_rectangular_gridworld_and_goal_policy():
-    jm, policy = jl.windy_gridworld((2, 4)), jl.goal_policy((2, 4))
-    assert jm.num_states == 8
-    assert policy.argmax(1).tolist() == [R, R, R, U, R, R, R, U]
-
-
 def test_goal_policy_reaches_the_goal():
     calm = jl.windy_gridworld(5, gust_prob=0.0)
     mean = jl.jipe2(calm, jl.goal_policy(5)).moments.mean
