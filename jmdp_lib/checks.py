@@ -257,16 +257,10 @@ def policy_matrix(model: Sized, policy: Policy) -> Floats:
     num_states, num_actions = sizes_of(model)
     if callable(policy):
         return policy_rows(policy, range(num_states), num_actions)
-    kinds = f"probabilities (S, A) = {num_states, num_actions}, integers (S,), the actions, or a "
-    kinds += "function of the state that returns either for one state"
-    if policy is None:
-        raise ValueError(f"policy must be {kinds}, got None")
     array = as_array("policy", policy)
     if array.ndim == 1 and array.dtype.kind in "iu":
         chosen = integers("policy", policy, below=num_actions, state=num_states)
         return np.eye(num_actions)[chosen]
-    if array.shape == (num_states,):
-        raise ValueError(f"policy must be {kinds}, got ({num_states},) of dtype {array.dtype}")
     return distributions("policy", policy, state=num_states, action=num_actions)
 
 

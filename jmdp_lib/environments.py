@@ -230,23 +230,16 @@ def inventory_simulator(
         left = max(stock + delivered - demand, 0)
         return earned(stock, delivered, demand), left * on_road + orders
 
-    pays = [earned(*day) for day in _extreme_days(capacity, base - 1, most)]
-    ends = (min(pays), max(pays))
-    return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step, ends)
-
-
-def _extreme_days(capacity: int, max_order: int, most: int) -> list[tuple[int, int, int]]:
-    """Days (stock, delivered, demand), the best and the worst among them; most: of the demands.
-
-    What a day earns is linear where demand exceeds the stock, and where it does not: it is least
-    and largest at corners of these two parts.
-    """
-    return [
-        (full - delivered, delivered, demand)
-        for delivered in (0, min(max_order, capacity))
-        for full in (delivered, capacity, min(max(most, delivered), capacity))
+    # With `full` on the shelf, a day's pay is linear in what is delivered, and in the demand below
+    # and above `full`.
+    pays = [
+        earned(full - delivered, delivered, demand)
+        for full in range(capacity + 1)
+        for delivered in (0, min(base - 1, full))
         for demand in (0, min(full, most), most)
     ]
+    ends = (min(pays), max(pays))
+    return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step, ends)
 
 
 def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95) -> JMDP:

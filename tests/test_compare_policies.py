@@ -195,7 +195,7 @@ def test_few_false_decisions():
     [
         ({"policies": [[0, 0]]}, "two policies or more, and a budget of"),
         ({"policies": [[0, 0], [0, 5]]}, r"policies\[1\]: policy\[1\]"),
-        ({"policies": [[0, 0], None]}, r"policies\[1\]: policy must be"),
+        ({"policies": [[0, 0], None]}, r"policies\[1\]: policy must have shape"),
         ({"policies": [lambda s: 7, [0, 0]]}, r"policies\[0\]: policy\(0\) must be"),
         ({"coupling": "both"}, "coupling must be"),
         ({"margin": -1.0}, "margin must lie"),
