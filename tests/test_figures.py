@@ -137,9 +137,6 @@ def test_results_are_found_wherever_in_the_project_a_notebook_lies(
     (tmp_path / "out/quick/figures/table.csv").write_text("x\n8\n")
     monkeypatch.chdir(tmp_path / place)
     assert figures.results(["figures/table.csv"]).x.tolist() == [7]
-    (tmp_path / "pyproject.toml").unlink()
-    if place != "out/quick/notebooks":  # a folder of notebooks and results alone
-        assert figures.results(["figures/table.csv"]).x.tolist() == [7]
 
 
 def test_claims_keep_what_was_found_apart_from_what_holds(capsys: pytest.CaptureFixture) -> None:

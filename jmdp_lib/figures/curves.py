@@ -57,11 +57,11 @@ def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float]) -> Axes:
         >>> ax.get_xlim() == ax.get_ylim()
         True
     """
-    edges = np.linspace(*limits, _CELLS + 1)
+    edges: Any = np.linspace(*limits, _CELLS + 1)
     wins = pairs[:, 0] > pairs[:, 1]
-    scale = PowerNorm(0.5, vmin=0.0, vmax=np.histogram2d(*pairs.T, [edges, edges])[0].max())
+    scale = PowerNorm(0.5, vmin=0.0, vmax=np.histogram2d(pairs[:, 0], pairs[:, 1], edges)[0].max())
     for part, colors in ((pairs[wins], "Blues"), (pairs[~wins], "Oranges")):
-        ax.hist2d(*part.T, edges, norm=scale, cmap=colors, cmin=1, rasterized=True)
+        ax.hist2d(part[:, 0], part[:, 1], edges, norm=scale, cmap=colors, cmin=1, rasterized=True)
     ax.plot(limits, limits, color="0.45", lw=0.8)
     ax.set(xlim=limits, ylim=limits, aspect="equal")
     ax.grid(visible=False)
