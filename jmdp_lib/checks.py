@@ -94,12 +94,8 @@ def frozen(array: NDArray[Any]) -> Any:
 
 
 def read_only(values: Any) -> Any:
-    """NumPy's arrays, also those in tuples and dictionaries, as views that nobody can write to."""
-    if isinstance(values, np.ndarray):
-        return frozen(values.view())
-    if isinstance(values, dict):
-        return {name: read_only(part) for name, part in values.items()}
-    return tuple(map(read_only, values)) if type(values) is tuple else values
+    """An array of NumPy as a view that nobody can write to; anything else as it is."""
+    return frozen(values.view()) if isinstance(values, np.ndarray) else values
 
 
 def refuse(name: str, array: NDArray[Any], bad: Any, why: str, axes: Sequence[str]) -> None:
@@ -199,35 +195,27 @@ def _number(name: str, value: Any, kind: type, what: str, error: type[Exception]
     return number
 
 
-def seed_sequence(seed: Any, *key: int) -> np.random.SeedSequence:
+def seed_sequence(seed: Any, *key: int | str) -> np.random.SeedSequence:
     """The seed of part `key` of a task; unlike `spawn`, asking twice gives the same one.
 
     seed: integers that are not negative, one or a list, or a SeedSequence; None: fresh entropy.
+    key: a word says what for, so that one seed serves many purposes independently.
     """
+    number = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in key]
     if isinstance(seed, np.random.SeedSequence):
-        return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *key))
+        return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *number))
     if isinstance(seed, list | tuple):
         seed = [at_least("seed", part, 0) for part in seed]
     elif seed is not None:
         seed = at_least("seed", seed, 0)
-    return np.random.SeedSequence(seed, spawn_key=key)
+    return np.random.SeedSequence(seed, spawn_key=number)
 
 
-def generator(seed: Seed | np.random.Generator, *key: int) -> np.random.Generator:
+def generator(seed: Seed | np.random.Generator, *key: int | str) -> np.random.Generator:
     """The random stream of part `key` of a task; a numpy Generator is used as it is."""
     if isinstance(seed, np.random.Generator) and not key:
         return seed
     return np.random.default_rng(seed_sequence(seed, *key))
-
-
-def stream(seed: Seed, purpose: str, *key: int) -> np.random.Generator:
-    """The random stream of part `key` of a purpose: one seed serves many purposes independently."""
-    return np.random.default_rng(purpose_seed(seed, purpose, *key))
-
-
-def purpose_seed(seed: Any, purpose: str, *key: int) -> np.random.SeedSequence:
-    """The seed of part `key` of a purpose, as `seed_sequence`."""
-    return seed_sequence(seed, zlib.crc32(purpose.encode()), *key)
 
 
 def pure(what: str, function: Callable[..., Any], *args: Any) -> None:
@@ -269,16 +257,10 @@ def policy_matrix(model: Sized, policy: Policy) -> Floats:
     num_states, num_actions = sizes_of(model)
     if callable(policy):
         return policy_rows(policy, range(num_states), num_actions)
-    kinds = f"probabilities (S, A) = {num_states, num_actions}, integers (S,), the actions, or a "
-    kinds += "function of the state that returns either for one state"
-    if policy is None:
-        raise ValueError(f"policy must be {kinds}, got None")
     array = as_array("policy", policy)
     if array.ndim == 1 and array.dtype.kind in "iu":
         chosen = integers("policy", policy, below=num_actions, state=num_states)
         return np.eye(num_actions)[chosen]
-    if array.shape == (num_states,):
-        raise ValueError(f"policy must be {kinds}, got ({num_states},) of dtype {array.dtype}")
     return distributions("policy", policy, state=num_states, action=num_actions)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized
@@ -32,15 +33,11 @@ _MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])  # (row, column), row 0 on
 
 
 def windy_gridworld(
-    size: int | tuple[int, int] = 5,
-    gust_prob: float = 0.2,
-    gamma: float = 0.95,
-    gust: str = "L",
+    size: int = 5, gust_prob: float = 0.2, gamma: float = 0.95, gust: str = "L"
 ) -> JMDP:
     """The windy gridworld (Figure 1) with actions 0 to 3: up, right, down, left.
 
-    `size` is the side of a square grid, or (rows, columns).
-    States count row by row from the top left: cell (row, column) is state row * columns + column.
+    States count row by row from the top left: cell (row, column) is state row * size + column.
     The goal, top right, is absorbing; every transition into or inside it earns 1, all others 0.
     Each table is one gust draw *for all four actions*: with probability gust_prob the agent is
     moved one more cell in direction `gust`, one of "U", "R", "D" and "L" (left in the paper),
@@ -55,22 +52,21 @@ def windy_gridworld(
         >>> print("from the centre, U R D L lead to", calm, "and in a gust to", gust)
         from the centre, U R D L lead to [1 5 7 3] and in a gust to [0 4 6 3]
     """
-    rows, columns = _shape(size)
+    size = checks.at_least("size", size, 1)
     gust_prob = checks.probability("gust_prob", gust_prob)
     wind = _MOVES[ACTIONS.index(checks.one_of("gust", gust, ACTIONS))]
-    room_for_tables("size", rows * columns, 2, len(ACTIONS))
-    limit = np.array([rows - 1, columns - 1])
-    cells = np.stack(np.divmod(np.arange(rows * columns), columns), axis=-1)  # (S, 2)
-    moved = np.clip(cells[:, None] + _MOVES, 0, limit)  # (S, A, 2)
-    blown = np.clip(moved + wind, 0, limit)
-    landed = np.stack([moved, blown], axis=1) @ np.array([columns, 1])  # (S, K=2, A)
-    goal = columns - 1
+    room_for_tables("size", size**2, 2, len(ACTIONS))
+    goal = size - 1
+    cells = np.stack(np.divmod(np.arange(size**2), size), axis=-1)  # (S, 2)
+    moved = np.clip(cells[:, None] + _MOVES, 0, goal)  # (S, A, 2)
+    blown = np.clip(moved + wind, 0, goal)
+    landed = np.stack([moved, blown], axis=1) @ np.array([size, 1])  # (S, K=2, A)
     landed[goal] = goal
-    probs = np.tile([1.0 - gust_prob, gust_prob], (rows * columns, 1))
+    probs = np.tile([1.0 - gust_prob, gust_prob], (size**2, 1))
     return JMDP(probs, (landed == goal).astype(float), landed, gamma)
 
 
-def goal_policy(size: int | tuple[int, int] = 5) -> Floats:
+def goal_policy(size: int = 5) -> Floats:
     """The policy of Figure 1, (S, 4): right until the last column, then up.
 
     Example:
@@ -83,19 +79,12 @@ def goal_policy(size: int | tuple[int, int] = 5) -> Floats:
          [1 1 0]
          [1 1 0]]
     """
-    rows, columns = _shape(size)
+    size = checks.at_least("size", size, 1)
     instead = "use a function of the state, which local_jipe2 takes"
-    require(48.0 * rows * columns, f"size: goal_policy of {rows * columns:,} states", instead)
-    actions: Ints = np.full(rows * columns, ACTIONS.index("R"))
-    actions[columns - 1 :: columns] = ACTIONS.index("U")
+    require(48.0 * size**2, f"size: goal_policy of {size**2:,} states", instead)
+    actions: Ints = np.full(size**2, ACTIONS.index("R"))
+    actions[size - 1 :: size] = ACTIONS.index("U")
     return np.eye(len(ACTIONS))[actions]
-
-
-def _shape(size: int | tuple[int, int]) -> tuple[int, int]:
-    if isinstance(size, tuple) and len(size) != 2:
-        raise ValueError(f"size must be a number or (rows, columns), got {size}")
-    rows, columns = size if isinstance(size, tuple) else (size, size)
-    return checks.at_least("size", rows, 1), checks.at_least("size", columns, 1)
 
 
 def coupled_reward_chain(num_states: int = 25, gamma: float = 0.95, rewards: str = "unit") -> JMDP:
@@ -223,7 +212,8 @@ def inventory_simulator(
     base = checks.at_least("max_order", max_order, 0) + 1
     on_road = base ** checks.at_least("lead_time", lead_time, 0)
     if demand_probs is None:
-        demand_probs = _poisson(capacity)
+        beyond = special.pdtrc(np.arange(capacity), 3.0)  # P(demand > k), Poisson
+        demand_probs = -np.diff(beyond, prepend=1.0, append=0.0)
     most = checks.distributions("demand_probs", demand_probs, "demand").size - 1
 
     def earned(stock: int, delivered: int, demand: int) -> float:
@@ -240,30 +230,16 @@ def inventory_simulator(
         left = max(stock + delivered - demand, 0)
         return earned(stock, delivered, demand), left * on_road + orders
 
-    pays = [earned(*day) for day in _extreme_days(capacity, base - 1, most)]
-    ends = (min(pays), max(pays))
-    return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step, ends)
-
-
-def _poisson(capacity: int) -> Floats:
-    """(capacity + 1,) the Poisson law with mean 3, cut at the capacity."""
-    ratios = 3.0 / np.arange(1, capacity + 100)
-    probs = np.exp(-3.0) * np.cumprod(np.append(1.0, ratios))
-    return np.append(probs[:capacity], probs[capacity:].sum())
-
-
-def _extreme_days(capacity: int, max_order: int, most: int) -> list[tuple[int, int, int]]:
-    """Days (stock, delivered, demand), the best and the worst among them; most: of the demands.
-
-    What a day earns is linear where demand exceeds the stock, and where it does not: it is least
-    and largest at corners of these two parts.
-    """
-    return [
-        (full - delivered, delivered, demand)
-        for delivered in (0, min(max_order, capacity))
-        for full in (delivered, capacity, min(max(most, delivered), capacity))
+    # With `full` on the shelf, a day's pay is linear in what is delivered, and in the demand below
+    # and above `full`.
+    pays = [
+        earned(full - delivered, delivered, demand)
+        for full in range(capacity + 1)
+        for delivered in (0, min(base - 1, full))
         for demand in (0, min(full, most), most)
     ]
+    ends = (min(pays), max(pays))
+    return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step, ends)
 
 
 def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95) -> JMDP:

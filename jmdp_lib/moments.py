@@ -371,6 +371,5 @@ def same_state_moments(
 
 def second_moments(moment: Callable[[list[StateAction]], float], shape: tuple[int, ...]) -> Floats:
     """(S, A, S, A) of a function that gives one coordinate at a time; shape is (S, A)."""
-    once = cache(lambda *x: moment(list(x)))
-    found = [once(*sorted(pair)) for pair in product(np.ndindex(shape), repeat=2)]
+    found = [moment(list(pair)) for pair in product(np.ndindex(shape), repeat=2)]
     return np.reshape(found, shape + shape)

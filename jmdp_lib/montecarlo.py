@@ -89,7 +89,7 @@ def simulate_pairs(
     def fill(rng: np.random.Generator, rows: slice) -> None:
         _fill_pairs(rng, returns[rows], (state, state, *chosen), model, (steps, jm.gamma))
 
-    fill_rows(fill, num_pairs, RUNS_PER_STREAM, checks.purpose_seed(seed, "simulate_pairs"))
+    fill_rows(fill, num_pairs, RUNS_PER_STREAM, checks.seed_sequence(seed, "simulate_pairs"))
     return returns
 
 
@@ -269,7 +269,7 @@ def simulate_returns(
     num_samples = checks.at_least("num_samples", num_samples, 1)
     mode = _MODES[checked_coupling(jm, coupling)]
     steps = horizon_for(jm, truncation)
-    root = checks.purpose_seed(seed, "simulate_returns")
+    root = checks.seed_sequence(seed, "simulate_returns")
     words = (num_samples + get_num_threads() + 8) * matrix.size + 8 * jm.probs.size
     what = f"a sample of num_samples = {num_samples:,} times {matrix.size:,} state-actions"
     require(8.0 * words, what, "ask for fewer")

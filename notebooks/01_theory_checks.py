@@ -73,7 +73,7 @@ rng = np.random.default_rng(seed)
 #
 # In the library a `JMDP` is a list of tables with probabilities for each state. `marginal_mdp` is (5), and `query` is (6): it draws **one** table and shows the rows of the queried actions.
 #
-# **Examples.** *Example 1* has one state and a fair coin $U$, with $R^{(1)} = U$ and $R^{(2)} = 1 - U$. *Example 2* has two states; each action jumps to a uniformly random state, and both jump either to the same one (2.1) or to opposite ones (2.2). `coupling_witness` names a state and actions whose outcomes there are dependent:
+# **Examples.** *Example 1* has one state and a fair coin $U$, with $R^{(1)} = U$ and $R^{(2)} = 1 - U$. *Example 2* has two states; each action jumps to a uniformly random state, and both jump either to the same one (2.1) or to opposite ones (2.2). `is_coupled` says whether at some state the outcomes of the actions are dependent:
 
 # %%
 examples = {
@@ -82,8 +82,7 @@ examples = {
     "Example 2.2": jl.example_2_2(),
 }
 for name, jm in examples.items():
-    state, actions = jm.coupling_witness
-    print(f"{name}: coupled at state {state}, actions {actions}")
+    print(f"{name}: coupled dynamics, {jm.is_coupled}")
 rewards, next_states = examples["Example 1"].query(state=0, actions=[0, 1], rng=rng)
 print("one table of Example 1: rewards", rewards, "next states", next_states)
 

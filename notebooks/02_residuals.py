@@ -43,11 +43,10 @@ claims = figures.Claims()
 
 # %%
 small, small_goal = jl.windy_gridworld(3), jl.goal_policy(3)
-ends, (prob, wind) = figures.goal_states(small), figures.gust_of(small, columns=3)
-print(f"goal: state {ends[0]}; gust: probability {prob}")
-print("a gust moves (rows, columns) by", wind)
-assert ends.tolist() == [2]
-assert wind == (0, -1)
+calm, gust = small.next_states[small.table_states == 4]
+print("from the centre, U R D L lead to", calm, "and in a gust to", gust)
+assert (small.next_states[small.table_states == 2] == 2).all()  # nothing leaves the goal
+assert (calm - gust).tolist() == [1, 1, 1, 0]  # one to the left, if there is room
 
 # %%
 fig, ax = plt.subplots(figsize=(2.2, 2.7))

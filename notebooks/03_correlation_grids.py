@@ -222,7 +222,7 @@ first = {
 # %%
 fig, axes = plt.subplots(1, 4, figsize=(6.75, 1.9))
 for ax, ((name, coupling), m) in zip(axes, first.items(), strict=True):
-    figures.correlation_matrix(ax, m.correlation[0], ["$a_1$", "$a_2$"], fontsize=9)
+    figures.correlation_grid(ax, m.correlation[:1], 1, ["$a_1$", "$a_2$"], fontsize=9)
     ax.set_title(f"{name}\n{coupling}")
 figures.correlation_bar(fig, axes, label="correlation\n(scale not linear)")
 rows = [(*key, m.correlation[0, 0, 1]) for key, m in first.items()]

@@ -110,11 +110,13 @@ step[:, range(4), range(4)] = solved.variance  # merged: the whole variance
 assert np.allclose(np.einsum("sa,sab,sb->s", uniform, step, uniform), source.diagonal(), atol=1e-6)
 
 # %%
-fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.2))
+grey = {"facecolor": "0.93"}
+fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.2), subplot_kw=grey)
 titles = "$W$: second moments", "$c = W - m m^\\top$: covariances", "$c_0$: the source of $c$"
 for ax, title, values in zip(axes, titles, np.abs([W, c, source]), strict=True):
     seen = np.ma.masked_less(values, 1e-4 * values.max())
-    image = figures.heatmap(ax, seen, norm=LogNorm(1e-4 * values.max(), values.max()))
+    image = ax.imshow(seen, "viridis_r", norm=LogNorm(1e-4 * values.max(), values.max()))
+    ax.grid(visible=False)
     fig.colorbar(image, ax=ax, shrink=0.75, extend="min")
     ax.set(title=title, xlabel="state")
 axes[0].set_ylabel("state")
@@ -165,9 +167,10 @@ claims.check("6x6: pairs reached of 666", list(count.values()), solved_for == li
 
 # %%
 longest = max(s.max() for s in steps.values())
-fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.5), sharey=True)
+fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.5), sharey=True, subplot_kw=grey)
 for ax, (name, reached) in zip(axes, steps.items(), strict=True):
-    image = figures.heatmap(ax, np.ma.masked_equal(reached, 0), vmin=1, vmax=longest)
+    image = ax.imshow(np.ma.masked_equal(reached, 0), "viridis_r", vmin=1, vmax=longest)
+    ax.grid(visible=False)
     ax.set(title=f"{name}: {count[name]} pairs", xticks=range(0, 36, 6), yticks=range(0, 36, 6))
     ax.set(xlabel="state of one branch", ylabel="state of the other")
     ax.label_outer()
@@ -394,9 +397,10 @@ cells = np.array(local_answer.explored) - [0, side - 40]
 seen = np.full((cells[:, 0].max() + 1, 40 - cells[:, 1].min()), np.nan)
 seen[cells[:, 0], cells[:, 1] - cells[:, 1].min()] = local_answer.visits
 fig, (ax, right) = plt.subplots(1, 2, figsize=(7.2, 2.5))
-image = figures.heatmap(ax, np.ma.masked_invalid(seen), norm=LogNorm())
+image = ax.imshow(np.ma.masked_invalid(seen), "viridis_r", norm=LogNorm())
+ax.grid(visible=False)
 fig.colorbar(image, ax=ax, label="discounted visits", shrink=0.8)
-ax.set(title="what was explored", xlabel="last columns", ylabel="row")
+ax.set(**grey, title="what was explored", xlabel="last columns", ylabel="row")
 ax.set(xticks=[], yticks=[0, 5, 10, 15])
 right.loglog(grown.explored, grown[["certified", "true"]], "o-", label=["certified", "true"])
 right.set(xlabel="states explored", ylabel="error of a gap's sd")

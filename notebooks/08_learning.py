@@ -348,7 +348,7 @@ columns = {name: pd.Series(np.ravel(values)) for name, values in data.items()}
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.3))
 for ax, (name, sol) in zip(axes, by_weights.items(), strict=False):
     weights = np.log10(np.maximum(sol.pair_weights, 1e-6)).reshape(18, 18)
-    image = figures.heatmap(ax, weights, "viridis", vmin=-6, vmax=-1)
+    image = ax.imshow(weights, vmin=-6, vmax=-1)
     fig.colorbar(image, ax=ax, label=r"$\log_{10}$ weight", shrink=0.8)
     ax.set(title=f"{name} weights", xlabel="$(s, a)$", ylabel=r"$(\tilde s, \tilde a)$")
     figures.agreement(axes[2], *(m.gap_variance[:, *pairs] for m in (answer, sol.moments)), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 from hypothesis import strategies as st
 
@@ -26,6 +27,14 @@ def shared_noise_model(seed, num_states=3, num_actions=3, num_tables=3, gamma=0.
     probs = np.tile(rng.dirichlet(np.ones(num_tables)), (num_states, 1))
     after = rng.integers(num_states, size=shape)
     return jl.JMDP(probs, rng.uniform(-1.0, 1.0, shape), after, gamma)
+
+
+def frozen_lake(gamma=0.95):
+    """The tables of Gymnasium's lake: each action slips to the first, second or third it lists."""
+    listed = gymnasium.make("FrozenLake-v1").unwrapped.P
+    tables = [[[row[a][k % len(row[a])] for a in row] for k in range(3)] for row in listed.values()]
+    _, states, rewards, _ = np.moveaxis(tables, -1, 0)  # (S, K, A) each
+    return jl.JMDP(np.full((16, 3), 1 / 3), rewards, states.astype(int), gamma)
 
 
 def random_policy(rng, jm, deterministic=False):

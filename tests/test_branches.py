@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from strategies import frozen_lake
 from test_executors import Pickles
 
 import jmdp_lib as jl
@@ -89,7 +90,7 @@ def test_branches_of_an_environment_meet():
     """On the frozen lake: with episodes that end, and states that are told apart by their bytes."""
     lake = CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
     lake.reset()
-    jm = jl.JMDP.from_gymnasium("FrozenLake-v1", gamma=0.7)
+    jm = frozen_lake(gamma=0.7)
     lake.unwrapped.s = 9
     before = lake.snapshot()
     found = estimate_gaps(

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from brute import normal_p_values
-from strategies import random_policy
+from strategies import frozen_lake, random_policy
 from test_decisions import Plain
 from test_policy_gaps import COUPLINGS, RULES, shared_noise_model, two_rules
 from test_vector import DEPOT, MODELS, Tables
@@ -131,7 +131,7 @@ def test_an_environment_whose_episodes_end(coupling):
     lake = CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
     lake.reset()
     lake.unwrapped.s = 9
-    jm = jl.JMDP.from_gymnasium("FrozenLake-v1", gamma=0.7)
+    jm = frozen_lake(gamma=0.7)
     rules = [random_policy(np.random.default_rng(k), jm, False) for k in range(2)]
     found = played(lake, rules, None, coupling, 60, gamma=0.7, horizon=25)
     mean, variance = (x[9] for x in jl.laws.policy_gaps(jm, *rules))
@@ -195,7 +195,7 @@ def test_few_false_decisions():
     [
         ({"policies": [[0, 0]]}, "two policies or more, and a budget of"),
         ({"policies": [[0, 0], [0, 5]]}, r"policies\[1\]: policy\[1\]"),
-        ({"policies": [[0, 0], None]}, r"policies\[1\]: policy must be"),
+        ({"policies": [[0, 0], None]}, r"policies\[1\]: policy must have shape"),
         ({"policies": [lambda s: 7, [0, 0]]}, r"policies\[0\]: policy\(0\) must be"),
         ({"coupling": "both"}, "coupling must be"),
         ({"margin": -1.0}, "margin must lie"),

@@ -1,8 +1,7 @@
-"""Environments: what the paper says of them, by hand-computed cells and against Gymnasium."""
+"""Environments: what the paper says of them, by hand-computed cells."""
 
 from __future__ import annotations
 
-import importlib
 from itertools import product
 
 import numpy as np
@@ -47,12 +46,6 @@ def test_gust_direction(gust, blown):
     jm = jl.windy_gridworld(5, gust_prob=1.0, gust=gust)
     centre, shift = 12, {3: -1, 5: 1, 1: -5, 7: 5}[blown]
     assert outcome(jm, centre, L) == {11 + shift: 1.0}
-
-
-def test_rectangular_gridworld_and_goal_policy():
-    jm, policy = jl.windy_gridworld((2, 4)), jl.goal_policy((2, 4))
-    assert jm.num_states == 8
-    assert policy.argmax(1).tolist() == [R, R, R, U, R, R, R, U]
 
 
 def test_goal_policy_reaches_the_goal():
@@ -106,43 +99,6 @@ def test_inventory_with_a_lead_time():
             assert jm.next_states[table, order] == 3 * left + order
     long = jl.inventory(capacity=2, max_order=1, demand_probs=[1.0], lead_time=2)  # no demand
     assert long.next_states[:, 1].tolist() == [2, 6, 3, 7, 6, 10, 7, 11, 10, 10, 11, 11]
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("FrozenLake-v1", {"map_name": "4x4"}),
-        ("CliffWalking-v1", {"is_slippery": True}),
-        ("Taxi-v4", {"is_rainy": True}),
-    ],
-)
-def test_toy_text_is_what_gymnasium_plays(name, options):
-    """With the same uniform number, every queried action does what `env.step` would have done."""
-    gymnasium = importlib.import_module("gymnasium")
-    env = gymnasium.make(name, **options).unwrapped
-    jm = jl.JMDP.from_gymnasium(env, 0.95)
-    seeds = np.random.default_rng(0).integers(2**32, size=300)
-    for seed in seeds:
-        state = int(seed % len(env.P))
-        rewards, states = jm.query(state, range(jm.num_actions), np.random.default_rng(seed))
-        for a in range(jm.num_actions):
-            env.reset(seed=0)
-            env.np_random = np.random.default_rng(seed)
-            env.s, env.lastaction = state, None
-            after, reward, terminated, *_ = env.step(a)
-            assert reward == rewards[a]
-            if terminated:
-                free = jm.query(int(states[a]), [0], np.random.default_rng(0))
-                assert (free[0][0], free[1][0]) == (0.0, states[a])
-            else:
-                assert after == states[a]
-    env.close()
-
-
-@pytest.mark.parametrize("env", ["CartPole-v1", None, 3])
-def test_environment_without_lists_is_refused(env):
-    with pytest.raises(ValueError, match=r"must be a toy-text environment.* no transition lists P"):
-        jl.JMDP.from_gymnasium(env)
 
 
 def test_simulators_declare_the_range_of_their_rewards():

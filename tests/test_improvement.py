@@ -65,7 +65,7 @@ def test_intervals_of_counted_models_are_as_wide_as_advantages_scatter():
     for _ in range(300):
         counts = rng.multinomial(100, [jm.probs[jm.starts[s] : jm.starts[s + 1]] for s in range(3)])
         tables = (np.arange(3).repeat(3), counts.ravel() / 100, jm.rewards, jm.next_states)
-        counted = jl.JMDP.from_tables(*tables, 3, jm.gamma, queries_per_state=100)
+        counted = jl.JMDP.from_tables(*tables, 3, jm.gamma)._with(queries_per_state=100)
         found.append(jl.laws.cautious_improvement(counted, policy, 0.0))
     scatter = np.std([x.advantage for x in found], axis=0)
     width = np.mean([x.advantage - x.advantage_low for x in found], axis=0)

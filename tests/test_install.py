@@ -125,7 +125,6 @@ import jmdp_lib as jl
 jm = jl.windy_gridworld(3)
 for extra, call in [
     ("atari", lambda: jl.simulators.CoupledEnv),
-    ("atari", lambda: jl.JMDP.from_gymnasium("FrozenLake-v1")),
     ("atari", lambda: importlib.import_module("jmdp_lib.atari")),
     ("figures", lambda: importlib.import_module("jmdp_lib.figures")),
     ("torch", lambda: jl.jipe2(jm, jl.goal_policy(3), device="cuda")),

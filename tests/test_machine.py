@@ -1,4 +1,4 @@
-"""What concerns the machine: missing extras, limits, whole files, and the notice of compiling."""
+"""What concerns the machine: missing extras, limits, whole files, and compiled code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GIB = 2**30
 FILES = f"anon 5\nfile {3 * GIB}\nshmem {GIB}\ninactive_file {GIB}\nactive_file {GIB}\n"
 LIMITS = {
     "none": ("0::/a/b\n", {}, 64),
-    "version 2, of a group around it": (
+    "of a group around it": (
         "0::/a/b\n",
         {
             "a": {"memory.max": str(8 * GIB), "memory.current": str(5 * GIB)},
@@ -44,20 +44,10 @@ LIMITS = {
         },
         5,  # 8 of which 5 are used, 2 of them for files that can be dropped
     ),
-    "version 1, in a container that sees its own group on top": (
-        "4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc\n0::/\n",
-        {
-            "memory": {
-                "memory.limit_in_bytes": str(4 * GIB),
-                "memory.usage_in_bytes": str(3 * GIB),
-            }
-        },
+    "a container that sees its own group on top": (
+        "1:cpu,cpuacct:/docker/abc\n0::/docker/abc\n",
+        {"": {"memory.max": str(4 * GIB), "memory.current": str(3 * GIB)}},
         3,
-    ),
-    "version 1, without limits": (
-        "4:memory:/\n1:cpu,cpuacct:/\n",
-        {"memory": {"memory.limit_in_bytes": str(2**63 - 4096), "memory.usage_in_bytes": "7"}},
-        64,
     ),
     "full": ("0::/\n", {"": {"memory.max": str(GIB), "memory.current": str(4 * GIB)}}, 0),
 }
@@ -112,8 +102,6 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path
 
 # What a second process does after the first: `compiles` counts what Numba really compiled.
 PRELUDE = """
-import sys
-sys.stderr.isatty = lambda: True
 from numba.core import event
 compiles = event.RecordingListener()
 event.register("numba:compile", compiles)
@@ -135,8 +123,8 @@ jl.projected_jipe2(jm, uniform, jl.action_features(jl.rbf_features(3, 3, 1), 4))
 """
 
 
-def run_python(code: str, **environment: str) -> tuple[int, str]:
-    """(functions compiled, what was said) in a process of its own."""
+def run_python(code: str, **environment: str) -> int:
+    """How many functions were compiled in a process of its own."""
     code += "print(sum(record.is_start for _, record in compiles.buffer))"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -146,21 +134,18 @@ def run_python(code: str, **environment: str) -> tuple[int, str]:
         env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr
-    return int(done.stdout), done.stderr
+    return int(done.stdout)
 
 
-def test_what_was_compiled_is_on_disk_and_then_nothing_is_said(tmp_path: Path) -> None:
-    count, said = run_python(PRELUDE + SHORT, NUMBA_CACHE_DIR=str(tmp_path))
-    assert count > 0
-    assert said.count("is compiling") == 1
-    count, said = run_python(PRELUDE + SHORT, NUMBA_CACHE_DIR=str(tmp_path))
-    assert count == said.count("is compiling") == 0
+def test_what_was_compiled_is_on_disk(tmp_path: Path) -> None:
+    assert run_python(PRELUDE + SHORT, NUMBA_CACHE_DIR=str(tmp_path)) > 0
+    assert run_python(PRELUDE + SHORT, NUMBA_CACHE_DIR=str(tmp_path)) == 0
 
 
 @pytest.mark.slow
 def test_no_solver_compiles_in_a_second_process() -> None:
     # The first process may be the second one already, if other tests have compiled everything.
-    assert 0 in (run_python(PRELUDE + SOLVE)[0], run_python(PRELUDE + SOLVE)[0])
+    assert 0 in (run_python(PRELUDE + SOLVE), run_python(PRELUDE + SOLVE))
 
 
 WORKERS = """
@@ -232,9 +217,7 @@ def test_solvers_after_a_fork_and_in_two_threads_at_once(code: str, layer: str) 
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_where_numba_finds_no_folder_nothing_is_kept_and_that_is_said() -> None:
+def test_where_numba_finds_no_folder_solvers_run_all_the_same() -> None:
     """As a user without a home does, of an install that nobody can write to."""
     no_folder = "from numba.core import caching\ncaching.CacheImpl._locator_classes = []\n"
-    count, said = run_python(no_folder + PRELUDE + SHORT)
-    assert count > 0
-    assert said.count("set NUMBA_CACHE_DIR to a folder") == 1
+    assert run_python(no_folder + PRELUDE + SHORT) > 0

@@ -90,10 +90,10 @@ def test_bad_calls() -> None:
 def test_one_seed_gives_every_purpose_streams_of_its_own():
     """State s of `from_simulator`, chunk s of `simulate_pairs` and play s of `estimate_gaps`."""
     purposes = ["from_simulator", "simulate_pairs", "estimate_gaps", "sample_gaps"]
-    first = [checks.stream(7, purpose, 0).random() for purpose in purposes]
+    first = [checks.generator(7, purpose, 0).random() for purpose in purposes]
     first += [np.random.default_rng(7).random(), checks.generator(7, 0).random()]
     assert len(set(first)) == len(first)
-    assert checks.stream(7, "from_simulator", 0).random() == first[0]
+    assert checks.generator(7, "from_simulator", 0).random() == first[0]
     given = np.random.default_rng(0)
     assert checks.generator(given) is given
     with pytest.raises(TypeError, match="rng must be a numpy"):

@@ -102,7 +102,7 @@ def action_pairs(rng: np.random.Generator, count: int, num_actions: int) -> Ints
 
 def evaluated_actions(game: str, seed: int, where: str, num_states: int, num_actions: int) -> Ints:
     """(S, 2) one random pair of actions for each evaluation state."""
-    rng = checks.stream(seed, f"release, actions, {game}, {where}")
+    rng = checks.generator(seed, f"release, actions, {game}, {where}")
     return action_pairs(rng, num_states, num_actions)
 
 
@@ -143,7 +143,7 @@ def collect(game: str, seed: int, num_steps: int, num_states: int, folder: Path)
     if (folder / "steps.npz").exists():
         return
     player = Emulator(game)
-    rng = checks.stream(seed, f"release, play, {game}")
+    rng = checks.generator(seed, f"release, play, {game}")
     actions = action_pairs(rng, num_steps, len(player.legal))
     signs = rng.choice(np.array([-1, 1], np.int8), num_steps)
     screens = np.zeros((num_steps + 1, SIDE, SIDE), np.uint8)
@@ -189,7 +189,7 @@ def simulate(
     players = [Emulator(game), Emulator(game)]
     num_actions = len(players[0].legal)
     asked = evaluated_actions(game, seed, where, num_states, num_actions)
-    rng = checks.stream(seed, f"release, pairs, {game}, {where}")
+    rng = checks.generator(seed, f"release, pairs, {game}, {where}")
     played = []
     for start, actions in zip(starts, asked, strict=True):
         plays = rng.integers(num_actions, size=(num_pairs, 2, horizon))

@@ -29,7 +29,7 @@ def rows_of(run: Run, settings: Settings, work: Path) -> list[dict[str, Any]]:
     rows = []
     for b, where in product(settings.eval_b, release_play.WHERE):
         pairs = release_play.Pairs.load(folder / f"pairs_{where}.npz")
-        rng = checks.stream(seed, f"release, shocks, {game}, {where}")
+        rng = checks.generator(seed, f"release, shocks, {game}, {where}")
         found = release_play.simulated(release_play.pair_returns(pairs, b, settings.gamma, rng))
         key = {"game": game, "seed": seed, "b": b, "where": where}
         rows += [key | recorded(record, where, found, settings) for record in saved["records"]]

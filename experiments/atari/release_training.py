@@ -83,7 +83,7 @@ class Learner:
         """The networks, the optimiser and all memory that an update reads or writes."""
         settings = self.settings
         self.data = data_on(self.device, play, settings.train_b)
-        start = checks.purpose_seed(self.seed, f"release, network, {self.game}")
+        start = checks.seed_sequence(self.seed, f"release, network, {self.game}")
         self.network = new_network(settings, self.num_actions, start).to(self.device)
         self.target = new_network(settings, self.num_actions, start).to(self.device)
         self.target.requires_grad_(False)
@@ -225,7 +225,7 @@ def block_draws(
 
     The update of step t draws from the steps up to t.
     """
-    rng = checks.stream(seed, f"release, draws, {game}", step)
+    rng = checks.generator(seed, f"release, draws, {game}", step)
     shape = (settings.record_every, settings.batch)
     so_far = step + 1 + np.arange(settings.record_every)
     rows = rng.integers(so_far[:, None], size=shape)

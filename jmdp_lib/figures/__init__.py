@@ -14,16 +14,12 @@ with extra("figures"):
     from jmdp_lib.figures.diagrams import (
         correlation_bar,
         correlation_grid,
-        correlation_matrix,
-        goal_states,
         gridworld,
-        gust_of,
-        heatmap,
         transition,
     )
     from jmdp_lib.figures.notebook import Claims, explore, results, save, style
 
 __all__ = ["Claims", "explore", "results", "save", "style"]
-__all__ += ["goal_states", "gridworld", "gust_of", "transition"]
-__all__ += ["correlation_bar", "correlation_grid", "correlation_matrix", "heatmap"]
+__all__ += ["gridworld", "transition"]
+__all__ += ["correlation_bar", "correlation_grid"]
 __all__ += ["agreement", "gap_law", "joint_returns"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import PowerNorm
 from numpy.typing import ArrayLike
 
 from jmdp_lib.checks import Floats
@@ -57,23 +57,19 @@ def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float]) -> Axes:
         >>> ax.get_xlim() == ax.get_ylim()
         True
     """
-    edges = np.linspace(*limits, _CELLS + 1)
-    middle = (edges[:-1] + edges[1:]) / 2
-    root = np.sqrt(np.histogram2d(pairs[:, 0], pairs[:, 1], [edges, edges])[0]).T
-    signed = np.ma.masked_equal(np.where(middle > middle[:, None], root, -root), 0.0)
-    colors = LinearSegmentedColormap.from_list("", [_LOSS, "white", _WIN], N=512)
-    ends = {"vmin": -root.max(), "vmax": root.max()}
-    ax.pcolormesh(edges, edges, signed, cmap=colors, rasterized=True, **ends)
+    edges: Any = np.linspace(*limits, _CELLS + 1)
+    wins = pairs[:, 0] > pairs[:, 1]
+    scale = PowerNorm(0.5, vmin=0.0, vmax=np.histogram2d(pairs[:, 0], pairs[:, 1], edges)[0].max())
+    for part, colors in ((pairs[wins], "Blues"), (pairs[~wins], "Oranges")):
+        ax.hist2d(part[:, 0], part[:, 1], edges, norm=scale, cmap=colors, cmin=1, rasterized=True)
     ax.plot(limits, limits, color="0.45", lw=0.8)
     ax.set(xlim=limits, ylim=limits, aspect="equal")
     ax.grid(visible=False)
-    for column, place in enumerate(((0.0, 1.0, 1.0, 0.17), (1.0, 0.0, 0.17, 1.0))):
-        side = ax.inset_axes(place)
-        share, _ = np.histogram(pairs[:, column], edges)
-        fill: Any = side.fill_between if column == 0 else side.fill_betweenx
-        fill(middle, share, color="0.78", lw=0)
-        shown = limits, (0.0, 1.15 * share.max())
-        side.set(xlim=shown[column], ylim=shown[1 - column])
+    above = ax.inset_axes((0.0, 1.0, 1.0, 0.17), sharex=ax)
+    above.hist(pairs[:, 0], edges, color="0.78")
+    beside = ax.inset_axes((1.0, 0.0, 0.17, 1.0), sharey=ax)
+    beside.hist(pairs[:, 1], edges, color="0.78", orientation="horizontal")
+    for side in (above, beside):
         side.axis("off")
     return ax
 
@@ -91,11 +87,9 @@ def gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
         >>> len(figures.gap_law(Figure().subplots(), gaps, limit=3.0).patches) > 0
         True
     """
-    top = 0.0
-    for part, color in ((gaps[gaps < 0], _LOSS), (gaps[gaps >= 0], _WIN)):
-        weights = np.full(part.size, _BARS / (2 * limit * gaps.size))
-        height, *_ = ax.hist(part, _BARS, range=(-limit, limit), weights=weights, color=color)
-        top = max(top, np.max(height))
+    parts = [gaps[gaps < 0], gaps[gaps >= 0]]
+    look: dict[str, Any] = {"color": [_LOSS, _WIN], "stacked": True}
+    top = np.max(ax.hist(parts, _BARS, range=(-limit, limit), **look)[0])
     bar: dict[str, Any] = {"fmt": "o", "color": "black", "ms": 3, "lw": 1.0, "capsize": 2}
     ax.errorbar(gaps.mean(), 1.12 * top, xerr=gaps.std(), **bar)
     note = f"$P(G<0)$\n= {np.mean(gaps < 0):.2f}"

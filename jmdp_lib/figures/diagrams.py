@@ -1,4 +1,4 @@
-"""Environments (Figures 1 and 3), their correlations (4 and 5), and any table as colours."""
+"""Environments (Figures 1 and 3) and their correlations (4 and 5)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import FuncNorm
-from matplotlib.image import AxesImage
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP
 
 _GOAL = "#cdebdd"
@@ -25,49 +24,14 @@ _COLORS = "RdBu_r"
 _IN_CELL: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
 # Fisher's scale, so that .80 and .90 have different colours: artanh of nearly the correlation.
 _SCALE = FuncNorm((lambda r: np.arctanh(0.9 * r), lambda z: np.tanh(z) / 0.9), -1.0, 1.0)
-_WAYS = {(0, -1): "leftward", (0, 1): "rightward", (-1, 0): "upward", (1, 0): "downward"}
-
-
-def goal_states(jm: JMDP) -> Ints:
-    """States that no action ever leaves and that pay whatever happens.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> from jmdp_lib import figures
-        >>> figures.goal_states(jl.windy_gridworld(3)).tolist()
-        [2]
-    """
-    stays = (jm.next_states == jm.table_states[:, None]).all(1) & (jm.rewards > 0).all(1)
-    return np.flatnonzero(np.logical_and.reduceat(stays, jm.starts[:-1]))
-
-
-def gust_of(jm: JMDP, columns: int) -> tuple[float, tuple[int, int]]:
-    """Probability of the last table, and how it moves cells against the first: (rows, columns).
-
-    The tables of a windy gridworld are calm and gust; where walls clip, a gust may do nothing, so
-    the largest shift is the wind's. A gust that moves nothing, as in a single column, is no wind.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> from jmdp_lib import figures
-        >>> probability, shift = figures.gust_of(jl.windy_gridworld(3, gust_prob=0.2), columns=3)
-        >>> round(probability, 2), tuple(map(int, shift))
-        (0.2, (0, -1))
-    """
-    last = jm.probs.size // jm.num_states - 1  # 0 where there is no wind
-    ends = [jm.next_states[k :: last + 1] for k in (0, last)]
-    calm, gust = (np.stack(np.divmod(states, columns), -1) for states in ends)
-    shift = (gust - calm).reshape(-1, 2)
-    row, column = shift[np.abs(shift).sum(1).argmax()].tolist()
-    return float(jm.probs[last]) if row or column else 0.0, (row, column)
 
 
 def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
-    """Figure 1: cells, goal, wind and policy, read from the tables of a grid `columns` wide.
+    """Figure 1: cells, goal, gusts and policy, read from the tables of a grid `columns` wide.
 
-    Black arrows show where the policy's actions lead in calm air, the more likely the darker.
-    Orange ones show where a gust takes the same actions instead, and a ring where the agent stays.
-    States count row by row.
+    Black arrows show where the policy's actions lead in calm air, the first table, the more likely
+    the darker. Orange ones show where a gust, the second, takes the same actions instead, and a
+    ring where the agent stays. States count row by row; one that no action ever leaves is a goal.
 
     Example:
         >>> import jmdp_lib as jl
@@ -79,35 +43,25 @@ def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
         True
     """
     matrix = checks.policy_matrix(jm, policy)
-    rows = jm.num_states // columns
-    prob, wind = gust_of(jm, columns)
-    goals = goal_states(jm)
-    looks = (("black", 0.0), (_ORANGE, 0.16))[: 1 + (prob > 0)]
     places = np.stack(np.divmod(np.arange(jm.num_states), columns)[::-1], -1)  # (S, 2): x, y
-    for s in range(jm.num_states):
-        x, y = places[s]
-        face = _GOAL if s in goals else "white"
+    for s, (x, y) in enumerate(places):
+        led = jm.next_states[jm.starts[s] : jm.starts[s + 1]]  # (K, A)
+        goal = bool((led == s).all())
+        face = _GOAL if goal else "white"
         ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fc=face, ec="black", lw=0.8))
-        if s in goals:
+        if goal:
             ax.text(x, y, "Goal", ha="center", va="center", weight="bold")
             continue
         for a in np.flatnonzero(matrix[s]):
-            for k, (color, aside) in enumerate(looks):
-                way = places[jm.next_states[jm.starts[s] + k, a]] - places[s]
-                _move(ax, x, y + aside, 0.62 * way, color=color, alpha=matrix[s, a])
-    middle = (columns - 1) / 2
-    if prob > 0:
-        right, down = np.array(wind[::-1]) * (0.7 * columns if wind[1] else 0.24)
-        start = middle - right / 2, -0.68 - down / 2
-        _arrow(ax, *start, (right, down), 9, color=_ORANGE, lw=1.4)
-        note = f"{_WAYS[wind]} gust, probability {prob:g}"
-        ax.text(middle, -0.77, note, ha="center", va="bottom", color=_ORANGE, fontsize=7)
-        look: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 6.5, "linespacing": 1.4}
-        ax.text(middle, rows - 0.4, "black: in calm air\n", **look)
-        note = "\norange: in a gust (ring: stays)"
-        ax.text(middle, rows - 0.4, note, color=_ORANGE, **look)
-    ax.set(xlim=(-0.52, columns - 0.48), aspect="equal")
-    ax.set_ylim(rows - 0.48 + 0.5 * (prob > 0), -0.52 - 0.45 * (prob > 0))
+            for after, color, aside in zip(led[:, a], ("black", _ORANGE), (0.0, 0.16), strict=True):
+                way = 0.62 * (places[after] - places[s])
+                _move(ax, x, y + aside, way, color=color, alpha=matrix[s, a])
+    bottom = (columns - 1) / 2, jm.num_states // columns - 0.4
+    look: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 6.5, "linespacing": 1.4}
+    ax.text(*bottom, "black: in calm air\n\n", **look)
+    note = f"\norange: in a gust, probability {jm.probs[1]:g}\n(ring: the agent stays)"
+    ax.text(*bottom, note, color=_ORANGE, **look)
+    ax.set(xlim=(-0.52, columns - 0.48), ylim=(bottom[1] + 0.7, -0.52), aspect="equal")
     ax.axis("off")
     return ax
 
@@ -140,9 +94,7 @@ def transition(ax: Axes, jm: JMDP, state: int) -> Axes:
         >>> len(ax.texts) > 0
         True
     """
-    here = slice(jm.starts[state], jm.starts[state + 1])
-    probs = jm.probs[here]
-    rewards = jm.rewards[here]
+    rewards = jm.rewards[jm.starts[state] : jm.starts[state + 1]]
     middle: dict[str, Any] = {"ha": "center", "va": "center"}
     for x, name in zip((0.0, 3.2), ("s_i", "s_{i+1}"), strict=True):
         ax.add_patch(Circle((x, 0.0), 0.42, fc="white", ec="black", lw=0.9, zorder=3))
@@ -152,59 +104,17 @@ def transition(ax: Axes, jm: JMDP, state: int) -> Axes:
         _arrow(ax, 0.3, 0.3 * side, (2.6, 0.0), 10, color=color, lw=1.6, connectionstyle=bend)
         pays = f"$a_{a + 1}$ pays {' or '.join(f'{r:g}' for r in rewards[:, a])}"
         ax.text(1.6, side, pays.replace("-", "\u2212"), color=color, fontsize=8, **middle)
-    covariance = np.cov(rewards.T, aweights=probs)
-    correlation = covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1])
-    note = f"one draw for both\n(odds {', '.join(f'{p:g}' for p in probs)})\n"
-    note += f"correlation {round(correlation, 12):g}".replace("-", "\u2212")
-    ax.text(1.6, 0.0, note, fontsize=6.5, color="0.3", linespacing=1.4, **middle)
+    ax.text(1.6, 0.0, "one draw\nfor both", fontsize=6.5, color="0.3", linespacing=1.4, **middle)
     ax.set(xlim=(-0.6, 3.8), ylim=(-1.3, 1.3), aspect="equal")
     ax.axis("off")
     return ax
 
 
-def heatmap(ax: Axes, values: Any, cmap: str = "viridis_r", **options: Any) -> AxesImage:
-    """Values (rows, columns) as colours, what is masked or nan in grey. Returns the image.
-
-    cmap: the name of a colormap. options: of `imshow`.
-
-    Example:
-        >>> from jmdp_lib import figures
-        >>> from matplotlib.figure import Figure
-        >>> image = figures.heatmap(Figure().subplots(), [[0.0, 1.0], [2.0, float("nan")]])
-        >>> image.get_array().shape
-        (2, 2)
-    """
-    ax.set_facecolor("0.93")
-    ax.grid(visible=False)
-    return ax.imshow(values, cmap=cmap, **options)
-
-
-def correlation_matrix(
-    ax: Axes, matrix: Floats, labels: Sequence[str], fontsize: float = 7.0
-) -> Axes:
-    """One correlation matrix (A, A) with its numbers.
+def _entries(ax: Axes, matrix: Floats, corner: tuple[float, float], fontsize: float) -> None:
+    """The entries of a matrix and its outline; the caller sets the limits of the axes.
 
     A return that does not vary has no correlation with anything: nan, hatched and not coloured.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> from jmdp_lib import figures
-        >>> from matplotlib.figure import Figure
-        >>> moments = jl.jipe2(jl.coupled_reward_chain(4), [0, 1, 0, 1]).moments
-        >>> ax = figures.correlation_matrix(Figure().subplots(), moments.correlation[0], ["a", "b"])
-        >>> len(ax.texts) > 0
-        True
     """
-    size = len(matrix)
-    _entries(ax, matrix, (0.0, 0.0), fontsize)
-    ax.set(xlim=(-0.55, size - 0.45), ylim=(size - 0.45, -0.55), aspect="equal")
-    ax.set_xticks(np.arange(size), labels)
-    ax.set_yticks(np.arange(size), labels)
-    return _bare(ax)
-
-
-def _entries(ax: Axes, matrix: Floats, corner: tuple[float, float], fontsize: float) -> None:
-    """The entries of a matrix and its outline; the caller sets the limits of the axes."""
     size = len(matrix)
     x0, y0 = corner
     colors = plt.get_cmap(_COLORS)(_SCALE(matrix))
@@ -220,18 +130,17 @@ def _entries(ax: Axes, matrix: Floats, corner: tuple[float, float], fontsize: fl
     ax.add_artist(Rectangle(outline, size, size, fc="none", ec="black", lw=0.6, zorder=3))
 
 
-def _bare(ax: Axes) -> Axes:
-    """Labels alone, without ticks, grid and frame."""
-    ax.tick_params(length=0)
-    ax.grid(visible=False)
-    ax.spines[:].set_visible(False)
-    return ax
-
-
 def correlation_grid(
-    ax: Axes, correlation: Floats, columns: int, labels: Sequence[str], goal: int | None = None
+    ax: Axes,
+    correlation: Floats,
+    columns: int,
+    labels: Sequence[str],
+    goal: int | None = None,
+    fontsize: float = 6.0,
 ) -> Axes:
     """Figure 4: the correlation matrices (S, A, A) of a gridworld, each where its cell is.
+
+    Figure 5 has one of them, in one column.
 
     Example:
         >>> import jmdp_lib as jl
@@ -249,7 +158,7 @@ def correlation_grid(
     pitch = size + 0.8
     for s, matrix in enumerate(correlation):
         x, y = pitch * (s % columns), pitch * (s // columns)
-        _entries(ax, matrix, (x, y), fontsize=6.0)
+        _entries(ax, matrix, (x, y), fontsize)
         if s == goal:
             box = {"fc": "white", "ec": "none", "pad": 1.5}
             middle = (x + (size - 1) / 2, y + (size - 1) / 2)
@@ -258,7 +167,10 @@ def correlation_grid(
     ax.set_xticks(ticks[:columns].ravel(), list(labels) * columns)
     ax.set_yticks(ticks[:rows].ravel(), list(labels) * rows)
     ax.set(xlim=(-0.6, pitch * columns - 1.2), ylim=(pitch * rows - 1.2, -0.6), aspect="equal")
-    return _bare(ax)
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+    return ax
 
 
 def correlation_bar(fig: Any, axes: Any, **where: Any) -> Any:

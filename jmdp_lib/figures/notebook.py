@@ -7,12 +7,11 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox, BboxBase
+from matplotlib.transforms import Bbox
 from numpy.typing import ArrayLike
 
 _SLIDER = """<div class="explore"><label>{name} <input type="range" min="0" max="{last}" value="0"
@@ -37,12 +36,6 @@ def style() -> None:
     plt.style.use(Path(__file__).with_name("jmdp.mplstyle"))
 
 
-def _project(here: Path) -> Path:
-    """The folder above `here` that has a pyproject.toml, or where there is none, notebooks/."""
-    known = [folder for folder in (here, *here.parents) if (folder / "pyproject.toml").exists()]
-    return known[0] if known else here.parent if here.name == "notebooks" else here
-
-
 def results(files: Sequence[str]) -> pd.DataFrame:
     """The rows of CSV files, named from the project's root, wherever in it the notebook lies.
 
@@ -52,21 +45,17 @@ def results(files: Sequence[str]) -> pd.DataFrame:
         >>> sorted(table.gamma.unique().tolist())
         [0.1, 0.5, 0.9, 0.99]
     """
-    root = _project(Path.cwd())
+    here = Path.cwd()
+    above = (folder for folder in (here, *here.parents) if (folder / "pyproject.toml").exists())
+    root = next(above, here)
     return pd.concat([pd.read_csv(root / file) for file in files], ignore_index=True)
 
 
-def _write(fig: Figure, file: str | BytesIO, box: BboxBase, **how: Any) -> None:
-    """Save a box of a figure as it is laid out; a layout engine would make savefig draw twice."""
-    with plt.rc_context({"figure.constrained_layout.use": False}):
-        fig.set_layout_engine(None)
-        fig.savefig(file, bbox_inches=box, **how)
-
-
 def _lay_out(fig: Figure) -> None:
-    """Place the axes, without drawing them."""
+    """Place the axes, once and without drawing them: savefig would draw them twice for it."""
     if engine := fig.get_layout_engine():
         engine.execute(fig)
+    fig.set_layout_engine("none")
 
 
 def save(
@@ -96,8 +85,8 @@ def save(
     nothing = {"CreationDate": None, "Creator": None, "Producer": None}
     _lay_out(fig)
     box = fig.get_tightbbox().padded(plt.rcParams["savefig.pad_inches"])
-    _write(fig, f"{path}.pdf", box, metadata=nothing)
-    _write(fig, f"{path}.png", box, metadata={"Software": None})
+    fig.savefig(f"{path}.pdf", bbox_inches=box, metadata=nothing)
+    fig.savefig(f"{path}.png", bbox_inches=box, metadata={"Software": None})
     if "ipykernel" in sys.modules and getattr(fig, "number", None) in plt.get_fignums():
         from IPython import display
 
@@ -147,7 +136,8 @@ def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str)
 def _encoded(fig: Figure, kind: str) -> str:
     """A picture of the whole figure, as text."""
     file = BytesIO()
-    _write(fig, file, fig.bbox_inches, format=kind, dpi=130)
+    fig.set_layout_engine("none")
+    fig.savefig(file, bbox_inches=fig.bbox_inches, format=kind, dpi=130)
     return b64encode(file.getvalue()).decode()
 
 

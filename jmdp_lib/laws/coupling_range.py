@@ -135,7 +135,7 @@ def _end_of_range(pairs: TransportedPairs, tol: float) -> tuple[Floats, float, J
     if jm.num_actions == 2:
         states = np.repeat(gaps.states, np.diff(cells.starts))
         tables = (states, last.plan, cells.rewards, cells.next_states)
-        model = JMDP.from_tables(*tables, jm.num_states, jm.gamma, knows_noise=False)
+        model = JMDP.from_tables(*tables, jm.num_states, jm.gamma)._with(knows_noise=False)
     return gap_variance, error, model
 
 

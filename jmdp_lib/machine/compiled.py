@@ -1,16 +1,15 @@
 """The functions that Numba compiles: all of them are made here.
 
 `cached`, `hot`, `inline` and `threaded` keep them on disk where that is possible and run them on
-all threads where that is safe. A notice says when a call compiles. With them come sums over long
-arrays of NumPy or torch. On one thread they do not depend on the number of threads, and do not wait
-for each other as those of BLAS do, which spin.
+all threads where that is safe. With them come sums over long arrays of NumPy or torch. On one
+thread they do not depend on the number of threads, and do not wait for each other as those of BLAS
+do, which spin.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,38 +18,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numba.core import event
 from numba.np.ufunc.parallel import threading_layer
-
-from jmdp_lib.machine.process import output_is_seen
-
-
-class _CompileNotice(event.Listener):
-    """Says, once in a process, that a call compiles, which takes seconds.
-
-    Numba sends its events only for what it really compiles, not for what it finds on disk.
-    """
-
-    said = False
-
-    def on_start(self, event: Any) -> None:
-        compiled = event.data["dispatcher"]
-        if self.said or not compiled.__module__.startswith("jmdp_lib"):
-            return
-        self.said = True
-        text = "jmdp_lib is compiling what this process calls, "
-        if compiled.stats.cache_path is not None:
-            text += "only this once: the result is kept on disk"
-        else:
-            text += "and will in every process: set NUMBA_CACHE_DIR to a folder it can write to"
-        if output_is_seen():
-            print(text, file=sys.stderr, flush=True)
-
-    def on_end(self, event: Any) -> None:
-        """Numba asks for this method, too."""
-
-
-event.register("numba:compile", _CompileNotice())
 
 
 def cached(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -127,8 +95,9 @@ def add_scaled(a: float, x: Any, b: float, y: Any) -> None:
 
 def inner_product(x: Any, y: Any) -> float:
     """sum x y."""
-    product = _product_sum if isinstance(y, np.ndarray) else type(y).dot
-    return float(product(x.ravel(), y.ravel()))
+    if isinstance(y, np.ndarray):
+        return float(np.einsum("i,i->", x.ravel(), y.ravel()))
+    return float(x.ravel().dot(y.ravel()))
 
 
 def largest_of(x: Any) -> float:
@@ -150,11 +119,3 @@ def rounding_of_returns(gamma: float, reward_bound: float) -> float:
 def _scaled_sum(a: Any, x: Any, b: Any, y: Any) -> None:
     for i in range(y.size):  # one by one: an array of sums would be one more in memory
         y[i] = a * x[i] + b * y[i]
-
-
-@hot
-def _product_sum(x: Any, y: Any) -> Any:
-    total = 0.0
-    for i in range(x.size):
-        total += x[i] * y[i]
-    return total

@@ -19,11 +19,6 @@ from tqdm import tqdm
 
 MEMBERSHIP = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
-# What control groups of version 2 and of version 1 call their limit and what they use.
-_MEMORY = {
-    "": ("memory.max", "memory.current"),
-    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-}
 
 
 def available_bytes() -> int:
@@ -34,20 +29,17 @@ def available_bytes() -> int:
 def _left_in_groups() -> Iterator[int]:
     """Bytes that each control group around this process has left, of those that have a limit.
 
-    Pages of files count as left, since they can be dropped.
+    Groups are those of version 2. Pages of files count as left, since they can be dropped.
     """
-    for line in MEMBERSHIP.read_text().splitlines() if MEMBERSHIP.exists() else []:
-        _, controller, path = line.split(":", 2)
-        own = Path(path.lstrip("/"))
+    lines = MEMBERSHIP.read_text().splitlines() if MEMBERSHIP.exists() else []
+    for own in [Path(line[len("0::/") :]) for line in lines if line.startswith("0::/")]:
         # A container may see its own group as the topmost one, under the path of the outer system.
-        for folder in (own, *own.parents) if controller in _MEMORY else ():
-            group = GROUPS / controller / folder
-            limit, used = (group / name for name in _MEMORY[controller])
+        for group in (GROUPS / own, *(GROUPS / outer for outer in own.parents)):
             with suppress(OSError):  # not all groups can be seen
-                if (most := limit.read_text().strip()) != "max":
+                if (most := (group / "memory.max").read_text().strip()) != "max":
                     stat = dict(map(str.split, (group / "memory.stat").read_text().splitlines()))
                     files = int(stat["inactive_file"]) + int(stat["active_file"])
-                    yield int(most) - int(used.read_text()) + files
+                    yield int(most) - int((group / "memory.current").read_text()) + files
 
 
 def gibibytes(size: float) -> str:

@@ -1,28 +1,23 @@
 """Outcome tables, as `JMDP` keeps them: made of a step function, of queries, or of marginal laws.
 
 A marginal MDP says what each action does, not what they do *together* (Section 4). Common random
-numbers fill that in (`quantile_tables`): one uniform number goes through the outcomes of every
-action, in an order that means something: from the worst to the best (`JMDP.from_mdp`), or as an
-environment lists them (`JMDP.from_gymnasium`). Conversely, `dependent_actions` says which actions
-the tables of a state couple.
+numbers fill that in (`JMDP.from_mdp`): one uniform number goes through the outcomes of every
+action, from the worst to the best. Conversely, `is_product` says whether the tables of a state
+couple its actions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import extra, progress, require
+from jmdp_lib.machine import progress, require
 from jmdp_lib.model.simulator import Simulator, checked_query
-
-if TYPE_CHECKING:
-    import gymnasium
 
 Tables = tuple[Ints, Floats, Floats, Ints, int]
 """States (T,), probabilities (T,), rewards and next states (T, A) of stacked tables, and |S|."""
@@ -102,7 +97,7 @@ def counted_tables(simulator: Simulator, count: int, seed: checks.Seed) -> Table
     parts = []
     with progress(num_states * count, "from_simulator", unit="query") as bar:
         for s in range(num_states):
-            rng = checks.stream(seed, "from_simulator", s)
+            rng = checks.generator(seed, "from_simulator", s)
             drawn = [checked_query(simulator, s, actions, rng) for _ in range(count)]
             tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
             parts.append((times / count, tables))
@@ -121,20 +116,11 @@ def quantile(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
     return widths[keep] / widths[keep].sum(), np.stack(outcomes, axis=1)
 
 
-def quantile_tables(laws: Iterable[list[Floats]]) -> Tables:
-    """From the laws of every state's actions, each with rows (probability, reward, next state)."""
-    parts = []
-    for actions in laws:
-        probs, picks = quantile([law[:, 0] for law in actions])
-        chosen = [law[pick, 1:] for law, pick in zip(actions, picks.T, strict=True)]
-        parts.append((probs, np.stack(chosen, axis=1)))
-    return stacked(parts)
+def quantile_tables(transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> Tables:
+    """One uniform number goes through the outcomes of every action, from worst to best.
 
-
-def laws_of_mdp(
-    transition_probs: ArrayLike, rewards: ArrayLike, gamma: float
-) -> Iterator[list[Floats]]:
-    """The laws of a state's actions, outcomes from worst to best; arguments of `JMDP.from_mdp`."""
+    The arguments are those of `JMDP.from_mdp`.
+    """
     axes = ("state", "action", "next state")
     probs = checks.distributions("transition_probs", transition_probs, *axes)
     num_states, num_actions = probs.shape[:2]
@@ -143,66 +129,36 @@ def laws_of_mdp(
     reward_axes = axes if checks.as_array("rewards", rewards).ndim == 3 else axes[:2]
     reward = checks.floats("rewards", rewards, **dict(zip(reward_axes, shape, strict=False)))
     reward = np.broadcast_to(reward.reshape(num_states, num_actions, -1), shape)
+    order = _worst_to_best(probs, reward, gamma)
+    parts = []
+    for best, laws, paid in zip(order, np.take_along_axis(probs, order, -1), reward, strict=True):
+        widths, picks = quantile(laws)  # (K,), (K, A)
+        successors = np.take_along_axis(best, picks.T, 1)
+        outcomes = [np.take_along_axis(paid, successors, 1), successors]
+        parts.append((widths, np.stack(outcomes).T))
+    return stacked(parts)
+
+
+def _worst_to_best(probs: Floats, reward: Floats, gamma: float) -> Ints:
+    """(S, A, S) the successors of every state-action, by r + gamma v of the uniform policy."""
+    num_states, num_actions = probs.shape[:2]
     mean = (probs * reward).sum((1, 2)) / num_actions
     value = np.linalg.solve(np.eye(num_states) - gamma * probs.mean(1), mean)
     worth = reward + gamma * value
     # Rounded, so that outcomes of equal worth are not ordered by rounding errors.
     worth = np.round(worth / max(np.abs(worth).max(), np.finfo(float).tiny), 12)
-    for prob, paid, order in zip(probs, reward, np.argsort(worth, kind="stable"), strict=True):
-        found = [best[prob[a, best] > 0] for a, best in enumerate(order)]
-        yield [np.stack([prob[a, x], paid[a, x], x], axis=1) for a, x in enumerate(found)]
+    return np.argsort(worth, kind="stable")
 
 
-def laws_of_gymnasium(env: str | gymnasium.Env[Any, Any]) -> Iterator[list[Floats]]:
-    """The laws of a state's actions, outcomes as a toy-text environment lists them in `P`."""
-    if isinstance(env, str):
-        with extra("atari"):
-            import gymnasium
-        env = gymnasium.make(env)
-    listed = getattr(getattr(env, "unwrapped", None), "P", None)
-    if not isinstance(listed, dict):
-        raise ValueError(f"env must be a toy-text environment, {env} has no transition lists P")
-    last = len(listed)  # the state where episodes end, if none of their own is absorbing
-    absorbing = [
-        s
-        for s, laws in listed.items()
-        if all(t == s and r == 0 for law in laws.values() for _, t, r, _ in law)
-    ]
-    ends = False
-    for s in range(last):
-        laws = [np.array(listed[s][a], dtype=float) for a in range(len(listed[s]))]
-        for a, law in enumerate(laws):  # rows (probability, next state, reward, is it the end?)
-            law[:, 0] = checks.distributions(f"P[{s}][{a}]", law[:, 0], "outcome")
-            leaves = (law[:, 3] == 1.0) & ~np.isin(law[:, 1], absorbing)
-            law[leaves, 1] = last
-            ends |= leaves.any()
-        yield [law[:, [0, 2, 1]] for law in laws]
-    if ends:
-        yield [np.array([[1.0, 0.0, last]])] * len(listed[0])
+def is_product(probs: Floats, outcomes: Floats) -> bool:
+    """Whether the joint law of the actions' outcomes is the product of its marginals.
 
-
-def dependent_actions(probs: Floats, outcomes: Floats) -> tuple[int, ...] | None:
-    """The smallest set of actions whose joint law is not the product of its marginals, if any.
-
-    probs (K,) of the tables, outcomes (K, A, ...). Pairs come first, but any two actions may be
-    independent where three are not.
+    probs (K,) of the tables, outcomes (K, A, ...). It is enough to compare the two laws at the
+    tables: the joint law has no mass elsewhere, so that the product law, if it is the same there,
+    has none either.
     """
-    num_actions = outcomes.shape[1]
-    labels = np.stack([_labels(outcomes[:, a]) for a in range(num_actions)], axis=1)
-    if _is_product(probs, labels):
-        return None
-    sizes = range(2, num_actions + 1)
-    subsets = (actions for m in sizes for actions in combinations(range(num_actions), m))
-    return next(actions for actions in subsets if not _is_product(probs, labels[:, actions]))
-
-
-def _is_product(probs: Floats, labels: Ints) -> bool:
-    """Whether the joint law of the outcome labels (K, m) is the product of its marginals.
-
-    It is enough to compare the two at the tables: the joint law has no mass elsewhere, so that the
-    product law, if it is the same there, has none either.
-    """
-    joint, *marginals = (np.bincount(x, probs)[x] for x in (_labels(labels), *labels.T))
+    labels = [_labels(of_action) for of_action in (outcomes, *outcomes.swapaxes(0, 1))]
+    joint, *marginals = (np.bincount(x, probs)[x] for x in labels)
     return bool(np.allclose(joint, np.prod(marginals, axis=0), rtol=0.0, atol=1e-12))
 
 

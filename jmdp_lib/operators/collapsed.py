@@ -41,7 +41,6 @@ from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
 
 _CHUNK = 1 << 20  # entries of laws that are worked on at once
-_SMALL = 4096  # entries up to which calling a sparse product takes longer than a dense product
 _SPARSE = 0.1  # a term of a sum of rows costs some ten times what one of a matrix product does
 
 
@@ -194,7 +193,7 @@ class CollapsedT2:
     def backup(self, value: Floats, value_variance: Floats) -> Backup:
         """T_2 on m and v; their fixed points give every mean and every variance."""
         jm = self.jm
-        averaging = self._averaging
+        averaging = jm.averaging
         targets = jm.rewards + jm.gamma * value[jm.next_states]
         mean = averaging @ targets
         targets -= mean[jm.table_states]
@@ -283,7 +282,7 @@ class CollapsedT2:
     def full_covariance(self, backup: Backup, c: Floats) -> Floats:
         """(S, A, S, A), C(s,a; t,b) one step before c (S, S)."""
         source = self.noise_source(backup.deviations)
-        moved = reduce(np.add, ((move @ (move @ c).T).T for move in self._fast_moves))
+        moved = reduce(np.add, ((move @ (move @ c).T).T for move in self.moves))
         full = self.jm.gamma**2 * moved + (source @ source.T if source.size else 0.0)
         full = full.reshape(self.policy.shape * 2)
         if self.coupling != "independent":  # all actions of a state share their table
@@ -291,18 +290,9 @@ class CollapsedT2:
             joint = backup.deviations[:, :, None] * backup.deviations[:, None, :]
             joint += self.jm.gamma**2 * c[x[:, :, None], x[:, None, :]]
             same = np.einsum("sasb->sab", full)
-            same[...] = (self._averaging @ joint.reshape(len(x), -1)).reshape(same.shape)
+            same[...] = (self.jm.averaging @ joint.reshape(len(x), -1)).reshape(same.shape)
         np.einsum("sasa->sa", full)[...] = backup.variance
         return full
-
-    @cached_property
-    def _averaging(self) -> Any:
-        """`JMDP.averaging`, dense where that is faster."""
-        return faster(self.jm.averaging)
-
-    @cached_property
-    def _fast_moves(self) -> list[Any]:
-        return [faster(move) for move in self.moves]
 
     def covariances(self, backup: Backup, pairs: PairValues, asked: AskedGaps) -> Floats:
         """(Q,), C(s,a; t,b) one step before c."""
@@ -367,12 +357,6 @@ def policy_average(policy: Floats) -> sparse.csr_array:
     states, actions = np.nonzero(policy)
     entries = policy[states, actions], (states, states * policy.shape[1] + actions)
     return sparse.csr_array(entries, shape=(len(policy), policy.size))
-
-
-def faster(matrix: sparse.csr_array) -> Any:
-    """The matrix, dense where products with it are faster so: small, or with many entries."""
-    size = matrix.shape[0] * matrix.shape[1]
-    return matrix.toarray() if size <= _SMALL or matrix.nnz > _SPARSE * size else matrix
 
 
 def successors_first(graph: sparse.csr_array) -> Ints:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,7 +29,7 @@ from scipy.sparse.linalg import LinearOperator, gmres
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, faster
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 
 RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
 
@@ -69,11 +68,6 @@ class PairOperator(CollapsedT2):
     What all rewards have in common, `JMDP.reward_offset`, acts on the offset of a state alone.
     """
 
-    @cached_property
-    def _average(self) -> Any:
-        """`average`, dense where that is faster."""
-        return faster(self.average)
-
     @property
     def sweep_bytes(self) -> float:
         """Bytes that sweeps take, roughly: three states, each as C and Sigma, their differences,
@@ -92,7 +86,7 @@ class PairOperator(CollapsedT2):
     def apply(self, state: PairState) -> PairState:
         """T_2."""
         side = self.policy.size
-        average = self._average
+        average = self.average
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
         value = (self.policy * state.excess).sum(1)  # m
         own = np.einsum("sasa->sa", state.covariance) + (state.excess - value[:, None]) ** 2

@@ -71,7 +71,7 @@ class CompiledPlayer(Player):
 
         # Decisions look after few runs: all threads take part in these.
         per_stream = _FEW if chunk.counted else RUNS_PER_STREAM
-        fill_rows(fill, size, per_stream, checks.purpose_seed(chunk.seed, "simulate_pairs"))
+        fill_rows(fill, size, per_stream, checks.seed_sequence(chunk.seed, "simulate_pairs"))
         apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
         return Runs(returns.T, apart, int(queries.sum()), self.jm.reward_range)
 

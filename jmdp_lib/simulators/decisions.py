@@ -222,7 +222,7 @@ class _Runs:
     def __init__(self, plan: Plan, terms: _Terms, reward_range: tuple[float, float] | None) -> None:
         self.plan = plan
         self.terms = terms
-        self.seeds = checks.stream(terms.seed, terms.name)
+        self.seeds = checks.generator(terms.seed, terms.name)
         self.reward_range = reward_range
         self.verdict = "undecided"
         self.queries = 0

@@ -108,7 +108,7 @@ def estimate_gaps(
         if executor is not None or keep_returns:
             raise ValueError("rows (state, action, other) take no executor= and no keep_returns=")
         return _estimate_rows(env, policy, actions, num_runs, seed, settings)
-    root = checks.purpose_seed(seed, "estimate_gaps")
+    root = checks.seed_sequence(seed, "estimate_gaps")
     plan = Plan.of_actions(player_of(env, state, coupling), policy, actions, settings)
     return estimated(plan, num_runs, root, keep_returns, executor)
 
@@ -145,7 +145,7 @@ def _estimate_rows(
 ) -> GapEstimate:
     """Estimates (K,) of rows (state, action, other action)."""
     asked = checks.integers("actions", rows, "row", **{"(state, action, other action)": 3}).tolist()
-    root = checks.purpose_seed(seed, "sample_gaps")
+    root = checks.seed_sequence(seed, "sample_gaps")
     player = CompiledPlayer(jm, asked[0][0], settings.coupling)
     policies = (player.checked_policy(policy),)
     for s, *pair in asked:

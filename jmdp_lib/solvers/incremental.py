@@ -165,7 +165,7 @@ def incremental_jipe2(
     truth = None if reference is None else _packed("reference", reference, layout)
     learned = Learned(values, np.zeros(values.size, dtype=np.int64))
     root = checks.seed_sequence(seed)
-    update = updater(simulator, layout, learned, step, checks.stream(root, f"learn {form}"))
+    update = updater(simulator, layout, learned, step, checks.generator(root, f"learn {form}"))
     at_once = 1_000_000 if isinstance(simulator, JMDP) else 1_000  # between looks at Ctrl-C
     record = partial(_residual_and_error, simulator, layout, values, truth)
     residuals, errors = np.transpose([record() for _ in _at_stops(stops, at_once, update)])
