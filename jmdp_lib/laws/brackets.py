@@ -16,17 +16,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import ReadOnly, table
-
-if TYPE_CHECKING:
-    import pandas as pd
+from jmdp_lib.machine import ReadOnly
 
 Bracket = tuple[Any, Any]
 _EPS = float(np.finfo(float).eps)
@@ -273,41 +270,6 @@ class GapLaw(ReadOnly):
             return low, high
         least, most = self.phi.cvar(p)
         return max(low, least), min(high, most)
-
-    def to_frame(self) -> pd.DataFrame:
-        """A pandas table of the brackets of $P(G <= x)$: columns x, low and high.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> law, = jl.laws.gap_law(jl.example_1(gamma=0.0), [0], queries=[(0, 0, 1)])
-            >>> found = law.to_frame().set_index("x")
-            >>> print(*found.loc[0.0].round(3))
-            0.5 0.5
-        """
-        x = np.unique(self.points)
-        low, high = self.cdf(x)
-        return table({"x": x, "low": low, "high": high})
-
-    def plot(self, ax: Any, **style: Any) -> Any:
-        """Draw the bracket as a band over x, atoms of more than a percent as steps with a dot.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> from matplotlib.figure import Figure
-            >>> law, = jl.laws.gap_law(jl.example_1(gamma=0.5), [0], queries=[(0, 0, 1)])
-            >>> ax = law.plot(Figure().subplots(), color="C0")
-            >>> len(ax.lines) > 0
-            True
-        """
-        cuts = np.repeat(self.points.ravel(), 2)[1:-1]
-        low = np.repeat(self.low[:-1], 2)
-        high = np.repeat(self.high[1:], 2)
-        band = ax.fill_between(cuts, low, high, **{"lw": 0.8, "alpha": 0.6, **style})
-        color = band.get_facecolor()[0, :3]
-        for k in np.flatnonzero(self.low[1::2] - self.high[::2] > 0.01):
-            ends = self.high[2 * k], self.low[2 * k + 1]
-            ax.plot(self.points[k], ends, color=color, lw=1.6, marker="o", ms=3)
-        return ax
 
 
 def highest_lines(x: Floats, lines: Floats, points: Floats) -> Floats:

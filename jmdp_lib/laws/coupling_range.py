@@ -17,7 +17,7 @@ feasible when c changes: every sweep is handed the plans of the sweep before.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,14 +25,10 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import ReadOnly, cached, hot, require
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import gap_table
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, ragged
 from jmdp_lib.operators.dense import DensePairs
 from jmdp_lib.solvers.affine import solve_chains
 from jmdp_lib.solvers.fixed_point import iterate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _LOOPS = 100  # that are cancelled per outcome of a transport problem, at most
 
@@ -63,20 +59,6 @@ class CouplingRange(ReadOnly):
         state = "converged" if self.converged else "NOT converged"
         states, actions = self.gap_variance_low.shape[:2]
         return f"CouplingRange({state}, {states} states, {actions} actions, {kind})"
-
-    def to_frame(self) -> pd.DataFrame:
-        """A pandas table with a row per state and ordered pair of different actions.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> jm = jl.coupled_reward_chain(2, gamma=0.9)
-            >>> print(jl.laws.coupling_range(jm, [0, 0]).to_frame().round(3).head(2))
-               state  action  other  gap_variance_low  gap_variance_high
-            0      0       0      1               0.0                1.0
-            1      0       1      0               0.0                1.0
-        """
-        names = ("gap_variance_low", "gap_variance_high")
-        return gap_table({name: getattr(self, name) for name in names})
 
 
 def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange:
