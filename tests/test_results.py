@@ -31,7 +31,6 @@ RESULTS = {
     "compare_actions": lambda: jl.simulators.compare_actions(JM, GOAL, [0, 2], state=4, budget=300),
     "local_jipe2": lambda: jl.large.local_jipe2(PLANE, lambda place: [0.5, 0.5], [(0, 0)], 0.1),
     "coupling_range": lambda: jl.laws.coupling_range(CHAIN, [0] * 3),
-    "coupling_range, three actions": lambda: jl.laws.coupling_range(JM, GOAL),
     "cautious_improvement": lambda: jl.laws.cautious_improvement(CHAIN, [0] * 3),
     "gap_law": lambda: jl.laws.gap_law(JM, GOAL, [(4, 0, 2)], width=0.05)[0],
     "a sampled law": lambda: jl.laws.GapLaw.from_sample((0, 1, 2), [0.5, -1.0, 2.0]),

@@ -17,7 +17,7 @@ feasible when c changes: every sweep is handed the plans of the sweep before.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,23 +42,17 @@ class CouplingRange(ReadOnly):
         error_bound: in the paper's norm and the unit of the rewards: a gap variance is within
             $lambda_2$ times it (`norm_weight`).
         converged: whether error_bound is at most tol * reward_bound.
-        low, high: for two actions, the JMDPs with these marginals whose gap variances are all least
-            and all largest. None for more actions: the ranges then contain the truth, but may be
-            wider, since one outcome table has to serve all pairs of actions.
     """
 
     gap_variance_low: Floats
     gap_variance_high: Floats
     error_bound: float
     converged: bool
-    low: JMDP | None
-    high: JMDP | None
 
     def __repr__(self) -> str:
-        kind = "an outer range" if self.low is None else "exact"
         state = "converged" if self.converged else "NOT converged"
         states, actions = self.gap_variance_low.shape[:2]
-        return f"CouplingRange({state}, {states} states, {actions} actions, {kind})"
+        return f"CouplingRange({state}, {states} states, {actions} actions)"
 
 
 def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange:
@@ -69,7 +63,8 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
     `coupling="common"`, is none of these: its gap variances can lie outside of the range.
 
     Only the marginal laws of `jm` matter: for an MDP, take `JMDP.from_mdp` with any `joint`. The
-    ranges are exact for two actions. For more actions they contain the exact ones.
+    ranges are exact for two actions. For more actions they contain the exact ones, and may be
+    wider, since one outcome table has to serve all pairs of actions.
 
     policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
     tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward: the result
@@ -91,13 +86,13 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
     # The largest covariances make the least gap variances.
     pairs = DensePairs(system, backup)
     ends = [_end_of_range(TransportedPairs(pairs, cells, x), tol) for x in (-1.0, 1.0)]
-    (low, low_error, least), (high, high_error, most) = ends
+    (low, low_error), (high, high_error) = ends
     error_bound = max(low_error, high_error) / system.weight
-    return CouplingRange(low, high, error_bound, error_bound <= allowed, least, most)
+    return CouplingRange(low, high, error_bound, error_bound <= allowed)
 
 
-def _end_of_range(pairs: TransportedPairs, tol: float) -> tuple[Floats, float, JMDP | None]:
-    """Gap variances (S, A, A), how far off they may be, and the model of two actions with them."""
+def _end_of_range(pairs: TransportedPairs, tol: float) -> tuple[Floats, float]:
+    """Gap variances (S, A, A), and how far off they may be."""
     system = pairs.dense.system
     jm = system.jm
     variance = pairs.dense.backup.variance
@@ -107,22 +102,14 @@ def _end_of_range(pairs: TransportedPairs, tol: float) -> tuple[Floats, float, J
     last, found = iterate(pairs, pairs.zero(), rate, tol * size, name="coupling_range")
     # c is off by (moved + slack) / (1 - rate) at most, and a covariance is a step away from it.
     error = float(2.0 * (rate * found.residuals[-1] + last.slack) / (1.0 - rate))
-    cells = pairs.cells
-    gaps = cells.gaps
-    blocks = np.einsum("sa,ab->sab", variance, np.eye(jm.num_actions))
-    blocks[gaps.states, gaps.first, gaps.second] = last.values
-    blocks[gaps.states, gaps.second, gaps.first] = last.values
-    gap_variance = np.maximum(variance[:, :, None] + variance[:, None] - 2.0 * blocks, 0.0)
-    model = None
-    if jm.num_actions == 2:
-        states = np.repeat(gaps.states, np.diff(cells.starts))
-        tables = (states, last.plan, cells.rewards, cells.next_states)
-        model = JMDP.from_tables(*tables, jm.num_states, jm.gamma, knows_noise=False)
-    return gap_variance, error, model
+    gaps = pairs.cells.gaps
+    s, a, b = gaps.states, gaps.first, gaps.second
+    gap_variance = np.zeros((*variance.shape, jm.num_actions))
+    gap_variance[s, a, b] = np.maximum(variance[s, a] + variance[s, b] - 2.0 * last.values, 0.0)
+    return gap_variance + gap_variance.swapaxes(1, 2), error
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(NamedTuple):
     """What `TransportedPairs` makes of c and a plan.
 
     c: (S, S), the new one. values: (Q,) the extremes of C(s,a; s,b), and slack: how far off they
@@ -135,19 +122,17 @@ class Sweep:
     plan: Floats
 
 
-@dataclass(frozen=True)
-class Cells:
+class Cells(NamedTuple):
     """The N pairs of distinct outcomes of all Q gaps: a plan (N,) gives each a probability.
 
     Gap q owns the cells starts[q] to starts[q + 1] - 1, in rows of widths[q]. products: (N,) of
-    deviations y - mu. rewards, next_states: (N, 2). independent: (N,) a first plan.
+    deviations y - mu. next_states: (N, 2). independent: (N,) a first plan.
     """
 
     gaps: AskedGaps
     starts: Ints
     widths: Ints
     products: Floats
-    rewards: Floats
     next_states: Ints
     independent: Floats
 
@@ -157,8 +142,7 @@ class Cells:
         jm = system.jm
         gaps = AskedGaps.of(jm, None)
         owners = jm.table_states[:, None] * jm.num_actions + np.arange(jm.num_actions)
-        columns = owners, backup.deviations, jm.rewards, jm.next_states
-        rows = np.stack([x.ravel() for x in columns], axis=1)
+        rows = np.stack([owners, backup.deviations, jm.next_states], axis=2).reshape(-1, 3)
         rows, place = np.unique(rows, axis=0, return_inverse=True)
         probs = np.bincount(place.ravel(), np.repeat(jm.probs, jm.num_actions))
         first = np.searchsorted(rows[:, 0], np.arange(system.policy.size + 1))
@@ -169,15 +153,9 @@ class Cells:
         require(needed, f"coupling_range on {jm.num_states:,} states")
         starts, gap, within = ragged(heights * widths)
         both = first[owner[gap]] + np.stack(np.divmod(within, widths[gap]), axis=1)
-        return cls(
-            gaps=gaps,
-            starts=starts,
-            widths=widths,
-            products=rows[both, 1].prod(1),
-            rewards=rows[both, 2],
-            next_states=rows[both, 3].astype(int),
-            independent=probs[both].prod(1),
-        )
+        products = rows[both, 1].prod(1)
+        next_states = rows[both, 2].astype(int)
+        return cls(gaps, starts, widths, products, next_states, probs[both].prod(1))
 
 
 @dataclass(frozen=True)
