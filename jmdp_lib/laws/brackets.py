@@ -88,18 +88,17 @@ class PhiBracket:
 
     def cdf(self, x: Floats) -> tuple[Floats, Floats]:
         """(m,) each: a lower bound of $P(G < x)$, and an upper bound of $P(G <= x)$."""
-        size = max(1, _MANY // self.x.size)
-        parts = [self._chords(x[k : k + size]) for k in range(0, x.size, size)]
-        low, high = (np.concatenate(ends) for ends in zip(*parts, strict=True))
+        parts = np.array_split(x, 1 + x.size * self.x.size // _MANY)
+        low, high = np.hstack([self._chords(part) for part in parts])
         return low, high
 
-    def _chords(self, x: Floats) -> tuple[Floats, Floats]:
+    def _chords(self, x: Floats) -> Floats:
         apart = self.x - x[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             slopes = (self.above - self.lower(x)[:, None]) / apart
         low = np.where(apart < 0.0, slopes, -np.inf).max(1)
         high = np.where(apart > 0.0, slopes, np.inf).min(1)
-        return np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
+        return np.clip([low, high], 0.0, 1.0)
 
     def cvar(self, p: float) -> Bracket:
         """The mean of the worst share p of outcomes."""
@@ -158,14 +157,12 @@ class GapLaw(ReadOnly):
         gaps: ArrayLike,
         alpha: float = 0.05,
         off: float = 0.0,
-        limit: float = np.inf,
     ) -> GapLaw:
         """The band of Dvoretzky, Kiefer, Wolfowitz and Massart around independent gaps (N,).
 
         It holds everywhere at once with probability $1 - alpha$.
 
         off: how far each gap can be from the truth; a gap as small as that counts as a tie.
-        limit: a bound of $|G|$.
 
         Example:
             >>> import jmdp_lib as jl
@@ -179,7 +176,7 @@ class GapLaw(ReadOnly):
         found[np.abs(found) <= off] = 0.0
         band = np.sqrt(np.log(2.0 / checks.real("alpha", alpha, "(0, 1)")) / (2.0 * found.size))
         nearby = found + 2.0 * off * np.array([[-1.0], [0.0], [1.0]])  # where the band steps
-        x = np.unique(np.append([-limit, 0.0, limit], nearby))
+        x = np.unique(np.append([-np.inf, 0.0, np.inf], nearby))
         ends = (x - off * (x != 0.0), x + off * (x != 0.0))
         counts = [[np.searchsorted(found, y), np.searchsorted(found, y, "right")] for y in ends]
         low, high = np.swapaxes(counts, 1, 2).reshape(2, -1) / found.size

@@ -186,7 +186,7 @@ class _Search:
         needed = law_bytes(self.rows.factors.size, self.rows.outcomes.row.size, most)
         smaller = f"max_points={x.size // 2:,} or fewer queries take less"
         require(needed, f"the law of gaps on a grid of {most:,} points", smaller)
-        (self.psi.refine if self.psi.x.size else self.psi.start)(x)
+        self.psi.refine(x)
         if nearby is not None:
             self.cuts.refine(points)
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, ragged
 from jmdp_lib.operators.reachable import PairSet, places
 from jmdp_lib.solvers.affine import Chain
 
@@ -175,14 +175,12 @@ def row_sizes(system: CollapsedT2, pairs: PairSet, gaps: Ints) -> RowSizes:
     draws = tables * (system.policy > 0.0).sum(1)  # of one branch
     shared = np.where(apart, system.coupling == "common", system.coupling != "independent")
     whole = draws[first] * draws[second] // np.where(shared, tables[second], 1)
-    successors = np.diff(system.kernel.indptr)
-    keys = np.bincount(second[apart], successors[first[apart]], tables.size)
-    keys = np.minimum(keys, pairs.numbering.order.size)  # half-steps H(j, t), for each t
-    half = draws[first[apart]].sum() + keys @ draws
+    states = pairs.numbering.order
+    half = draws[first[apart]].sum() + states.size * draws[states].sum()  # H(j, t), for each t
     halved = bool(system.coupling != "common" and system.jm.gamma)
     halved &= bool(whole[apart].sum() > _WORTH * half)
     of_gaps = tables[gaps[:, 0]] ** (2 if system.coupling == "independent" else 1)
-    rows = pairs.size + len(gaps) + 1 + int(keys.sum() if halved else 0)
+    rows = pairs.size + len(gaps) + 1 + (states.size**2 if halved else 0)
     at_one_state = whole[~apart].sum() + of_gaps.sum() + 1
     return RowSizes(rows, int(at_one_state + (half if halved else whole[apart].sum())), halved)
 
@@ -276,14 +274,13 @@ class _Maker:
 
     def draws(self, states: Ints) -> tuple[Ints, Floats, Ints, Floats]:
         """All draws of one branch at states (M,): which of them, reward, successor, probability."""
-        policy = self.system.policy
-        at, a = np.nonzero(policy[states])
-        # Two branches with one table and one action are one.
-        step = replace(self.system, coupling="joint").step(AskedGaps(states[at], a, a))
-        assert step.tables is not None
-        at, a = at[step.row], a[step.row]
-        chance = policy[states[at], a] * step.weights
-        return at, self.rewards[step.tables[0], a], step.first, chance
+        jm = self.system.jm
+        _, at, within = ragged(np.diff(jm.starts)[states])
+        draw, a = np.nonzero(self.system.policy[states[at]])
+        at = at[draw]
+        table = jm.starts[states[at]] + within[draw]
+        chance = jm.probs[table] * self.system.policy[states[at], a]
+        return at, self.rewards[table, a], jm.next_states[table, a], chance
 
     @cached_property
     def first_halves(self) -> Outcomes:
