@@ -29,7 +29,7 @@ from jmdp_lib.solvers.affine import Chain
 
 _DIGITS = 12  # decimals of rewards that count, in units of the largest one
 _ROUNDS = 64  # steps that bound |D|, at least
-_WORTH = 4.0  # half-steps must have so many times fewer outcomes
+_WORTH = 3.6  # half-steps must have so many times fewer outcomes
 _EPS = float(np.finfo(float).eps)
 
 
