@@ -35,8 +35,8 @@ class StepBracket:
     """Bounds of a distribution function at 2n cuts, in ascending order.
 
     For the interval [x, y] in row k of points (n, 2), cut 2k is $P(G < x)$, and cut 2k + 1 is
-    $P(G <= y)$. low, high: (2n,), ascending; or (..., 2n), of several laws. The outermost points
-    may be infinite, and bounds there are rounded as all others are: low may end just below one.
+    $P(G <= y)$. low, high: (2n,), ascending. The outermost points may be infinite, and bounds there
+    are rounded as all others are: low may end just below one.
     """
 
     points: Floats
@@ -50,9 +50,7 @@ class StepBracket:
         # How many cuts do not exceed what is wanted, and how many are below it.
         not_above = np.searchsorted(starts, x, "right") + np.searchsorted(ends, x, side)
         below = np.searchsorted(starts, x, side) + np.searchsorted(ends, x, "left")
-        low = np.insert(self.low, 0, 0.0, axis=-1)
-        high = np.append(self.high, np.ones((*self.high.shape[:-1], 1)), axis=-1)
-        return low[..., not_above], high[..., below]
+        return np.append(0.0, self.low)[not_above], np.append(self.high, 1.0)[below]
 
     def worst_mean(self, p: float) -> Bracket:
         """The average of the quantiles below p, $0 < p <= 1$."""

@@ -110,13 +110,8 @@ def gap_law(
 
 def _checked_gaps(jm: JMDP, queries: ArrayLike | None) -> tuple[AskedGaps, Ints]:
     """The gaps that are asked for, and (Q, 3) the same in the order and with the signs given."""
-    if queries is not None:
-        shape = checks.as_array("queries", queries).shape
-        if len(shape) != 2 or shape[1] != 3:
-            meant = f": did you mean [{queries!r}]?" if shape == (3,) else ""
-            raise ValueError(
-                f"queries must be rows (state, a, b), (N, 3), got shape {shape}{meant}"
-            )
+    if queries is not None and checks.as_array("queries", queries).ndim != 2:
+        raise ValueError(f"queries must be rows (state, a, b), (N, 3): did you mean [{queries!r}]?")
     asked = AskedGaps.of(jm, queries)
     rows = np.stack([asked.states, asked.first, asked.second], axis=1)
     return asked, rows if queries is None else np.array(queries)
@@ -193,17 +188,13 @@ class _Search:
     def widths(self) -> tuple[Floats, bool]:
         """(P,) of the widest bracket at each read point; and whether one that is still too wide
         would be wider without stochastic order."""
-        steps = self.cuts.bracket()
+        at = 2 * np.searchsorted(self.cuts.points[:, 1], self.reads) + [[0], [1]]
+        low, high = self.cuts.bracket()[:, :, at]  # (Q, 2, P) each
         convex = [self.psi.bracket(n).cdf(self.reads) for n in range(self.rows.asked.size)]
-        least, most = np.swapaxes(convex, 0, 1)  # (Q, P) each
-        widest = np.zeros(self.reads.size)
-        telling = False
-        for strict in (True, False):
-            low, high = steps.cdf(self.reads, strict)
-            both = np.minimum(high, most) - np.maximum(low, least)
-            telling |= bool(((both > self.width) & (both < 0.9 * (most - least))).any())
-            widest = np.maximum(widest, both.max(0))
-        return widest, telling
+        least, most = np.swapaxes(convex, 0, 1)[:, :, None]  # (Q, 1, P) each
+        both = np.minimum(high, most) - np.maximum(low, least)
+        telling = (both > self.width) & (both < 0.9 * (most - least))
+        return both.max((0, 1)), bool(telling.any())
 
     def verdict(self, widths: Floats, needed: float) -> str:
         """What was reached where, and what would be needed."""
@@ -224,8 +215,8 @@ class _Search:
         points may move: a rounding, or the twelfth digit of the largest reward at read points.
         """
         unit = self.rows.unit
-        steps = self.cuts.bracket()
-        points = steps.points
+        points = self.cuts.points
+        low, high = self.cuts.bracket()
         ends = points if unit == 1.0 else np.nextafter(unit * points, [-np.inf, np.inf])
         ends = np.maximum.accumulate(self.named(points, ends, at).ravel()).reshape(-1, 2)
         laws = []
@@ -236,7 +227,7 @@ class _Search:
             x = self.named(phi.x, unit * phi.x, at)
             moved = 1e-12 * unit + 4.0 * _EPS * np.abs(x)  # no slope of phi exceeds one
             bounds = unit * phi.above + moved, unit * phi.below - moved
-            own = StepBracket(ends, steps.low[n], steps.high[n])
+            own = StepBracket(ends, low[n], high[n])
             known = (float(mean - off), float(mean + off))
             law = GapLaw(
                 tuple(gap), known, own, PhiBracket(x, *bounds, phi.slopes), tuple(at.tolist())

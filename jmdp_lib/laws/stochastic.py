@@ -21,7 +21,6 @@ from functools import cache, cached_property
 import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.laws.brackets import StepBracket
 from jmdp_lib.laws.rows import Outcomes, Rows
 from jmdp_lib.laws.sweeps import Groups, Reads, Step, settle
 
@@ -139,10 +138,10 @@ class Stochastic:
         step = Step(groups, reads, self.rows.rounding)
         return groups.cost * cuts.size * settle(self.bounds, step, tol, self.rows.halved)
 
-    def bracket(self) -> StepBracket:
-        """Bounds (Q, 2n) of the gaps at the cuts."""
+    def bracket(self) -> Floats:
+        """(2, Q, 2n) lower and upper bounds of the gaps at the cuts."""
         high, other = np.minimum.accumulate(self.bounds[self.asked, 0, -2::-1], axis=2)
-        return StepBracket(self.points, np.maximum(0.0, 1.0 - other - _EPS), high[:, ::-1])
+        return np.stack([np.maximum(0.0, 1.0 - other - _EPS), high[:, ::-1]])
 
 
 def _mirrored(intervals: list[tuple[float, float]]) -> Floats:
