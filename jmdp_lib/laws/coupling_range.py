@@ -17,6 +17,7 @@ feasible when c changes: every sweep is handed the plans of the sweep before.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, ragged
 from jmdp_lib.operators.dense import DensePairs
 from jmdp_lib.solvers.affine import solve_chains
-from jmdp_lib.solvers.fixed_point import iterate
+from jmdp_lib.solvers.fixed_point import enough_sweeps, warn
 
 _LOOPS = 100  # that are cancelled per outcome of a transport problem, at most
 
@@ -85,41 +86,63 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
     cells = Cells.of(system, backup)
     # The largest covariances make the least gap variances.
     pairs = DensePairs(system, backup)
-    ends = [_end_of_range(TransportedPairs(pairs, cells, x), tol) for x in (-1.0, 1.0)]
-    (low, low_error), (high, high_error) = ends
+    (low, low_error), (high, high_error) = (
+        _end_of_range(pairs, cells, x, tol) for x in (-1.0, 1.0)
+    )
     error_bound = max(low_error, high_error) / system.weight
-    return CouplingRange(low, high, error_bound, error_bound <= allowed)
+    converged = error_bound <= allowed
+    if not converged:
+        warn(f"coupling_range stopped with error bound {error_bound:.3g} > {allowed:.3g}")
+    return CouplingRange(low, high, error_bound, converged)
 
 
-def _end_of_range(pairs: TransportedPairs, tol: float) -> tuple[Floats, float]:
-    """Gap variances (S, A, A), and how far off they may be."""
-    system = pairs.dense.system
-    jm = system.jm
-    variance = pairs.dense.backup.variance
-    rate = jm.gamma**2
+def _end_of_range(pairs: DensePairs, cells: Cells, sign: float, tol: float) -> tuple[Floats, float]:
+    """Gap variances (S, A, A), and how far off they may be.
+
+    pairs: with independent actions, and with means and variances that are solved. sign: 1 for the
+    least covariances, -1 for the largest.
+    """
+    system = pairs.system
+    variance = pairs.backup.variance
+    rate = system.jm.gamma**2
     # Gap variances are sought more exactly than tol asks: relative to the largest variance.
-    size = min(0.1 * float(variance.max()), 0.2 * system.weight * jm.reward_bound)
-    last, found = iterate(pairs, pairs.zero(), rate, tol * size, name="coupling_range")
+    size = min(0.1 * float(variance.max()), 0.2 * system.weight * system.jm.reward_bound)
+    target = tol * size * (1.0 - rate)
+    c = pairs.zeros()
+    plan = cells.independent.copy()
+    limit = 0
+    for sweeps in count(1):
+        new, values, slack = _sweep(pairs, cells, sign, c, plan)
+        moved = float(np.abs(new - c).max())
+        c = new
+        limit = limit or enough_sweeps(moved, target, rate)
+        if moved <= target or sweeps >= limit:
+            break
     # c is off by (moved + slack) / (1 - rate) at most, and a covariance is a step away from it.
-    error = float(2.0 * (rate * found.residuals[-1] + last.slack) / (1.0 - rate))
-    gaps = pairs.cells.gaps
-    s, a, b = gaps.states, gaps.first, gaps.second
-    gap_variance = np.zeros((*variance.shape, jm.num_actions))
-    gap_variance[s, a, b] = np.maximum(variance[s, a] + variance[s, b] - 2.0 * last.values, 0.0)
+    error = 2.0 * (rate * moved + slack) / (1.0 - rate)
+    s, a, b = cells.gaps.states, cells.gaps.first, cells.gaps.second
+    gap_variance = np.zeros((*variance.shape, system.jm.num_actions))
+    gap_variance[s, a, b] = np.maximum(variance[s, a] + variance[s, b] - 2.0 * values, 0.0)
     return gap_variance + gap_variance.swapaxes(1, 2), error
 
 
-class Sweep(NamedTuple):
-    """What `TransportedPairs` makes of c and a plan.
-
-    c: (S, S), the new one. values: (Q,) the extremes of C(s,a; s,b), and slack: how far off they
-    may be. plan: (N,) the best coupling for every gap, see `Cells`.
-    """
-
-    c: Floats
-    values: Floats
-    slack: float
-    plan: Floats
+def _sweep(
+    pairs: DensePairs, cells: Cells, sign: float, c: Floats, plan: Floats
+) -> tuple[Floats, Floats, float]:
+    """The operator on c (S, S): the new c, the extremes (Q,) of C(s,a; s,b), and how far off these
+    may be. plan: (N,) where the search for the best one starts; it becomes that one."""
+    policy = pairs.system.policy
+    gaps = cells.gaps
+    later = c[cells.next_states[:, 0], cells.next_states[:, 1]]
+    costs = cells.products + pairs.system.jm.gamma**2 * later
+    slack = _transport(sign * costs, plan, cells.starts, cells.widths)
+    values = np.add.reduceat(plan * costs, cells.starts[:-1])
+    new = pairs.zeros()
+    pairs.apply(c, new, with_source=False)  # right off the diagonal
+    both = 2.0 * policy[gaps.states, gaps.first] * policy[gaps.states, gaps.second] * values
+    diagonal = pairs.backup.diagonal_source + np.bincount(gaps.states, both, len(c))
+    np.fill_diagonal(new, diagonal)
+    return new, values, slack
 
 
 class Cells(NamedTuple):
@@ -156,50 +179,6 @@ class Cells(NamedTuple):
         products = rows[both, 1].prod(1)
         next_states = rows[both, 2].astype(int)
         return cls(gaps, starts, widths, products, next_states, probs[both].prod(1))
-
-
-@dataclass(frozen=True)
-class TransportedPairs:
-    """c over all pairs, (S, S) symmetric: one sweep of the extremes over all couplings.
-
-    dense: with independent actions, and with means and variances that are solved. sign: 1 for the
-    least covariances, -1 for the largest.
-    """
-
-    dense: DensePairs
-    cells: Cells
-    sign: float
-
-    @property
-    def longest_sum(self) -> int:
-        """As many as T_2 sums; plans are as exact as their slack says."""
-        return self.dense.system.longest_sum
-
-    def zero(self) -> Sweep:
-        """c = 0, and a first plan."""
-        return Sweep(self.dense.zeros(), np.empty(0), 0.0, self.cells.independent)
-
-    def distance(self, new: Sweep, old: Sweep) -> float:
-        """How far c moved."""
-        return float(np.abs(new.c - old.c).max())
-
-    def apply(self, state: Sweep) -> Sweep:
-        """The operator on c. The search for the best plan starts with the last one."""
-        jm, policy = self.dense.system.jm, self.dense.system.policy
-        cells = self.cells
-        gaps = cells.gaps
-        c = state.c
-        later = c[cells.next_states[:, 0], cells.next_states[:, 1]]
-        costs = cells.products + jm.gamma**2 * later
-        best = state.plan.copy()
-        slack = _transport(self.sign * costs, best, cells.starts, cells.widths)
-        values = np.add.reduceat(best * costs, cells.starts[:-1])
-        new = self.dense.zeros()
-        self.dense.apply(c, new, with_source=False)  # right off the diagonal
-        both = 2.0 * policy[gaps.states, gaps.first] * policy[gaps.states, gaps.second] * values
-        diagonal = self.dense.backup.diagonal_source + np.bincount(gaps.states, both, len(c))
-        np.fill_diagonal(new, diagonal)
-        return Sweep(new, values, slack, best)
 
 
 @cached(nogil=True, error_model="numpy")

@@ -104,7 +104,7 @@ class Stochastic:
         alike = _ALIKE * (top or 1.0)
         known = {round(x / alike): (x, x) for x in at.tolist()}
         found = {(number, -1): ends for number, ends in known.items()}
-        todo = [*found]
+        todo = [*found] if kinds.shape[1] <= limit else []
         for node in todo:
             for kind in following(node[1]).tolist():
                 if len(found) >= limit:
@@ -115,7 +115,7 @@ class Stochastic:
                 if new not in found and max(-low, high) < top and high - low < alike / 4.0:
                     found[new] = known.get(new[0], (low, high))
                     todo.append(new)
-        return _mirrored([*found.values()]), True
+        return _mirrored([*found.values()]), bool(todo)
 
     def refine(self, points: Floats) -> None:
         """Bounds on another grid: from the size of D, and from the old ones."""
