@@ -16,7 +16,6 @@ The right one of the two laws has all its atoms in [a, b] (Krein and Nudelman 19
 from __future__ import annotations
 
 import numpy as np
-from numpy.polynomial.polynomial import polyval
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
@@ -81,7 +80,7 @@ def _tails(known: Floats, taken: Floats, ends: Floats, points: Floats) -> Floats
         known = _times_distance(known, end)
         known[0] *= 1.0 if end == low else -1.0
     inside = np.clip(points, low, high)
-    nodes, masses = _atoms(*_polynomials(*known), inside)
+    nodes, masses = _atoms(*known, inside)
     for end in taken:
         masses /= np.where(nodes == end, np.inf, np.abs(nodes - end))
     missing = np.stack([1.0 - masses.sum(1), -(masses * nodes).sum(1)])[: taken.size]
@@ -100,18 +99,20 @@ def _times_distance(known: Floats, point: float) -> Floats:
     return known[:, 1:] + np.array([[-point], [abs(point)]]) * known[:, :-1]
 
 
-def _polynomials(moments: Floats, errors: Floats) -> tuple[list[Floats], Floats]:
-    """Zero, the monic orthogonal polynomials, lowest coefficients first, and squared norms.
+def _atoms(moments: Floats, errors: Floats, points: Floats) -> tuple[Floats, Floats]:
+    """(N, k) atoms, one of them at the point (N,), and masses, with the same moments.
 
-    They end with the first whose norm is not above its error. The norm there is taken as large as
-    it may be, and so the bounds are as wide.
+    They are eigenvalues of the Jacobi matrix whose last entry makes the point one of them. The
+    orthogonal polynomials end with the first whose norm is not above its error. The norm there is
+    taken as large as it may be, and so the bounds are as wide.
     """
-    found = [np.zeros(1)]
-    norms = [1.0]
-    for k in range((moments.size + 1) // 2):
+    basis = np.eye((moments.size + 1) // 2)  # monic polynomials, lowest coefficients first
+    norms = []
+    for k in range(len(basis)):
         order = np.add.outer(np.arange(k + 1), np.arange(k + 1))
         products = moments[order]
-        here = np.append(-np.linalg.solve(products[:k, :k], products[:k, k]), 1.0)
+        basis[k, :k] = -np.linalg.solve(products[:k, :k], products[:k, k])
+        here = basis[k, : k + 1]
         norm = here @ products @ here
         error = np.abs(here) @ errors[order] @ np.abs(here)
         if norm < -error:
@@ -119,26 +120,18 @@ def _polynomials(moments: Floats, errors: Floats) -> tuple[list[Floats], Floats]
                 f"raw_moments are those of no law on the support: a polynomial of degree {k} would "
                 f"have the squared norm {norm:.3g}"
             )
-        found.append(here)
         norms.append(max(norm, 0.0) + error)
         if norm <= _SURE * error:
             break
-    return found, np.array(norms)
-
-
-def _atoms(found: list[Floats], norms: Floats, points: Floats) -> tuple[Floats, Floats]:
-    """(N, k) atoms, one of them at the point (N,), and masses, with the same moments.
-
-    They are eigenvalues of the Jacobi matrix whose last entry makes the point one of them.
-    """
-    size = norms.size - 1
-    each = np.arange(size - 1)
-    before, here = (polyval(points, x) for x in found[-2:])
-    moved = norms[-1] / norms[-2] * before / np.where(here == 0.0, 1e-100, here)
-    matrix = np.zeros((points.size, size, size))
-    matrix[:, each, each] = -np.diff([0.0, *(x[-2] for x in found[2:])])
-    matrix[:, each + 1, each] = np.sqrt(norms[2:] / norms[1:-1])  # eigh reads only this half
-    matrix[:, -1, -1] = points - np.clip(moved, -_FAR, _FAR)
+    centres = -np.diff([0.0, *np.diagonal(basis, -1)])[:k]
+    ratios = np.divide(norms[1:], norms[:-1])
+    values = np.vander(points, len(basis), increasing=True) @ basis.T
+    moved = (
+        np.append(0.0, ratios)[k] * values[:, k - 1] / np.where(values[:, k], values[:, k], 1e-100)
+    )
+    jacobi = np.diag([*centres, 0.0]) + np.diag(np.sqrt(ratios), -1)  # eigh reads only this half
+    matrix = np.tile(jacobi, (points.size, 1, 1))
+    matrix[:, k, k] = points - np.clip(moved, -_FAR, _FAR)
     nodes, vectors = np.linalg.eigh(matrix)
     nodes[np.arange(points.size), np.abs(nodes - points[:, None]).argmin(1)] = points
-    return nodes, norms[1] * vectors[:, 0] ** 2
+    return nodes, norms[0] * vectors[:, 0] ** 2
