@@ -143,10 +143,8 @@ class GapLaw(ReadOnly):
     confidence: float = 1.0
 
     def __repr__(self) -> str:
-        s, a, b = self.query
-        names = ("worse", "tie", "better")
-        found = (f"{n} {x:.4g} to {y:.4g}" for n in names for x, y in [getattr(self, f"prob_{n}")])
-        return f"GapLaw(state {s}, action {a} against {b}: {', '.join(found)})"
+        low, high = self.prob_worse
+        return f"GapLaw(query {self.query}, worse with probability {low:.4g} to {high:.4g})"
 
     @classmethod
     def from_sample(
@@ -173,16 +171,17 @@ class GapLaw(ReadOnly):
         found = np.sort(checks.floats("gaps", gaps, "gap"))
         found[np.abs(found) <= off] = 0.0
         band = np.sqrt(np.log(2.0 / checks.real("alpha", alpha, "(0, 1)")) / (2.0 * found.size))
-        nearby = found + 2.0 * off * np.array([[-1.0], [0.0], [1.0]])  # where the band steps
-        x = np.unique(np.append([-np.inf, 0.0, np.inf], nearby))
-        ends = (x - off * (x != 0.0), x + off * (x != 0.0))
-        counts = [[np.searchsorted(found, y), np.searchsorted(found, y, "right")] for y in ends]
-        low, high = np.swapaxes(counts, 1, 2).reshape(2, -1) / found.size
-        low = np.maximum(low - band, 0.0)
-        high = np.minimum(high + band, 1.0)
+        apart = off * (found != 0.0)
+        intervals = np.stack([found - apart, found + apart], axis=1)
+        points = joined(np.array([-np.inf, 0.0, np.inf]), intervals)
+        below = np.searchsorted(found, points[:, 0])
+        up_to = np.searchsorted(found, points[:, 1], "right")
+        shares = np.stack([below, up_to], axis=1).ravel() / found.size
+        low = np.maximum(shares - band, 0.0)
+        high = np.minimum(shares + band, 1.0)
         low[-1] = 1.0
         high[0] = 0.0
-        steps = StepBracket(np.stack([x, x], axis=1), low, high)
+        steps = StepBracket(points, low, high)
         return cls(query, steps.worst_mean(1.0), steps, confidence=1.0 - alpha)
 
     @cached_property
@@ -191,8 +190,8 @@ class GapLaw(ReadOnly):
         if self.phi is None:
             return self.steps
         points = joined(self.phi.x, self.steps.points)
-        ends = [self._brackets(points[:, side], side == 0) for side in (0, 1)]
-        low, high = (np.stack([x, y], axis=1).ravel() for x, y in zip(*ends, strict=True))
+        sides = [self._brackets(points[:, side], side == 0) for side in (0, 1)]
+        low, high = np.stack(sides, axis=2).reshape(2, -1)
         high = np.minimum.accumulate(high[::-1])[::-1]
         return StepBracket(points, np.maximum.accumulate(low), high)
 

@@ -26,7 +26,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import ReadOnly, cached, hot, require
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, ragged
+from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, products
 from jmdp_lib.operators.dense import DensePairs
 from jmdp_lib.solvers.affine import solve_chains
 from jmdp_lib.solvers.fixed_point import enough_sweeps, warn
@@ -169,16 +169,17 @@ class Cells(NamedTuple):
         rows, place = np.unique(rows, axis=0, return_inverse=True)
         probs = np.bincount(place.ravel(), np.repeat(jm.probs, jm.num_actions))
         first = np.searchsorted(rows[:, 0], np.arange(system.policy.size + 1))
-        owner = gaps.states[:, None] * jm.num_actions + np.stack([gaps.first, gaps.second], axis=1)
-        heights, widths = np.diff(first)[owner].T
-        size = float((heights * widths).sum())
+        owner = [gaps.states * jm.num_actions + action for action in (gaps.first, gaps.second)]
+        heights, widths = np.diff(first)[owner]
+        size = float(heights @ widths)
         needed = 8.0 * (7 * jm.num_states**2 + 25 * size) + system.table_bytes
         require(needed, f"coupling_range on {jm.num_states:,} states")
-        starts, gap, within = ragged(heights * widths)
-        both = first[owner[gap]] + np.stack(np.divmod(within, widths[gap]), axis=1)
-        products = rows[both, 1].prod(1)
-        next_states = rows[both, 2].astype(int)
-        return cls(gaps, starts, widths, products, next_states, probs[both].prod(1))
+        gap, *both = products(first, *owner)
+        starts = np.searchsorted(gap, np.arange(widths.size + 1))
+        deviations, next_states = rows[both, 1:].T
+        return cls(
+            gaps, starts, widths, deviations.prod(1), next_states.astype(int), probs[both].prod(0)
+        )
 
 
 @cached(nogil=True, error_model="numpy")

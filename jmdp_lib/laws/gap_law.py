@@ -14,6 +14,9 @@ read or not, is in `brackets`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -119,25 +122,30 @@ def _checked_gaps(jm: JMDP, queries: ArrayLike | None) -> tuple[AskedGaps, Ints]
 
 def _read_points(at: ArrayLike) -> Floats:
     """(P,) zero and the read points, each once."""
-    given = np.asarray(at, dtype=float).ravel()
-    checks.refuse("at", given, ~np.isfinite(given), "is not finite", ["entry"])
+    given = checks.floats("at", np.append(at, 0.0), "entry")
     return np.append(0.0, np.unique(given[given != 0.0]))
 
 
+@dataclass
 class _Search:
     """The loop over grids, each of half the spacing of the one before, in units of `Rows.unit`.
     reads: (P,) the read points, in units and rounded as rewards are."""
 
-    def __init__(
-        self, rows: Rows, reads: Floats, width: float, points: int, max_points: int
-    ) -> None:
-        self.rows = rows
-        self.reads = reads
-        self.width = width
-        self.points = points
-        self.max_points = max_points
-        self.cuts = Stochastic(rows)
-        self.psi = Convex(rows)
+    rows: Rows
+    reads: Floats
+    width: float
+    points: int
+    max_points: int
+
+    @cached_property
+    def cuts(self) -> Stochastic:
+        """Bounds in stochastic order."""
+        return Stochastic(self.rows)
+
+    @cached_property
+    def psi(self) -> Convex:
+        """Bounds in convex order."""
+        return Convex(self.rows)
 
     def run(self) -> str:
         """Narrow the bounds of both orders; returns a sentence about what was missed, if any."""
@@ -176,14 +184,12 @@ class _Search:
     def refine(self, base: Floats, nearby: Floats | None) -> None:
         """Both orders on a new line of points; stochastic order only if it may tell something."""
         x = with_reads(base, self.reads)
-        points = self.cuts.points if nearby is None else joined(base, nearby)
-        most = max(len(points), x.size)
-        needed = law_bytes(self.rows.factors.size, self.rows.outcomes.row.size, most)
+        needed = law_bytes(self.rows.factors.size, self.rows.outcomes.row.size, x.size)
         smaller = f"max_points={x.size // 2:,} or fewer queries take less"
-        require(needed, f"the law of gaps on a grid of {most:,} points", smaller)
+        require(needed, f"the law of gaps on a grid of {x.size:,} points", smaller)
         self.psi.refine(x)
         if nearby is not None:
-            self.cuts.refine(points)
+            self.cuts.refine(joined(base, nearby))
 
     def widths(self) -> tuple[Floats, bool]:
         """(P,) of the widest bracket at each read point; and whether one that is still too wide
@@ -236,8 +242,7 @@ class _Search:
         return laws
 
     def named(self, x: Floats, scaled: Floats, at: Floats) -> Floats:
-        """Points x in the unit of the rewards, `scaled`; but read points and their negatives as
-        they were given."""
+        """Points x in the unit of the rewards, `scaled`; but read points as they were given."""
         for read, given in zip(self.reads, at, strict=True):
-            scaled = np.where(x == read, given, np.where(x == -read, -given, scaled))
+            scaled = np.where(x == read, given, scaled)
         return scaled
