@@ -118,11 +118,21 @@ text = f"{law.prob_worse[0]:.4f}, {max(0.0, law.prob_tie[0]):.4f}"
 narrow = law.width < 1e-6 and np.ptp(law.prob_tie) < 2e-6
 claims.check("right against left: P(G < 0), P(G = 0)", text, narrow)
 
+
+
+# %%
+def draw(ax, law, **style):
+    """The bracket as a band over x; it steps at every cut, and an atom is a vertical line."""
+    cuts = np.repeat(law.points.ravel(), 2)[1:-1]
+    ends = np.repeat(law.low[:-1], 2), np.repeat(law.high[1:], 2)
+    ax.fill_between(cuts, *ends, lw=0.8, **style)
+
+
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.6), width_ratios=[3, 2])
 for ax in axes:
-    sampled.plot(ax, color="0.85", alpha=1.0)
-    law.plot(ax, color="#0072B2")
+    draw(ax, sampled, color="0.85")
+    draw(ax, law, color="#0072B2")
     ax.set(xlabel="gap $G$, right against left", ylabel=r"$P(G \leq x)$")
 axes[0].set(xlim=(-4, 9), ylim=(-0.02, 1.02))
 axes[1].set(xlim=(-1.5, 1.2), ylim=(0, 0.2))
@@ -187,8 +197,8 @@ claims.check("width of CVaR against points, with atoms: slope", f"{slope:.1f}", 
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.6))
-alone.plot(axes[0], color="0.75", alpha=1.0, label="stochastic order")
-found.plot(axes[0], color="#0072B2", label="both orders")
+draw(axes[0], alone, color="0.75", label="stochastic order")
+draw(axes[0], found, color="#0072B2", label="both orders")
 axes[0].set(xlim=(-12, 8), ylim=(-0.02, 1.02), xlabel="gap $G$, one unit against none")
 axes[0].set(xticks=[-10, -5, 0, 5], ylabel=r"$P(G \leq x)$")
 axes[0].legend(loc="upper left")

@@ -245,9 +245,8 @@ def test_policies(policy, message, evaluate):
         ),
         (
             lambda: jl.laws.gap_law(GRID, GOAL, (4, 0, 2)),
-            r"rows \(state, a, b\), \(N, 3\), got shape \(3,\): did you mean \[\(4, 0, 2\)\]\?",
+            r"rows \(state, a, b\), \(N, 3\): did you mean \[\(4, 0, 2\)\]\?",
         ),
-        (lambda: jl.laws.gap_law(GRID, GOAL, [4]), r"\(N, 3\), got shape \(1,\)$"),
         (lambda: jl.cantelli_bound(np.nan, 1), r"mean\[0\] \(entry 0\) = nan is not finite"),
         (lambda: jl.cantelli_bound(1, np.inf), r"variance\[0\] \(entry 0\) = inf is not finite"),
         (

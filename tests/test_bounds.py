@@ -103,13 +103,13 @@ def test_ill_conditioned_moments_fall_back_to_the_order_that_they_bear():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: jl.laws.tail_bounds([1, 2, 3], 0.0), "negative variance, -1"),
+        (lambda: jl.laws.tail_bounds([1, 2, 3], 0.0), "degree 1 would have the squared norm"),
         (
             lambda: jl.laws.tail_bounds([1, 0, 1, 0, 0.5], 0.0),
             "degree 2 would have the squared norm",
         ),
-        (lambda: jl.laws.tail_bounds([1, 5.0], 0.0, (0, 1)), r"no law on \[0, 1\]"),
-        (lambda: jl.laws.tail_bounds([1, 0.5, 0.6], 0.0, (0, 1)), r"no law on \[0, 1\]"),
+        (lambda: jl.laws.tail_bounds([1, 5.0], 0.0, (0, 1)), r"no law on the support"),
+        (lambda: jl.laws.tail_bounds([1, 0.5, 0.6], 0.0, (0, 1)), r"no law on the support"),
         (lambda: jl.laws.tail_bounds([2, 0, 1], 0.0), r"raw_moments\[0\] must be 1"),
         (lambda: jl.laws.tail_bounds([1, 0, np.nan], 0.0), "not finite"),
         (lambda: jl.laws.tail_bounds([1, 0, 1], np.inf), "t.*not finite"),

@@ -91,7 +91,6 @@ UNKNOWN = {
     # All of its states have the probabilities (1/2, 1/2): its tables look like a noise.
     "from_mdp": lambda: jl.JMDP.from_mdp(np.full((2, 2, 2), 0.5), np.eye(2), 0.9),
     "from_simulator": lambda: jl.JMDP.from_simulator(Fair(), 2, seed=3),
-    "coupling_range": lambda: jl.laws.coupling_range(jl.example_2_1(), [0, 0]).low,
 }
 
 

@@ -16,17 +16,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import ReadOnly, table
-
-if TYPE_CHECKING:
-    import pandas as pd
+from jmdp_lib.machine import ReadOnly
 
 Bracket = tuple[Any, Any]
 _EPS = float(np.finfo(float).eps)
@@ -38,8 +35,8 @@ class StepBracket:
     """Bounds of a distribution function at 2n cuts, in ascending order.
 
     For the interval [x, y] in row k of points (n, 2), cut 2k is $P(G < x)$, and cut 2k + 1 is
-    $P(G <= y)$. low, high: (2n,), ascending; or (..., 2n), of several laws. The outermost points
-    may be infinite, and bounds there are rounded as all others are: low may end just below one.
+    $P(G <= y)$. low, high: (2n,), ascending. The outermost points may be infinite, and bounds there
+    are rounded as all others are: low may end just below one.
     """
 
     points: Floats
@@ -53,9 +50,7 @@ class StepBracket:
         # How many cuts do not exceed what is wanted, and how many are below it.
         not_above = np.searchsorted(starts, x, "right") + np.searchsorted(ends, x, side)
         below = np.searchsorted(starts, x, side) + np.searchsorted(ends, x, "left")
-        low = np.insert(self.low, 0, 0.0, axis=-1)
-        high = np.append(self.high, np.ones((*self.high.shape[:-1], 1)), axis=-1)
-        return low[..., not_above], high[..., below]
+        return np.append(0.0, self.low)[not_above], np.append(self.high, 1.0)[below]
 
     def worst_mean(self, p: float) -> Bracket:
         """The average of the quantiles below p, $0 < p <= 1$."""
@@ -91,18 +86,17 @@ class PhiBracket:
 
     def cdf(self, x: Floats) -> tuple[Floats, Floats]:
         """(m,) each: a lower bound of $P(G < x)$, and an upper bound of $P(G <= x)$."""
-        size = max(1, _MANY // self.x.size)
-        parts = [self._chords(x[k : k + size]) for k in range(0, x.size, size)]
-        low, high = (np.concatenate(ends) for ends in zip(*parts, strict=True))
+        parts = np.array_split(x, 1 + x.size * self.x.size // _MANY)
+        low, high = np.hstack([self._chords(part) for part in parts])
         return low, high
 
-    def _chords(self, x: Floats) -> tuple[Floats, Floats]:
+    def _chords(self, x: Floats) -> Floats:
         apart = self.x - x[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             slopes = (self.above - self.lower(x)[:, None]) / apart
         low = np.where(apart < 0.0, slopes, -np.inf).max(1)
         high = np.where(apart > 0.0, slopes, np.inf).min(1)
-        return np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
+        return np.clip([low, high], 0.0, 1.0)
 
     def cvar(self, p: float) -> Bracket:
         """The mean of the worst share p of outcomes."""
@@ -149,10 +143,8 @@ class GapLaw(ReadOnly):
     confidence: float = 1.0
 
     def __repr__(self) -> str:
-        s, a, b = self.query
-        names = ("worse", "tie", "better")
-        found = (f"{n} {x:.4g} to {y:.4g}" for n in names for x, y in [getattr(self, f"prob_{n}")])
-        return f"GapLaw(state {s}, action {a} against {b}: {', '.join(found)})"
+        low, high = self.prob_worse
+        return f"GapLaw(query {self.query}, worse with probability {low:.4g} to {high:.4g})"
 
     @classmethod
     def from_sample(
@@ -161,14 +153,12 @@ class GapLaw(ReadOnly):
         gaps: ArrayLike,
         alpha: float = 0.05,
         off: float = 0.0,
-        limit: float = np.inf,
     ) -> GapLaw:
         """The band of Dvoretzky, Kiefer, Wolfowitz and Massart around independent gaps (N,).
 
         It holds everywhere at once with probability $1 - alpha$.
 
         off: how far each gap can be from the truth; a gap as small as that counts as a tie.
-        limit: a bound of $|G|$.
 
         Example:
             >>> import jmdp_lib as jl
@@ -181,16 +171,17 @@ class GapLaw(ReadOnly):
         found = np.sort(checks.floats("gaps", gaps, "gap"))
         found[np.abs(found) <= off] = 0.0
         band = np.sqrt(np.log(2.0 / checks.real("alpha", alpha, "(0, 1)")) / (2.0 * found.size))
-        nearby = found + 2.0 * off * np.array([[-1.0], [0.0], [1.0]])  # where the band steps
-        x = np.unique(np.append([-limit, 0.0, limit], nearby))
-        ends = (x - off * (x != 0.0), x + off * (x != 0.0))
-        counts = [[np.searchsorted(found, y), np.searchsorted(found, y, "right")] for y in ends]
-        low, high = np.swapaxes(counts, 1, 2).reshape(2, -1) / found.size
-        low = np.maximum(low - band, 0.0)
-        high = np.minimum(high + band, 1.0)
+        apart = off * (found != 0.0)
+        intervals = np.stack([found - apart, found + apart], axis=1)
+        points = joined(np.array([-np.inf, 0.0, np.inf]), intervals)
+        below = np.searchsorted(found, points[:, 0])
+        up_to = np.searchsorted(found, points[:, 1], "right")
+        shares = np.stack([below, up_to], axis=1).ravel() / found.size
+        low = np.maximum(shares - band, 0.0)
+        high = np.minimum(shares + band, 1.0)
         low[-1] = 1.0
         high[0] = 0.0
-        steps = StepBracket(np.stack([x, x], axis=1), low, high)
+        steps = StepBracket(points, low, high)
         return cls(query, steps.worst_mean(1.0), steps, confidence=1.0 - alpha)
 
     @cached_property
@@ -199,8 +190,8 @@ class GapLaw(ReadOnly):
         if self.phi is None:
             return self.steps
         points = joined(self.phi.x, self.steps.points)
-        ends = [self._brackets(points[:, side], side == 0) for side in (0, 1)]
-        low, high = (np.stack([x, y], axis=1).ravel() for x, y in zip(*ends, strict=True))
+        sides = [self._brackets(points[:, side], side == 0) for side in (0, 1)]
+        low, high = np.stack(sides, axis=2).reshape(2, -1)
         high = np.minimum.accumulate(high[::-1])[::-1]
         return StepBracket(points, np.maximum.accumulate(low), high)
 
@@ -273,41 +264,6 @@ class GapLaw(ReadOnly):
             return low, high
         least, most = self.phi.cvar(p)
         return max(low, least), min(high, most)
-
-    def to_frame(self) -> pd.DataFrame:
-        """A pandas table of the brackets of $P(G <= x)$: columns x, low and high.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> law, = jl.laws.gap_law(jl.example_1(gamma=0.0), [0], queries=[(0, 0, 1)])
-            >>> found = law.to_frame().set_index("x")
-            >>> print(*found.loc[0.0].round(3))
-            0.5 0.5
-        """
-        x = np.unique(self.points)
-        low, high = self.cdf(x)
-        return table({"x": x, "low": low, "high": high})
-
-    def plot(self, ax: Any, **style: Any) -> Any:
-        """Draw the bracket as a band over x, atoms of more than a percent as steps with a dot.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> from matplotlib.figure import Figure
-            >>> law, = jl.laws.gap_law(jl.example_1(gamma=0.5), [0], queries=[(0, 0, 1)])
-            >>> ax = law.plot(Figure().subplots(), color="C0")
-            >>> len(ax.lines) > 0
-            True
-        """
-        cuts = np.repeat(self.points.ravel(), 2)[1:-1]
-        low = np.repeat(self.low[:-1], 2)
-        high = np.repeat(self.high[1:], 2)
-        band = ax.fill_between(cuts, low, high, **{"lw": 0.8, "alpha": 0.6, **style})
-        color = band.get_facecolor()[0, :3]
-        for k in np.flatnonzero(self.low[1::2] - self.high[::2] > 0.01):
-            ends = self.high[2 * k], self.low[2 * k + 1]
-            ax.plot(self.points[k], ends, color=color, lw=1.6, marker="o", ms=3)
-        return ax
 
 
 def highest_lines(x: Floats, lines: Floats, points: Floats) -> Floats:

@@ -52,30 +52,24 @@ class Convex:
         """
         return self.rows.rounding * 4.0 * reach
 
-    def start(self, x: Floats) -> None:
-        """Bounds by the widest and the narrowest law with a row's mean."""
-        self.x = x
-        self.above = self._widest(x)
-        past = x - self.rows.means[:, None]
-        value = np.abs(past) - self.rows.mean_error - self.slack(x[-1])
-        self.below = np.stack([value, np.where(past > 0.0, 1.0, -1.0)], axis=1)
-
-    def _widest(self, x: Floats) -> Floats:
-        """(N, 1, n) psi of laws on the two ends of their supports."""
+    def refine(self, x: Floats) -> None:
+        """Bounds on another grid: by the law on the two ends of the support with a row's mean, by
+        that mean alone, and by the old bounds."""
+        slack = self.slack(x[-1])
+        off = self.rows.mean_error + slack
+        means = self.rows.means[:, None]
         end = self.rows.largest[:, None]
         share = np.clip(x / np.where(end > 0.0, end, 1.0), -1.0, 1.0)
-        psi = np.maximum(np.abs(x), end) - share * self.rows.means[:, None]
-        return psi[:, None] + self.rows.mean_error + self.slack(x[-1])
-
-    def refine(self, x: Floats) -> None:
-        """The same bounds on another grid."""
-        slack = self.slack(x[-1])
-        cells, shares, _, _ = place(self.x, x, np.array([[0.0], [1.0]]))
-        above = self.above.take(cells[0], -1)
-        above += shares[0] * (self.above.take(cells[0] + 1, -1) - above) + slack
-        below = highest_lines(self.x, self.below, x)
-        below[:, 0] -= slack
-        self.x, self.above, self.below = x, np.minimum(above, self._widest(x)), below
+        above = (np.maximum(np.abs(x), end) - share * means + off)[:, None]
+        below = np.stack([np.abs(x - means) - off, np.where(x > means, 1.0, -1.0)], axis=1)
+        if self.x.size:
+            cells, shares, _, _ = place(self.x, x, np.array([[0.0], [1.0]]))
+            old = self.above.take(cells[0], -1)
+            old += shares[0] * (self.above.take(cells[0] + 1, -1) - old) + slack
+            above = np.minimum(above, old)
+            below = highest_lines(self.x, self.below, x)
+            below[:, 0] -= slack
+        self.x, self.above, self.below = x, above, below
 
     def step(self) -> Step:
         """One step of all rows."""

@@ -17,7 +17,8 @@ feasible when c changes: every sweep is handed the plans of the sweep before.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,14 +26,10 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import ReadOnly, cached, hot, require
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import gap_table
-from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, ragged
+from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, products
 from jmdp_lib.operators.dense import DensePairs
 from jmdp_lib.solvers.affine import solve_chains
-from jmdp_lib.solvers.fixed_point import iterate
-
-if TYPE_CHECKING:
-    import pandas as pd
+from jmdp_lib.solvers.fixed_point import enough_sweeps, warn
 
 _LOOPS = 100  # that are cancelled per outcome of a transport problem, at most
 
@@ -46,37 +43,17 @@ class CouplingRange(ReadOnly):
         error_bound: in the paper's norm and the unit of the rewards: a gap variance is within
             $lambda_2$ times it (`norm_weight`).
         converged: whether error_bound is at most tol * reward_bound.
-        low, high: for two actions, the JMDPs with these marginals whose gap variances are all least
-            and all largest. None for more actions: the ranges then contain the truth, but may be
-            wider, since one outcome table has to serve all pairs of actions.
     """
 
     gap_variance_low: Floats
     gap_variance_high: Floats
     error_bound: float
     converged: bool
-    low: JMDP | None
-    high: JMDP | None
 
     def __repr__(self) -> str:
-        kind = "an outer range" if self.low is None else "exact"
         state = "converged" if self.converged else "NOT converged"
         states, actions = self.gap_variance_low.shape[:2]
-        return f"CouplingRange({state}, {states} states, {actions} actions, {kind})"
-
-    def to_frame(self) -> pd.DataFrame:
-        """A pandas table with a row per state and ordered pair of different actions.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> jm = jl.coupled_reward_chain(2, gamma=0.9)
-            >>> print(jl.laws.coupling_range(jm, [0, 0]).to_frame().round(3).head(2))
-               state  action  other  gap_variance_low  gap_variance_high
-            0      0       0      1               0.0                1.0
-            1      0       1      0               0.0                1.0
-        """
-        names = ("gap_variance_low", "gap_variance_high")
-        return gap_table({name: getattr(self, name) for name in names})
+        return f"CouplingRange({state}, {states} states, {actions} actions)"
 
 
 def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange:
@@ -87,7 +64,8 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
     `coupling="common"`, is none of these: its gap variances can lie outside of the range.
 
     Only the marginal laws of `jm` matter: for an MDP, take `JMDP.from_mdp` with any `joint`. The
-    ranges are exact for two actions. For more actions they contain the exact ones.
+    ranges are exact for two actions. For more actions they contain the exact ones, and may be
+    wider, since one outcome table has to serve all pairs of actions.
 
     policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
     tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward: the result
@@ -108,64 +86,76 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
     cells = Cells.of(system, backup)
     # The largest covariances make the least gap variances.
     pairs = DensePairs(system, backup)
-    ends = [_end_of_range(TransportedPairs(pairs, cells, x), tol) for x in (-1.0, 1.0)]
-    (low, low_error, least), (high, high_error, most) = ends
+    (low, low_error), (high, high_error) = (
+        _end_of_range(pairs, cells, x, tol) for x in (-1.0, 1.0)
+    )
     error_bound = max(low_error, high_error) / system.weight
-    return CouplingRange(low, high, error_bound, error_bound <= allowed, least, most)
+    converged = error_bound <= allowed
+    if not converged:
+        warn(f"coupling_range stopped with error bound {error_bound:.3g} > {allowed:.3g}")
+    return CouplingRange(low, high, error_bound, converged)
 
 
-def _end_of_range(pairs: TransportedPairs, tol: float) -> tuple[Floats, float, JMDP | None]:
-    """Gap variances (S, A, A), how far off they may be, and the model of two actions with them."""
-    system = pairs.dense.system
-    jm = system.jm
-    variance = pairs.dense.backup.variance
-    rate = jm.gamma**2
-    # Gap variances are sought more exactly than tol asks: relative to the largest variance.
-    size = min(0.1 * float(variance.max()), 0.2 * system.weight * jm.reward_bound)
-    last, found = iterate(pairs, pairs.zero(), rate, tol * size, name="coupling_range")
-    # c is off by (moved + slack) / (1 - rate) at most, and a covariance is a step away from it.
-    error = float(2.0 * (rate * found.residuals[-1] + last.slack) / (1.0 - rate))
-    cells = pairs.cells
-    gaps = cells.gaps
-    blocks = np.einsum("sa,ab->sab", variance, np.eye(jm.num_actions))
-    blocks[gaps.states, gaps.first, gaps.second] = last.values
-    blocks[gaps.states, gaps.second, gaps.first] = last.values
-    gap_variance = np.maximum(variance[:, :, None] + variance[:, None] - 2.0 * blocks, 0.0)
-    model = None
-    if jm.num_actions == 2:
-        states = np.repeat(gaps.states, np.diff(cells.starts))
-        tables = (states, last.plan, cells.rewards, cells.next_states)
-        model = JMDP.from_tables(*tables, jm.num_states, jm.gamma)._with(knows_noise=False)
-    return gap_variance, error, model
+def _end_of_range(pairs: DensePairs, cells: Cells, sign: float, tol: float) -> tuple[Floats, float]:
+    """Gap variances (S, A, A), and how far off they may be.
 
-
-@dataclass(frozen=True)
-class Sweep:
-    """What `TransportedPairs` makes of c and a plan.
-
-    c: (S, S), the new one. values: (Q,) the extremes of C(s,a; s,b), and slack: how far off they
-    may be. plan: (N,) the best coupling for every gap, see `Cells`.
+    pairs: with independent actions, and with means and variances that are solved. sign: 1 for the
+    least covariances, -1 for the largest.
     """
+    system = pairs.system
+    variance = pairs.backup.variance
+    rate = system.jm.gamma**2
+    # Gap variances are sought more exactly than tol asks: relative to the largest variance.
+    size = min(0.1 * float(variance.max()), 0.2 * system.weight * system.jm.reward_bound)
+    target = tol * size * (1.0 - rate)
+    c = pairs.zeros()
+    plan = cells.independent.copy()
+    limit = 0
+    for sweeps in count(1):
+        new, values, slack = _sweep(pairs, cells, sign, c, plan)
+        moved = float(np.abs(new - c).max())
+        c = new
+        limit = limit or enough_sweeps(moved, target, rate)
+        if moved <= target or sweeps >= limit:
+            break
+    # c is off by (moved + slack) / (1 - rate) at most, and a covariance is a step away from it.
+    error = 2.0 * (rate * moved + slack) / (1.0 - rate)
+    s, a, b = cells.gaps.states, cells.gaps.first, cells.gaps.second
+    gap_variance = np.zeros((*variance.shape, system.jm.num_actions))
+    gap_variance[s, a, b] = np.maximum(variance[s, a] + variance[s, b] - 2.0 * values, 0.0)
+    return gap_variance + gap_variance.swapaxes(1, 2), error
 
-    c: Floats
-    values: Floats
-    slack: float
-    plan: Floats
+
+def _sweep(
+    pairs: DensePairs, cells: Cells, sign: float, c: Floats, plan: Floats
+) -> tuple[Floats, Floats, float]:
+    """The operator on c (S, S): the new c, the extremes (Q,) of C(s,a; s,b), and how far off these
+    may be. plan: (N,) where the search for the best one starts; it becomes that one."""
+    policy = pairs.system.policy
+    gaps = cells.gaps
+    later = c[cells.next_states[:, 0], cells.next_states[:, 1]]
+    costs = cells.products + pairs.system.jm.gamma**2 * later
+    slack = _transport(sign * costs, plan, cells.starts, cells.widths)
+    values = np.add.reduceat(plan * costs, cells.starts[:-1])
+    new = pairs.zeros()
+    pairs.apply(c, new, with_source=False)  # right off the diagonal
+    both = 2.0 * policy[gaps.states, gaps.first] * policy[gaps.states, gaps.second] * values
+    diagonal = pairs.backup.diagonal_source + np.bincount(gaps.states, both, len(c))
+    np.fill_diagonal(new, diagonal)
+    return new, values, slack
 
 
-@dataclass(frozen=True)
-class Cells:
+class Cells(NamedTuple):
     """The N pairs of distinct outcomes of all Q gaps: a plan (N,) gives each a probability.
 
     Gap q owns the cells starts[q] to starts[q + 1] - 1, in rows of widths[q]. products: (N,) of
-    deviations y - mu. rewards, next_states: (N, 2). independent: (N,) a first plan.
+    deviations y - mu. next_states: (N, 2). independent: (N,) a first plan.
     """
 
     gaps: AskedGaps
     starts: Ints
     widths: Ints
     products: Floats
-    rewards: Floats
     next_states: Ints
     independent: Floats
 
@@ -175,71 +165,21 @@ class Cells:
         jm = system.jm
         gaps = AskedGaps.of(jm, None)
         owners = jm.table_states[:, None] * jm.num_actions + np.arange(jm.num_actions)
-        columns = owners, backup.deviations, jm.rewards, jm.next_states
-        rows = np.stack([x.ravel() for x in columns], axis=1)
+        rows = np.stack([owners, backup.deviations, jm.next_states], axis=2).reshape(-1, 3)
         rows, place = np.unique(rows, axis=0, return_inverse=True)
         probs = np.bincount(place.ravel(), np.repeat(jm.probs, jm.num_actions))
         first = np.searchsorted(rows[:, 0], np.arange(system.policy.size + 1))
-        owner = gaps.states[:, None] * jm.num_actions + np.stack([gaps.first, gaps.second], axis=1)
-        heights, widths = np.diff(first)[owner].T
-        size = float((heights * widths).sum())
+        owner = [gaps.states * jm.num_actions + action for action in (gaps.first, gaps.second)]
+        heights, widths = np.diff(first)[owner]
+        size = float(heights @ widths)
         needed = 8.0 * (7 * jm.num_states**2 + 25 * size) + system.table_bytes
         require(needed, f"coupling_range on {jm.num_states:,} states")
-        starts, gap, within = ragged(heights * widths)
-        both = first[owner[gap]] + np.stack(np.divmod(within, widths[gap]), axis=1)
+        gap, *both = products(first, *owner)
+        starts = np.searchsorted(gap, np.arange(widths.size + 1))
+        deviations, next_states = rows[both, 1:].T
         return cls(
-            gaps=gaps,
-            starts=starts,
-            widths=widths,
-            products=rows[both, 1].prod(1),
-            rewards=rows[both, 2],
-            next_states=rows[both, 3].astype(int),
-            independent=probs[both].prod(1),
+            gaps, starts, widths, deviations.prod(1), next_states.astype(int), probs[both].prod(0)
         )
-
-
-@dataclass(frozen=True)
-class TransportedPairs:
-    """c over all pairs, (S, S) symmetric: one sweep of the extremes over all couplings.
-
-    dense: with independent actions, and with means and variances that are solved. sign: 1 for the
-    least covariances, -1 for the largest.
-    """
-
-    dense: DensePairs
-    cells: Cells
-    sign: float
-
-    @property
-    def longest_sum(self) -> int:
-        """As many as T_2 sums; plans are as exact as their slack says."""
-        return self.dense.system.longest_sum
-
-    def zero(self) -> Sweep:
-        """c = 0, and a first plan."""
-        return Sweep(self.dense.zeros(), np.empty(0), 0.0, self.cells.independent)
-
-    def distance(self, new: Sweep, old: Sweep) -> float:
-        """How far c moved."""
-        return float(np.abs(new.c - old.c).max())
-
-    def apply(self, state: Sweep) -> Sweep:
-        """The operator on c. The search for the best plan starts with the last one."""
-        jm, policy = self.dense.system.jm, self.dense.system.policy
-        cells = self.cells
-        gaps = cells.gaps
-        c = state.c
-        later = c[cells.next_states[:, 0], cells.next_states[:, 1]]
-        costs = cells.products + jm.gamma**2 * later
-        best = state.plan.copy()
-        slack = _transport(self.sign * costs, best, cells.starts, cells.widths)
-        values = np.add.reduceat(best * costs, cells.starts[:-1])
-        new = self.dense.zeros()
-        self.dense.apply(c, new, with_source=False)  # right off the diagonal
-        both = 2.0 * policy[gaps.states, gaps.first] * policy[gaps.states, gaps.second] * values
-        diagonal = self.dense.backup.diagonal_source + np.bincount(gaps.states, both, len(c))
-        np.fill_diagonal(new, diagonal)
-        return Sweep(new, values, slack, best)
 
 
 @cached(nogil=True, error_model="numpy")

@@ -14,6 +14,9 @@ read or not, is in `brackets`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -110,13 +113,8 @@ def gap_law(
 
 def _checked_gaps(jm: JMDP, queries: ArrayLike | None) -> tuple[AskedGaps, Ints]:
     """The gaps that are asked for, and (Q, 3) the same in the order and with the signs given."""
-    if queries is not None:
-        shape = checks.as_array("queries", queries).shape
-        if len(shape) != 2 or shape[1] != 3:
-            meant = f": did you mean [{queries!r}]?" if shape == (3,) else ""
-            raise ValueError(
-                f"queries must be rows (state, a, b), (N, 3), got shape {shape}{meant}"
-            )
+    if queries is not None and checks.as_array("queries", queries).ndim != 2:
+        raise ValueError(f"queries must be rows (state, a, b), (N, 3): did you mean [{queries!r}]?")
     asked = AskedGaps.of(jm, queries)
     rows = np.stack([asked.states, asked.first, asked.second], axis=1)
     return asked, rows if queries is None else np.array(queries)
@@ -124,25 +122,30 @@ def _checked_gaps(jm: JMDP, queries: ArrayLike | None) -> tuple[AskedGaps, Ints]
 
 def _read_points(at: ArrayLike) -> Floats:
     """(P,) zero and the read points, each once."""
-    given = np.asarray(at, dtype=float).ravel()
-    checks.refuse("at", given, ~np.isfinite(given), "is not finite", ["entry"])
+    given = checks.floats("at", np.append(at, 0.0), "entry")
     return np.append(0.0, np.unique(given[given != 0.0]))
 
 
+@dataclass
 class _Search:
     """The loop over grids, each of half the spacing of the one before, in units of `Rows.unit`.
     reads: (P,) the read points, in units and rounded as rewards are."""
 
-    def __init__(
-        self, rows: Rows, reads: Floats, width: float, points: int, max_points: int
-    ) -> None:
-        self.rows = rows
-        self.reads = reads
-        self.width = width
-        self.points = points
-        self.max_points = max_points
-        self.cuts = Stochastic(rows)
-        self.psi = Convex(rows)
+    rows: Rows
+    reads: Floats
+    width: float
+    points: int
+    max_points: int
+
+    @cached_property
+    def cuts(self) -> Stochastic:
+        """Bounds in stochastic order."""
+        return Stochastic(self.rows)
+
+    @cached_property
+    def psi(self) -> Convex:
+        """Bounds in convex order."""
+        return Convex(self.rows)
 
     def run(self) -> str:
         """Narrow the bounds of both orders; returns a sentence about what was missed, if any."""
@@ -181,29 +184,23 @@ class _Search:
     def refine(self, base: Floats, nearby: Floats | None) -> None:
         """Both orders on a new line of points; stochastic order only if it may tell something."""
         x = with_reads(base, self.reads)
-        points = self.cuts.points if nearby is None else joined(base, nearby)
-        most = max(len(points), x.size)
-        needed = law_bytes(self.rows.factors.size, self.rows.outcomes.row.size, most)
+        needed = law_bytes(self.rows.factors.size, self.rows.outcomes.row.size, x.size)
         smaller = f"max_points={x.size // 2:,} or fewer queries take less"
-        require(needed, f"the law of gaps on a grid of {most:,} points", smaller)
-        (self.psi.refine if self.psi.x.size else self.psi.start)(x)
+        require(needed, f"the law of gaps on a grid of {x.size:,} points", smaller)
+        self.psi.refine(x)
         if nearby is not None:
-            self.cuts.refine(points)
+            self.cuts.refine(joined(base, nearby))
 
     def widths(self) -> tuple[Floats, bool]:
         """(P,) of the widest bracket at each read point; and whether one that is still too wide
         would be wider without stochastic order."""
-        steps = self.cuts.bracket()
+        at = 2 * np.searchsorted(self.cuts.points[:, 1], self.reads) + [[0], [1]]
+        low, high = self.cuts.bracket()[:, :, at]  # (Q, 2, P) each
         convex = [self.psi.bracket(n).cdf(self.reads) for n in range(self.rows.asked.size)]
-        least, most = np.swapaxes(convex, 0, 1)  # (Q, P) each
-        widest = np.zeros(self.reads.size)
-        telling = False
-        for strict in (True, False):
-            low, high = steps.cdf(self.reads, strict)
-            both = np.minimum(high, most) - np.maximum(low, least)
-            telling |= bool(((both > self.width) & (both < 0.9 * (most - least))).any())
-            widest = np.maximum(widest, both.max(0))
-        return widest, telling
+        least, most = np.swapaxes(convex, 0, 1)[:, :, None]  # (Q, 1, P) each
+        both = np.minimum(high, most) - np.maximum(low, least)
+        telling = (both > self.width) & (both < 0.9 * (most - least))
+        return both.max((0, 1)), bool(telling.any())
 
     def verdict(self, widths: Floats, needed: float) -> str:
         """What was reached where, and what would be needed."""
@@ -224,8 +221,8 @@ class _Search:
         points may move: a rounding, or the twelfth digit of the largest reward at read points.
         """
         unit = self.rows.unit
-        steps = self.cuts.bracket()
-        points = steps.points
+        points = self.cuts.points
+        low, high = self.cuts.bracket()
         ends = points if unit == 1.0 else np.nextafter(unit * points, [-np.inf, np.inf])
         ends = np.maximum.accumulate(self.named(points, ends, at).ravel()).reshape(-1, 2)
         laws = []
@@ -236,7 +233,7 @@ class _Search:
             x = self.named(phi.x, unit * phi.x, at)
             moved = 1e-12 * unit + 4.0 * _EPS * np.abs(x)  # no slope of phi exceeds one
             bounds = unit * phi.above + moved, unit * phi.below - moved
-            own = StepBracket(ends, steps.low[n], steps.high[n])
+            own = StepBracket(ends, low[n], high[n])
             known = (float(mean - off), float(mean + off))
             law = GapLaw(
                 tuple(gap), known, own, PhiBracket(x, *bounds, phi.slopes), tuple(at.tolist())
@@ -245,8 +242,7 @@ class _Search:
         return laws
 
     def named(self, x: Floats, scaled: Floats, at: Floats) -> Floats:
-        """Points x in the unit of the rewards, `scaled`; but read points and their negatives as
-        they were given."""
+        """Points x in the unit of the rewards, `scaled`; but read points as they were given."""
         for read, given in zip(self.reads, at, strict=True):
-            scaled = np.where(x == read, given, np.where(x == -read, -given, scaled))
+            scaled = np.where(x == read, given, scaled)
         return scaled

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,10 @@ from numpy.typing import NDArray
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.laws.gap_law import gap_law
-from jmdp_lib.machine import ReadOnly, table
+from jmdp_lib.machine import ReadOnly
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.solvers.affine import Chain
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _ALPHA = 0.05  # all confidence intervals of advantages hold at once with one minus this
 _ROUNDING = 1e-10  # advantages that are smaller, relative to the largest return, are none
@@ -55,25 +52,6 @@ class Improvement(ReadOnly):
     def __repr__(self) -> str:
         changed = int(self.switched.sum())
         return f"Improvement({changed:,} of {self.switched.size:,} states switch)"
-
-    def to_frame(self) -> pd.DataFrame:
-        """A pandas table with a row for every state and action.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> jm = jl.inventory(capacity=3, max_order=2, gamma=0.8)
-            >>> found = jl.laws.cautious_improvement(jm, jl.uniform_policy(jm), level=0.4)
-            >>> print(found.to_frame()[["state", "action", "policy", "advantage"]].round(2).head(3))
-               state  action  policy  advantage
-            0      0       0     0.0      -1.88
-            1      0       1     0.0       0.07
-            2      0       2     1.0       1.81
-        """
-        states, actions = np.indices(self.policy.shape).reshape(2, -1)
-        columns = {"state": states, "action": actions, "switched": self.switched[states]}
-        for name in ("policy", "advantage", "advantage_low", "prob_better"):
-            columns[name] = getattr(self, name).ravel()
-        return table(columns)
 
 
 def cautious_improvement(

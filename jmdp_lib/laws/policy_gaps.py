@@ -45,6 +45,7 @@ from scipy import sparse
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
+from jmdp_lib.model.tables import quantile
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, PairStep, policy_average
 from jmdp_lib.operators.dense import PairArrays, PairMap, scaled_kernels
 from jmdp_lib.solvers.affine import Chain, solve
@@ -149,14 +150,11 @@ class _GapPairs(PairMap):
     @property
     def _together(self) -> Floats:
         """(S, A, A) w_s(a, b): how often one number draws a from one rule and b from the other."""
-        ends = []
-        for rule in (self.first.policy, self.second.policy):
-            total = np.cumsum(rule, axis=1)
-            ends.append(np.pad(total / total[:, -1:], ((0, 0), (1, 0))))
-        mine, theirs = ends
-        high = np.minimum(mine[:, 1:, None], theirs[:, None, 1:])
-        low = np.maximum(mine[:, :-1, None], theirs[:, None, :-1])
-        return np.asarray(np.maximum(high - low, 0.0))
+        drawn = np.zeros((*self.first.policy.shape, self.first.jm.num_actions))
+        for own, *rules in zip(drawn, self.first.policy, self.second.policy, strict=True):
+            probs, actions = quantile(rules)
+            own[tuple(actions.T)] = probs  # each pair of actions comes once
+        return drawn
 
     def _from_one_state(self, drawn: Floats) -> tuple[sparse.csr_array, Floats]:
         """Where branches at one state go, (S, (S + 1) * S) sparse, and what they add, (S,).

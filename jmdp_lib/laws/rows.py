@@ -15,7 +15,7 @@ values v of the policy, E D(s, t) = v(s) - v(t), and E H(j, t) = gamma v(j) - v(
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
@@ -23,18 +23,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, ragged
 from jmdp_lib.operators.reachable import PairSet, places
 from jmdp_lib.solvers.affine import Chain
 
 _DIGITS = 12  # decimals of rewards that count, in units of the largest one
 _ROUNDS = 64  # steps that bound |D|, at least
-_WORTH = 4.0  # half-steps must have so many times fewer outcomes
+_WORTH = 3.6  # half-steps must have so many times fewer outcomes
 _EPS = float(np.finfo(float).eps)
 
 
-@dataclass(frozen=True)
-class Outcomes:
+class Outcomes(NamedTuple):
     """What can happen in one step, entry by entry, in order of their rows: arrays (M,).
 
     row: whose outcome it is. d: the reward difference. after: the row that follows. flipped:
@@ -64,7 +63,7 @@ class Outcomes:
     def together(self, d: Floats, factors: Floats) -> Outcomes:
         """The same outcomes, read at other differences d (M,), no less than theirs."""
         beyond = np.maximum((d - self.d) / factors[self.row], 0.0)
-        return replace(self, d=d, beyond=beyond).merged
+        return self._replace(d=d, beyond=beyond).merged
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,8 @@ class Rows:
     factors: (N,) gamma, or 1
     for a half-step that leads to another at the same time; halved: whether there are any. asked:
     (Q,) rows of the gaps. means: (N,) E D for the rounded rewards, each within mean_error. largest:
-    (N,) bounds of |D|, zero where D is nothing but zero. longest: how many draws a row sums at
-    most.
+    (N,) bounds of |D|, zero where D is nothing but zero. rounding: how wrong a sum over a row's
+    outcomes can be, relative to its largest numbers.
     """
 
     unit: float
@@ -89,14 +88,17 @@ class Rows:
     means: Floats
     mean_error: float
     largest: Floats
-    longest: int
+    rounding: float
 
     @classmethod
     def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> Rows:
         """The rows that gaps (s, a, b), (Q, 3), lead to, all of them in a set of pairs."""
         maker = _Maker(system, pairs, gaps, row_sizes(system, pairs, gaps).halved)
         found = maker.outcomes()
-        longest = int(np.bincount(found.row).max())
+        # The draws with one outcome are added up first, and then the outcomes, each times a number:
+        # of every draw two additions and a product lose half an _EPS at most. The rest is for what
+        # is done once.
+        rounding = _EPS * (16.0 + 1.5 * float(np.bincount(found.row).max()))
         outcomes = found.merged
         gamma = system.jm.gamma
         factors = np.full(maker.zero + 1 + maker.half_keys.size, gamma or 1.0)
@@ -113,9 +115,9 @@ class Rows:
             halved=maker.halved,
             asked=pairs.size + np.arange(len(gaps)),
             means=means,
-            mean_error=mean_error(outcomes, factors, means, rounding_of(longest), steps),
+            mean_error=mean_error(outcomes, factors, means, rounding, steps),
             largest=_largest(outcomes, factors, steps),
-            longest=longest,
+            rounding=rounding,
         )
 
     def rounded(self, x: Floats) -> Floats:
@@ -126,11 +128,6 @@ class Rows:
     def top(self) -> float:
         """A bound of |D| for all rows."""
         return float(self.largest.max())
-
-    @property
-    def rounding(self) -> float:
-        """How wrong a sum over a row's outcomes can be, relative to its largest numbers."""
-        return rounding_of(self.longest)
 
     @property
     def digits(self) -> float:
@@ -146,16 +143,6 @@ class Rows:
 def _rounded(x: Floats) -> Floats:
     """Numbers without the digits that rounding may have changed."""
     return np.round(x, _DIGITS) + 0.0
-
-
-def rounding_of(longest: int) -> float:
-    """How wrong a sum over so many draws can be, relative to its largest numbers.
-
-    The draws with one outcome are added up first, and then the outcomes, each times a number: of
-    every draw two additions and a product lose half an _EPS at most. The rest is for what is done
-    once.
-    """
-    return _EPS * (16.0 + 1.5 * longest)
 
 
 class RowSizes(NamedTuple):
@@ -175,14 +162,12 @@ def row_sizes(system: CollapsedT2, pairs: PairSet, gaps: Ints) -> RowSizes:
     draws = tables * (system.policy > 0.0).sum(1)  # of one branch
     shared = np.where(apart, system.coupling == "common", system.coupling != "independent")
     whole = draws[first] * draws[second] // np.where(shared, tables[second], 1)
-    successors = np.diff(system.kernel.indptr)
-    keys = np.bincount(second[apart], successors[first[apart]], tables.size)
-    keys = np.minimum(keys, pairs.numbering.order.size)  # half-steps H(j, t), for each t
-    half = draws[first[apart]].sum() + keys @ draws
+    states = pairs.numbering.order
+    half = draws[first[apart]].sum() + states.size * draws[states].sum()  # H(j, t), for each t
     halved = bool(system.coupling != "common" and system.jm.gamma)
     halved &= bool(whole[apart].sum() > _WORTH * half)
     of_gaps = tables[gaps[:, 0]] ** (2 if system.coupling == "independent" else 1)
-    rows = pairs.size + len(gaps) + 1 + int(keys.sum() if halved else 0)
+    rows = pairs.size + len(gaps) + 1 + (states.size**2 if halved else 0)
     at_one_state = whole[~apart].sum() + of_gaps.sum() + 1
     return RowSizes(rows, int(at_one_state + (half if halved else whole[apart].sum())), halved)
 
@@ -244,8 +229,7 @@ class _Maker:
         )
         parts.append(self.both_move(one_state))
         parts += self.halves() if self.halved else [self.both_move(self.apart)]
-        columns = zip(*([*vars(part).values()][:-1] for part in parts), strict=True)
-        return Outcomes(*map(np.concatenate, columns))
+        return Outcomes(*map(np.concatenate, zip(*(part[:-1] for part in parts), strict=True)))
 
     def both_move(self, pairs: Ints) -> Outcomes:
         """Steps of some pairs, all of them at one state or none, by all distinct branches."""
@@ -276,14 +260,13 @@ class _Maker:
 
     def draws(self, states: Ints) -> tuple[Ints, Floats, Ints, Floats]:
         """All draws of one branch at states (M,): which of them, reward, successor, probability."""
-        policy = self.system.policy
-        at, a = np.nonzero(policy[states])
-        # Two branches with one table and one action are one.
-        step = replace(self.system, coupling="joint").step(AskedGaps(states[at], a, a))
-        assert step.tables is not None
-        at, a = at[step.row], a[step.row]
-        chance = policy[states[at], a] * step.weights
-        return at, self.rewards[step.tables[0], a], step.first, chance
+        jm = self.system.jm
+        _, at, within = ragged(np.diff(jm.starts)[states])
+        draw, a = np.nonzero(self.system.policy[states[at]])
+        at = at[draw]
+        table = jm.starts[states[at]] + within[draw]
+        chance = jm.probs[table] * self.system.policy[states[at], a]
+        return at, self.rewards[table, a], jm.next_states[table, a], chance
 
     @cached_property
     def first_halves(self) -> Outcomes:
@@ -305,7 +288,7 @@ class _Maker:
         j, t = np.divmod(self.half_keys, self.system.jm.num_states)
         at, reward, end, chance = self.draws(t)
         second = self.between(self.zero + 1 + at, 0.0 - reward, (j[at], end), chance)
-        return [replace(made, after=after), second]
+        return [made._replace(after=after), second]
 
     def means(self) -> Floats:
         """(N,) E D, as far as rounding lets it be found."""

@@ -16,13 +16,11 @@ size, with the cuts P(D < lower end) and P(D <= upper end). Sums of probabilitie
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
-from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.laws.brackets import StepBracket
 from jmdp_lib.laws.rows import Outcomes, Rows
 from jmdp_lib.laws.sweeps import Groups, Reads, Step, settle
 
@@ -91,39 +89,33 @@ class Stochastic:
         interval by 1 / factor; one that is no longer much narrower than points that are taken for
         one is left out, so that none reaches another.
         """
-        kinds = self._grouped[1].T
-        if len(kinds) > limit:
-            return _mirrored([(float(x), float(x)) for x in at]), False
+        groups, kinds = self._grouped
+        made = self._outcomes
+        kind_of = np.repeat(groups.kind, np.diff(groups.ends))
+        lasting = self.largest[made.after] > 0.0
+
+        @cache
+        def following(kind: int) -> Ints:
+            """The kinds of all rows that outcomes of a kind lead to; or, of -1, of the gaps."""
+            after = np.isin(made.row, made.after[kind_of == kind] if kind >= 0 else self.asked)
+            return np.unique(kind_of[after & lasting])
+
         top = self.rows.top
-        alike = _ALIKE * top
-        has, follow = self._followers
-        found = {(round(float(x) / alike) if alike else 0, -1): (float(x), float(x)) for x in at}
-        known = {node[0]: ends for node, ends in found.items()}
-        todo = [(ends, np.unique(has[self.asked.ravel()].indices)) for ends in found.values()]
-        for ends, then in todo:
-            for kind in then:
+        alike = _ALIKE * (top or 1.0)
+        known = {round(x / alike): (x, x) for x in at.tolist()}
+        found = {(number, -1): ends for number, ends in known.items()}
+        todo = [*found] if kinds.shape[1] <= limit else []
+        for node in todo:
+            for kind in following(node[1]).tolist():
                 if len(found) >= limit:
                     return _mirrored([*found.values()][: len(at) + limit // 8]), False
-                x, off = _shifted(np.array(ends), *kinds[kind])
+                x, off = _shifted(np.array(found[node]), *kinds[:, kind])
                 low, high = (x + off * [-1.0, 1.0]).tolist()
-                node = round(low / alike), kind
-                if node not in found and max(-low, high) < top and high - low < alike / 4.0:
-                    found[node] = known.get(node[0], (low, high))
-                    after_it = follow.indices[follow.indptr[kind] : follow.indptr[kind + 1]]
-                    todo.append((found[node], after_it))
-        return _mirrored([*found.values()]), True
-
-    @cached_property
-    def _followers(self) -> tuple[sparse.csr_array, sparse.csr_array]:
-        """(2 N, K) which kinds a row has, and (K, K) which ones follow another."""
-        groups, kinds = self._grouped
-        shape = (self.largest.size, kinds.shape[1])
-        lasting = self.largest[groups.after] > 0.0
-        kind = np.repeat(groups.kind, np.diff(groups.ends))[lasting]
-        ones = np.ones(kind.size)
-        has = sparse.csr_array((ones, (self._outcomes.row[lasting], kind)), shape)
-        after = sparse.csr_array((ones, (groups.after[lasting], kind)), shape)
-        return has, after.T.tocsr() @ has
+                new = round(low / alike), kind
+                if new not in found and max(-low, high) < top and high - low < alike / 4.0:
+                    found[new] = known.get(new[0], (low, high))
+                    todo.append(new)
+        return _mirrored([*found.values()]), bool(todo)
 
     def refine(self, points: Floats) -> None:
         """Bounds on another grid: from the size of D, and from the old ones."""
@@ -146,10 +138,10 @@ class Stochastic:
         step = Step(groups, reads, self.rows.rounding)
         return groups.cost * cuts.size * settle(self.bounds, step, tol, self.rows.halved)
 
-    def bracket(self) -> StepBracket:
-        """Bounds (Q, 2n) of the gaps at the cuts."""
+    def bracket(self) -> Floats:
+        """(2, Q, 2n) lower and upper bounds of the gaps at the cuts."""
         high, other = np.minimum.accumulate(self.bounds[self.asked, 0, -2::-1], axis=2)
-        return StepBracket(self.points, np.maximum(0.0, 1.0 - other - _EPS), high[:, ::-1])
+        return np.stack([np.maximum(0.0, 1.0 - other - _EPS), high[:, ::-1]])
 
 
 def _mirrored(intervals: list[tuple[float, float]]) -> Floats:

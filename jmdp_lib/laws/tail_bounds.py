@@ -15,9 +15,6 @@ The right one of the two laws has all its atoms in [a, b] (Krein and Nudelman 19
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import comb
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -38,8 +35,8 @@ def tail_bounds(
     t: a number or an array; the bounds have its shape.
     support: (a, b) if $G$ is known to lie in [a, b].
 
-    Higher orders that determine the distribution to within the errors of the moments are not used.
-    On the whole line an odd order never narrows the bounds.
+    Orders are used up to the first that rounding does not resolve: there the moments determine the
+    distribution to within their errors. On the whole line an odd order never narrows the bounds.
 
     Example:
         >>> import jmdp_lib as jl
@@ -53,134 +50,88 @@ def tail_bounds(
     raw = checks.floats("raw_moments", raw_moments, "order")
     shape = checks.as_array("t", t).shape
     points = checks.floats("t", np.ravel(t), "entry")
-    low, high = (-np.inf, np.inf) if support is None else checks.floats("support", support, end=2)
+    ends = np.zeros(0) if support is None else checks.floats("support", support, end=2)
     if abs(raw[0] - 1.0) > 1e-9:
         raise ValueError(f"raw_moments[0] must be 1, got {raw[0]}")
-    if not low < high:
+    if not (ends[:1] < ends[1:]).all():
         raise ValueError(f"support must be (a, b) with a < b, got {support}")
+    mean = raw[1:2].sum()
     orders = np.arange(raw.size)
-    mean = raw[1] if raw.size > 1 else np.clip(0.0, low, high)
-    shift = np.array([[comb(k, j) * (-mean) ** max(k - j, 0) for j in orders] for k in orders])
-    moments = shift @ raw
-    off = np.abs(shift) @ np.abs(raw) * _ROUNDING
-    if raw.size > 2 and moments[2] < -off[2]:
-        raise ValueError(f"raw_moments give a negative variance, {moments[2]:.3g}")
-    scale = np.sqrt(max(moments[2], off[2])) if raw.size > 2 else high - low
-    scale = scale if 0.0 < scale < np.inf else 1.0
-    within = (low - mean) / scale, (high - mean) / scale
-    where = "" if support is None else f" on [{low:g}, {high:g}]"
-    parts = _parts(moments / scale**orders, off / scale**orders, within, where)
-    least, largest = _tails(parts, within, (points - mean) / scale)
+    known = np.stack([raw, np.abs(raw) * _ROUNDING])
+    for k in orders[1:]:
+        known[:, k:] = _times_distance(known[:, k - 1 :], mean)
+    scale = np.sqrt(known[:, 2:3].max(initial=0.0)) or 1.0
+    ends = (ends - mean) / scale
+    at = (points - mean) / scale
+    odd = orders[-1] % 2
+    taken = [x for x in (ends[:odd], ends[odd:]) if x.size < raw.size]
+    tails = np.array([_tails(known / scale**orders, x, ends, at) for x in taken])  # (E, 3, N)
+    least, largest = tails[tails[:, 0].argmin(0), 1:, np.arange(at.size)].T
     return least.reshape(shape)[()], largest.reshape(shape)[()]  # numbers, if t is one
 
 
-@dataclass(frozen=True)
-class _Measure:
-    """A measure by its mass and its monic orthogonal polynomials pi_0, ..., pi_k.
+def _tails(known: Floats, taken: Floats, ends: Floats, points: Floats) -> Floats:
+    """(3, N) how wrong the law with atoms at `taken` is, and its P(G < x) and P(G <= x).
 
-    centres, squares: (k,), pi_{j+1} = (x - centres[j]) pi_j - squares[j - 1] pi_{j-1}; the last of
-    the squares is |pi_k|^2 / |pi_{k-1}|^2.
+    known: (2, n + 1) moments, and their errors. taken: E, some of the ends of the support.
     """
-
-    mass: float
-    centres: Floats
-    squares: Floats
-
-    @classmethod
-    def of(cls, moments: Floats, errors: Floats, where: str) -> _Measure:
-        """From moments up to an even order, or up to the first that is not above its error.
-
-        The norm there is taken as large as it may be, and so the bounds are as wide.
-        """
-        before, here = np.zeros(1), np.ones(1)
-        norms = []
-        centres = []
-        for order in range(0, moments.size, 2):
-            square = np.convolve(here, here)
-            norm = float(square @ moments[: order + 1])
-            error = float(np.convolve(np.abs(here), np.abs(here)) @ errors[: order + 1])
-            if norm < -error:
-                raise ValueError(
-                    f"raw_moments are those of no law{where}: a polynomial of degree {order // 2} "
-                    f"would have the squared norm {norm:.3g}"
-                )
-            sure = norm > _SURE * error
-            norms.append(norm if sure else max(norm, 0.0) + error)
-            if not sure or order + 2 >= moments.size:
-                break
-            centres.append(float(square @ moments[1 : order + 2]) / norm)
-            longer = np.append(0.0, here) - centres[-1] * np.append(here, 0.0)
-            longer[: before.size] -= norm / norms[-2] * before if order else 0.0
-            before, here = here, longer
-        ratios = np.divide(norms[1:], norms[:-1])
-        return cls(norms[0], np.array(centres), ratios)
-
-    def atoms(self, points: Floats) -> tuple[Floats, Floats]:
-        """(N, k + 1) atoms, one of them at the point (N,), and masses, with the same moments.
-
-        They are eigenvalues of the Jacobi matrix whose last entry makes the point one of them.
-        """
-        size = self.centres.size
-        everyone = np.arange(size)
-        before, here = np.zeros_like(points), np.ones_like(points)
-        for centre, square in zip(self.centres, np.append(0.0, self.squares), strict=False):
-            before, here = here, (points - centre) * here - square * before
-        matrix = np.zeros((points.size, size + 1, size + 1))
-        matrix[:, everyone, everyone] = self.centres
-        matrix[:, everyone + 1, everyone] = np.sqrt(self.squares)  # eigh reads only this half
-        with np.errstate(divide="ignore", invalid="ignore"):
-            last = np.nan_to_num(self.squares[-1:].sum() * before / here, nan=_FAR)
-        matrix[:, size, size] = points - np.clip(last, -_FAR, _FAR)
-        nodes, vectors = np.linalg.eigh(matrix)
-        nodes[np.arange(points.size), np.abs(nodes - points[:, None]).argmin(1)] = points
-        return nodes, self.mass * vectors[:, 0] ** 2
+    low, high = ends if ends.size else (-np.inf, np.inf)
+    for end in taken:
+        known = _times_distance(known, end)
+        known[0] *= 1.0 if end == low else -1.0
+    inside = np.clip(points, low, high)
+    nodes, masses = _atoms(*known, inside)
+    for end in taken:
+        masses /= np.where(nodes == end, np.inf, np.abs(nodes - end))
+    missing = np.stack([1.0 - masses.sum(1), -(masses * nodes).sum(1)])[: taken.size]
+    at_ends = np.linalg.solve(np.vander(taken, increasing=True).T, missing)
+    masses = np.hstack([masses, at_ends.T])
+    wrong = np.max([low - nodes.min(1), nodes.max(1) - high, -masses.min(1)], axis=0)
+    wrong[(inside[:, None] == taken).any(1)] = 1e300  # an atom of the other law
+    nodes = np.hstack([np.clip(nodes, low, high), np.full((points.size, taken.size), taken)])
+    x = points[:, None]
+    tails = [(np.maximum(masses, 0.0) * up_to).sum(1) for up_to in (nodes < x, nodes <= x)]
+    return np.stack([wrong, *np.where(points >= high, 1.0, np.minimum(tails, 1.0))])
 
 
-_Part = tuple[tuple[float, ...], _Measure]  # a candidate E, and the measure of the other atoms
+def _times_distance(known: Floats, point: float) -> Floats:
+    """Moments of (x - point) dF(x), and their errors, (2, n), from those of F, (2, n + 1)."""
+    return known[:, 1:] + np.array([[-point], [abs(point)]]) * known[:, :-1]
 
 
-def _parts(moments: Floats, errors: Floats, ends: tuple[float, float], where: str) -> list[_Part]:
-    """All candidates, from as many moments as all of them can use."""
-    for order in range(moments.size - 1, -1, -1):
-        candidates = [(), ends] if order % 2 == 0 else [ends[:1], ends[1:]]
-        parts = list[_Part]()
-        for taken in candidates:
-            if len(taken) > order or (taken and not where):
-                continue
-            known, error = moments[: order + 1], errors[: order + 1]
-            for end in taken:
-                known = (known[1:] - end * known[:-1]) * (1.0 if end == ends[0] else -1.0)
-                error = error[1:] + abs(end) * error[:-1]
-            parts.append((taken, _Measure.of(known, error, where)))
-        if parts and all(2 * x.centres.size + len(taken) == order for taken, x in parts):
+def _atoms(moments: Floats, errors: Floats, points: Floats) -> tuple[Floats, Floats]:
+    """(N, k) atoms, one of them at the point (N,), and masses, with the same moments.
+
+    They are eigenvalues of the Jacobi matrix whose last entry makes the point one of them. The
+    orthogonal polynomials end with the first whose norm is not above its error. The norm there is
+    taken as large as it may be, and so the bounds are as wide.
+    """
+    basis = np.eye((moments.size + 1) // 2)  # monic polynomials, lowest coefficients first
+    norms = []
+    for k in range(len(basis)):
+        order = np.add.outer(np.arange(k + 1), np.arange(k + 1))
+        products = moments[order]
+        basis[k, :k] = -np.linalg.solve(products[:k, :k], products[:k, k])
+        here = basis[k, : k + 1]
+        norm = here @ products @ here
+        error = np.abs(here) @ errors[order] @ np.abs(here)
+        if norm < -error:
+            raise ValueError(
+                f"raw_moments are those of no law on the support: a polynomial of degree {k} would "
+                f"have the squared norm {norm:.3g}"
+            )
+        norms.append(max(norm, 0.0) + error)
+        if norm <= _SURE * error:
             break
-    return parts
-
-
-def _tails(
-    parts: list[_Part], support: tuple[float, float], points: Floats
-) -> tuple[Floats, Floats]:
-    """The least and the largest P(G <= x) at each point x (N,), of the law of the right part."""
-    inside = np.clip(points, *support)
-    wanted = points[:, None]
-    best = np.full(points.size, np.inf)
-    least, largest = np.zeros((2, points.size))
-    for ends, measure in parts:
-        nodes, masses = measure.atoms(inside)
-        for end in ends:
-            masses = masses / np.where(nodes == end, np.inf, np.abs(nodes - end))
-        missing = np.stack([1.0 - masses.sum(1), -(masses * nodes).sum(1)])[: len(ends)]
-        at_ends = np.linalg.solve(np.vander(ends, increasing=True).T, missing).T
-        out_of_range = np.maximum(support[0] - nodes.min(1), nodes.max(1) - support[1])
-        nodes = np.clip(np.hstack([nodes, np.tile(ends, (points.size, 1))]), *support)
-        masses = np.hstack([masses, at_ends])
-        wrong = np.maximum(out_of_range, -masses.min(1))
-        wrong[np.isin(inside, ends)] = 1e300  # an atom of the other law
-        masses = np.maximum(masses, 0.0)
-        below, up_to = ((masses * x).sum(1) for x in (nodes < wanted, nodes <= wanted))
-        better = wrong < best
-        best = np.minimum(best, wrong)
-        least = np.where(better, below, least)
-        largest = np.where(better, up_to, largest)
-    least, largest = np.where(points >= support[1], 1.0, np.minimum([least, largest], 1.0))
-    return least, largest
+    centres = -np.diff([0.0, *np.diagonal(basis, -1)])[:k]
+    ratios = np.divide(norms[1:], norms[:-1])
+    values = np.vander(points, len(basis), increasing=True) @ basis.T
+    moved = (
+        np.append(0.0, ratios)[k] * values[:, k - 1] / np.where(values[:, k], values[:, k], 1e-100)
+    )
+    jacobi = np.diag([*centres, 0.0]) + np.diag(np.sqrt(ratios), -1)  # eigh reads only this half
+    matrix = np.tile(jacobi, (points.size, 1, 1))
+    matrix[:, k, k] = points - np.clip(moved, -_FAR, _FAR)
+    nodes, vectors = np.linalg.eigh(matrix)
+    nodes[np.arange(points.size), np.abs(nodes - points[:, None]).argmin(1)] = points
+    return nodes, norms[0] * vectors[:, 0] ** 2

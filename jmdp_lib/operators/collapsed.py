@@ -212,14 +212,14 @@ class CollapsedT2:
         if not (shared or by_table):
             rows = jm.transitions
             both = states * jm.num_actions + a, others * jm.num_actions + b
-            row, i, j = _products(rows.indptr, *both)
+            row, i, j = products(rows.indptr, *both)
             first, second = rows.indices[i].astype(np.int64), rows.indices[j].astype(np.int64)
             return PairStep(row, first, second, rows.data[i] * rows.data[j])
         if shared:
             _, row, within = ragged(np.diff(jm.starts)[states])
             here, there = (jm.starts[s][row] + within for s in (states, others))
         else:
-            row, here, there = _products(jm.starts, states, others)
+            row, here, there = products(jm.starts, states, others)
         weights = jm.probs[here] * (1.0 if shared else jm.probs[there])
         first, second = jm.next_states[here, a[row]], jm.next_states[there, b[row]]
         return PairStep(row, first, second, weights, (here, there))
@@ -366,7 +366,7 @@ def successors_first(graph: sparse.csr_array) -> Ints:
     return np.argsort(labels, kind="stable")
 
 
-def _products(starts: Any, left: Ints, right: Ints) -> tuple[Ints, Ints, Ints]:
+def products(starts: Any, left: Ints, right: Ints) -> tuple[Ints, Ints, Ints]:
     """All pairs of an entry of row left[q] and one of right[q], of rows that start there: q, and
     both entries."""
     widths = np.diff(starts)[right]
