@@ -12,27 +12,24 @@ import copy
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.large.implicit import ImplicitJMDP
 from jmdp_lib.model.simulator import (
     ANY_REWARD,
     CheckedQueries,
     SimulatorError,
     check_simulator,
     check_unnumbered,
-    draw_index,
 )
 from jmdp_lib.simulators.batch import Batch, BatchPlayer, Played, follow
 from jmdp_lib.simulators.plans import Chunk, Runs
 from jmdp_lib.simulators.policies import PlayedPolicy, policy_table
 from jmdp_lib.simulators.vector_simulator import Arrays
 
-_MOST_KEPT = 100_000  # states whose tables, or what a policy says of them, are kept
+_MOST_KEPT = 100_000  # states for which it is kept what a policy says of them
 _DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a stated horizon
 
 Groups = list[tuple[int, dict[int, list[int]]]]
@@ -209,41 +206,6 @@ class QueriedPlayer(RowPlayer):
             for (reward, after), (action, branches) in zip(answer, asked.items(), strict=True):
                 self.check_reward(reward, action, state)
                 yield branches, reward, self.numbers.of(after, after), False
-
-
-@dataclass(frozen=True)
-class KeptTables(ImplicitJMDP):
-    """An `ImplicitJMDP` that keeps tables, since asking takes longer than drawing.
-
-    With coupling="common" all states must have one law of tables; those that are met are checked.
-    """
-
-    coupling: str = "joint"
-    kept: dict[Any, tuple[list[float], list[list[float]], list[Any]]] = field(default_factory=dict)
-
-    def query(
-        self, state: Any, actions: Sequence[int], rng: np.random.Generator
-    ) -> tuple[list[float], list[Any]]:
-        if state not in self.kept:
-            self._keep(state)
-        cumulative, rewards, successors = self.kept[state]
-        table = draw_index(cumulative, rng)
-        first = table * self.num_actions
-        return [rewards[table][a] for a in actions], [successors[first + a] for a in actions]
-
-    def _keep(self, state: Any) -> None:
-        """Ask for the tables of a state, which must be those of the one noise that all share."""
-        if len(self.kept) >= _MOST_KEPT:
-            self.kept.clear()
-        probs, rewards, successors = self.at(state)
-        self.kept[state] = (probs.cumsum().tolist(), rewards.tolist(), successors)
-        law = np.diff(next(iter(self.kept.values()))[0], prepend=0.0)
-        alike = law.size == probs.size and np.abs(law - probs).max() <= 1e-12
-        if self.coupling == "common" and not alike:
-            raise ValueError(
-                "coupling 'common' needs one law of tables for all states: state "
-                f"{state!r} has the probabilities {probs.round(6)}, the first one {law.round(6)}"
-            )
 
 
 class EnvironmentPlayer(RowPlayer):
