@@ -267,20 +267,6 @@ def test_one_action_has_no_gaps_but_returns():
     assert found.returns.shape == (500, 1)
 
 
-def test_it_is_a_simulator_if_it_has_states():
-    rewards, states = DEPOT.query(5, [2, 1], np.random.default_rng(0))
-    demand = np.random.default_rng(0).poisson(3)
-    assert states.tolist() == [7 - min(7, demand), 6 - min(6, demand)]
-    assert rewards.tolist() == [3.0 * min(7, demand) - 3.0, 3.0 * min(6, demand) - 1.5]
-    assert jl.JMDP.from_simulator(DEPOT, queries_per_state=50).num_states == 12
-    without = VectorSimulator(sell, demands, 5, 0.9)
-    with pytest.raises(ValueError, match=r"it has no num_states.*one by one"):
-        jl.JMDP.from_simulator(without, queries_per_state=50)
-    ending = VectorSimulator(lambda s, a, n: (*sell(s, a, n), n > 0), demands, 5, 0.9)
-    with pytest.raises(ValueError, match="ended an episode"):
-        ending.query(5, [0, 1], np.random.default_rng(0))
-
-
 COUNT = {"calls": 0}
 
 

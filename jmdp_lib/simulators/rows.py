@@ -24,8 +24,8 @@ from jmdp_lib.model.simulator import (
     check_simulator,
     check_unnumbered,
 )
-from jmdp_lib.simulators.batch import Batch, BatchPlayer, Played, follow
-from jmdp_lib.simulators.plans import Chunk, Runs
+from jmdp_lib.simulators.batch import BatchPlayer, Played, follow
+from jmdp_lib.simulators.plans import Chunk
 from jmdp_lib.simulators.policies import PlayedPolicy, policy_table
 from jmdp_lib.simulators.vector_simulator import Arrays
 
@@ -61,7 +61,6 @@ class RowPlayer(BatchPlayer):
     chunk_size = 128  # few, since a simulator that fails takes all of them with it
     least_runs = 16
     sums_chunks = False
-    limits = ANY_REWARD
     episodes_end = False
     here: Any
     num_states: int | None
@@ -95,11 +94,6 @@ class RowPlayer(BatchPlayer):
     def own(self) -> RowPlayer:
         return copy.deepcopy(self)
 
-    def play(self, chunk: Chunk) -> Runs:
-        self.limits = chunk.limits or ANY_REWARD
-        self.ranges = {"rewards": []}
-        return Batch(self, chunk).play()
-
     def choose(self, policy: Any, states: Any, alive: Any, uniforms: Any) -> Any:
         actions = []
         rows = (part.tolist() for part in (states, alive, uniforms))
@@ -129,7 +123,7 @@ class RowPlayer(BatchPlayer):
         columns = [part.T.tolist() for part in (states, actions, going, leaders)]
         found = [self._step_run(rng, *run) for run in zip(*columns, strict=True)]
         rewards, following, over = (np.array(part).T for part in zip(*found, strict=True))
-        self.ranges["rewards"] += [rewards[going].min(), rewards[going].max()]
+        self.extremes += [rewards[going].min(), rewards[going].max()]
         return Played(rewards, following, over if self.episodes_end else None)
 
     def _step_run(
@@ -155,7 +149,7 @@ class RowPlayer(BatchPlayer):
         return rewards, states, over
 
     def check_reward(self, reward: float, action: Any, state: Any) -> None:
-        low, high = self.limits
+        low, high = self.limits or ANY_REWARD
         if not low <= reward <= high:
             raise SimulatorError(
                 f"reward {reward} of action {action} in state {state} is not in reward_range "
