@@ -53,8 +53,8 @@ class Numbers:
 class RowPlayer(BatchPlayer):
     """Plays rows one after the other.
 
-    here: what a policy sees at the start. num_states: S where what it sees are numbers, from
-    first_state on. can_keep: whether what it sees is hashable.
+    here: what a policy sees at the start. num_states: S where what it sees are numbers.
+    can_keep: whether what it sees is hashable.
     """
 
     arrays = Arrays(np, "cpu")
@@ -64,8 +64,6 @@ class RowPlayer(BatchPlayer):
     episodes_end = False
     here: Any
     num_states: int | None
-    first_state = 0
-    first_action = 0
     can_keep = True
 
     @abstractmethod
@@ -84,11 +82,11 @@ class RowPlayer(BatchPlayer):
         if not callable(policy) and self.num_states is not None:
             table = policy_table(policy, self.num_actions, self.num_states)
             steps = table[:, :-1].cumsum(1).tolist()
-            return PlayedPolicy(table, dict(enumerate(steps, self.first_state)))
+            return PlayedPolicy(table, dict(enumerate(steps)))
         if self.num_actions is None:
             policy(checks.read_only(self.here))
         else:
-            checks.policy_rows(policy, [self.here], self.num_actions, self.first_action)
+            checks.policy_rows(policy, [self.here], self.num_actions)
         return PlayedPolicy(policy, {} if self.can_keep else None)
 
     def own(self) -> RowPlayer:
@@ -111,7 +109,7 @@ class RowPlayer(BatchPlayer):
         kept = policy.steps
         if kept is not None and seen in kept:
             return kept[seen]
-        probs = checks.policy_row(policy.source, seen, self.num_actions, self.first_action)
+        probs = checks.policy_row(policy.source, seen, self.num_actions)
         steps = probs[:-1].cumsum().tolist()
         if kept is not None and len(kept) < _MOST_KEPT:
             kept[seen] = steps
@@ -222,8 +220,8 @@ class EnvironmentPlayer(RowPlayer):
         self.coupling = coupling
         self.width = len(envs)
         self.space = envs[0].action_space
-        self.num_actions, self.first_action = _listed(self.space)
-        self.num_states, self.first_state = _listed(envs[0].observation_space)
+        self.num_actions = _listed(self.space)
+        self.num_states = _listed(envs[0].observation_space)
         self.can_keep = self.num_states is not None
         self.actions = Numbers()
 
@@ -233,7 +231,7 @@ class EnvironmentPlayer(RowPlayer):
     def number_of(self, action: Any) -> int:
         if self.num_actions is None:
             return self.actions.of(action, action_key(self.space, action))
-        return int(action) - self.first_action
+        return int(action)
 
     def checked_policy(self, policy: Any) -> PlayedPolicy:
         if not callable(policy) and None in (self.num_actions, self.num_states):
@@ -289,8 +287,7 @@ class EnvironmentPlayer(RowPlayer):
         return placed
 
     def _step_one(self, env: Any, number: int) -> tuple[float, bool]:
-        listed = self.num_actions is not None
-        action = number + self.first_action if listed else self.actions.things[number]
+        action = number if self.num_actions else self.actions.things[number]
         seen = env.observed
         try:
             _, reward, terminated, truncated, _ = env.step(action)
@@ -301,11 +298,9 @@ class EnvironmentPlayer(RowPlayer):
         return reward, terminated or truncated
 
 
-def _listed(space: Any) -> tuple[int | None, int]:
-    """How many elements a Gymnasium space has, and the first one, where these are numbers."""
-    if type(space).__name__ != "Discrete":
-        return None, 0
-    return int(space.n), int(space.start)
+def _listed(space: Any) -> int | None:
+    """How many elements a Gymnasium space has, where these are numbers from 0 on."""
+    return int(space.n) if type(space).__name__ == "Discrete" and space.start == 0 else None
 
 
 def inside_episode(env: Any, state: Any) -> Any:
