@@ -22,7 +22,6 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Seed
 from jmdp_lib.machine import extra
 from jmdp_lib.model.simulator import Outcome
-from jmdp_lib.simulators.rows import distinct_in
 
 with extra("atari"):
     import gymnasium
@@ -166,9 +165,6 @@ class CoupledEnv(
 
     def _sample(self) -> int:
         return int(self.np_random.integers(2**63))
-
-    def _keys(self, actions: Sequence[Any]) -> dict[Any, Any]:
-        return distinct_in(self.action_space, actions)
 
     def _branch(self, action: Any) -> Outcome:
         move = (self.draw, action)
