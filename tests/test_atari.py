@@ -379,11 +379,11 @@ def test_bad_calls():
         with pytest.raises(ResetNeeded, match=r"before reset\(\)"):
             call()
     env = started("Pong", 0)
-    with pytest.raises(IndexError, match=r"action 6 is not in Discrete\(6\)"):
+    with pytest.raises(IndexError, match="action 6 is out of range: there are 6"):
         env.query([0, 6])
-    with pytest.raises(IndexError, match="action -1 is not in"):
+    with pytest.raises(IndexError, match="action -1 is out of range"):
         env.step(-1)
-    with pytest.raises(IndexError, match=r"action 1\.0 is not in"):
+    with pytest.raises(IndexError, match=r"action must be an integer, got 1\.0"):
         env.step(1.0)
     with pytest.raises(ValueError, match="all distinct"):
         env.query([1, 1])

@@ -213,6 +213,9 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         shock = None if self.shock is None else 2.0 * self.np_random.integers(2) - 1.0
         return Draw(repeats, shock)
 
+    def _keys(self, actions: Sequence[Any]) -> dict[Any, Any]:
+        return {action: action for action in checks.distinct_actions(actions, self.num_actions)}
+
     def _branch(self, action: int) -> Outcome:
         here = self._here
         repeats, shock = self.draw

@@ -117,7 +117,7 @@ class Coupled(ABC):
         mine = self._identity()
         return mine is not None and bool(mine == other._identity())
 
-    def _keys(self, actions: Sequence[Any]) -> dict[str, Any]:
+    def _keys(self, actions: Sequence[Any]) -> dict[Any, Any]:
         """The actions of a call by keys that tell them apart; they must be known and distinct."""
         return distinct_in(self.action_space, actions)
 
