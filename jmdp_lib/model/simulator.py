@@ -90,50 +90,32 @@ def draw_index(cumulative: Sequence[float] | Floats, rng: np.random.Generator) -
     return bisect_right(cumulative, rng.random(), 0, len(cumulative) - 1)
 
 
-def check_simulator(simulator: object, discounts: str = "[0, 1)") -> Simulator:
+def check_simulator(
+    simulator: object, discounts: str = "[0, 1)", states: Sequence[Any] | None = None
+) -> Simulator:
     """The simulator, once it has all that is asked of it.
 
     A few queries are made twice: a simulator that answers the same query in two ways, or draws
     from a global generator, is refused.
 
     discounts: the interval that gamma must lie in.
+    states: where it is tried out; None: at some of its `num_states`, which it must have then.
     """
-    _check_parts(simulator, ("num_states", "num_actions", "gamma", "query"), discounts)
     known: Any = simulator
-    num_states = checks.at_least("simulator.num_states", known.num_states, 1)
-    for state in np.linspace(0, num_states - 1, _TRIALS, dtype=int).tolist():
-        _check_pure(known, state)
-    return cast(Simulator, simulator)
-
-
-def check_unnumbered(simulator: object, state: Hashable, discounts: str = "[0, 1)") -> None:
-    """As `check_simulator`, for one without `num_states`: its states are anything hashable.
-
-    It is tried out at one state alone, since no others are known.
-    """
-    _check_parts(simulator, ("num_actions", "gamma", "query"), discounts)
-    check_hashable(state)
-    _check_pure(cast(Any, simulator), state)
-
-
-def check_hashable(state: Any) -> None:
-    """Refuse what cannot be a state where states have no numbers."""
-    if state is None:
-        raise ValueError("state= must be given: the state at which the actions are compared")
-    try:
-        hash(state)
-    except TypeError:
-        raise ValueError(f"state must be hashable, such as a tuple, got {state!r}") from None
-
-
-def _check_parts(simulator: Any, parts: Sequence[str], discounts: str) -> None:
-    missing = ", ".join(part for part in parts if not hasattr(simulator, part))
+    needed = ("num_states", "num_actions", "gamma", "query")[states is not None :]
+    missing = ", ".join(part for part in needed if not hasattr(known, part))
     if missing:
         why = ", so its states cannot be asked one by one" if "num_states" in missing else ""
         raise ValueError(f"{simulator!r} is no simulator: it has no {missing}{why}")
-    checks.at_least("simulator.num_actions", simulator.num_actions, 1)
-    checks.real("gamma", simulator.gamma, discounts)
-    declared_range(getattr(simulator, "reward_range", None), "simulator.reward_range")
+    checks.at_least("simulator.num_actions", known.num_actions, 1)
+    checks.real("gamma", known.gamma, discounts)
+    declared_range(getattr(known, "reward_range", None), "simulator.reward_range")
+    if states is None:
+        last = checks.at_least("simulator.num_states", known.num_states, 1) - 1
+        states = np.linspace(0, last, _TRIALS, dtype=int).tolist()
+    for state in states:
+        _check_pure(known, state)
+    return cast(Simulator, simulator)
 
 
 def _check_pure(simulator: Simulator, state: Any) -> None:
@@ -177,7 +159,7 @@ class CheckedQueries:
                 rewards = rewards.tolist()
             if type(states) is np.ndarray:
                 states = states.tolist()
-            lists = type(rewards) is list and type(states) is list
+            lists = type(rewards) is type(states) is list
             if lists and len(actions) == len(rewards) == len(states):
                 found = [*zip(rewards, states)]  # noqa: B905, the lengths are equal
                 for reward, after in found:

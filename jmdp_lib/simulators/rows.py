@@ -22,7 +22,6 @@ from jmdp_lib.model.simulator import (
     CheckedQueries,
     SimulatorError,
     check_simulator,
-    check_unnumbered,
 )
 from jmdp_lib.simulators.batch import BatchPlayer, Played, follow
 from jmdp_lib.simulators.plans import Chunk
@@ -167,10 +166,11 @@ class QueriedPlayer(RowPlayer):
         self.here = state
         self.num_states = getattr(simulator, "num_states", None)
         if self.num_states is None:
-            check_unnumbered(simulator, state, _DISCOUNTS)
+            check_hashable(state)
+            check_simulator(simulator, _DISCOUNTS, [state])
         else:
-            known = check_simulator(simulator, _DISCOUNTS)
-            self.here = checks.index("state", state, known.num_states)
+            check_simulator(simulator, _DISCOUNTS)
+            self.here = checks.index("state", state, self.num_states)
         self.coupling = coupling
         self.num_actions = simulator.num_actions
         self.ask = CheckedQueries(simulator).ask
@@ -301,6 +301,16 @@ class EnvironmentPlayer(RowPlayer):
 def _listed(space: Any) -> int | None:
     """How many elements a Gymnasium space has, where these are numbers from 0 on."""
     return int(space.n) if type(space).__name__ == "Discrete" and space.start == 0 else None
+
+
+def check_hashable(state: Any) -> None:
+    """Refuse what cannot be a state where states have no numbers."""
+    if state is None:
+        raise ValueError("state= must be given: the state at which the actions are compared")
+    try:
+        hash(state)
+    except TypeError:
+        raise ValueError(f"state must be hashable, such as a tuple, got {state!r}") from None
 
 
 def inside_episode(env: Any, state: Any) -> Any:
