@@ -453,7 +453,7 @@ class Unwrapped(env_copies.Replays):
     def save(self, env):
         return copy.deepcopy(env.unwrapped)
 
-    def after(self, env, origin, moves):
+    def after(self, origin, moves):
         return None, ()
 
     def load(self, origin, env):

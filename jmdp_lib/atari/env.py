@@ -26,7 +26,6 @@ from jmdp_lib.model.simulator import Outcome
 from jmdp_lib.simulators.coupled import Coupled
 
 Bytes = NDArray[np.uint8]
-OBSERVATIONS = ("ram", "ram+paddles", "pixels")
 MAX_FRAMES = 108_000  # of an episode, which is truncated then, as is usual for Atari
 _NOOP = 0
 
@@ -157,7 +156,6 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         self.sticky_prob = checks.probability("sticky_prob", sticky_prob)
         self.frame_skip = checks.at_least("frame_skip", frame_skip, 1)
         self.shock = None if shock is None else checks.positive("shock", shock)
-        checks.one_of("obs", obs, OBSERVATIONS)
         EzPickle.__init__(self, game, sticky_prob, frame_skip, shock, obs)
         self.np_random = checks.generator(seed)
         self.ale = load(self.game)
@@ -166,7 +164,7 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
             "ram+paddles": partial(ram_and_paddles, self.ale),
             "pixels": self.ale.getScreenRGB,
         }
-        self._observe = observers[obs]
+        self._observe = observers[checks.one_of("obs", obs, [*observers])]
         actions = self.ale.getMinimalActionSet()
         self.action_names = [action.name for action in actions]
         self.num_actions = len(actions)

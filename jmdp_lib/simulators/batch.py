@@ -110,16 +110,14 @@ class Batch:
         self.width = len(self.plan.names)
         self.pairs = self.plan.pairs
         self.states = player.begin(chunk)
-        self.returns = self._full(0.0, self.xp.float64)
-        self.alive = self._full(True, self.xp.bool)
+        shape = (self.width, self.size)
+        device = self.arrays.device
+        self.returns = self.xp.zeros(shape, dtype=self.xp.float64, device=device)
+        self.alive = self.xp.ones(shape, dtype=self.xp.bool, device=device)
         self.aside: list[Any] = []
         self.queries: Any = 0
         self.episodes_end = False
         self.time = 0
-
-    def _full(self, value: Any, kind: Any) -> Any:
-        shape = (self.width, self.size)
-        return self.xp.full(shape, value, dtype=kind, device=self.arrays.device)
 
     def play(self) -> Runs:
         """All runs, from the start to the horizon."""

@@ -100,7 +100,6 @@ class CoupledEnv(
             raise TypeError(f"env must be a gymnasium.Env, got {env!r}")
         if type(env.unwrapped).__module__.startswith("ale_py"):
             raise ValueError(f"{env} is an Atari game: use jmdp_lib.atari.CoupledAtari for it")
-        self.np_random = checks.generator(seed)
         gymnasium.utils.RecordConstructorArgs.__init__(self, seed=seed)
         why_not = self._choose_way(env)
         self.copying = self._way.name
@@ -196,7 +195,7 @@ class CoupledEnv(
         self._run(snapshot.moves)
 
     def _arrive(self, here: EnvSnapshot) -> None:
-        saved, moves = self._way.after(self.env, here.saved, here.moves)
+        saved, moves = self._way.after(here.saved, here.moves)
         self._enter(here._replace(saved=saved, moves=moves))
 
     def _check(self, snapshot: Any) -> None:

@@ -124,8 +124,8 @@ class Copies:
         values = [x for held in contents for x in held.values() if isinstance(x, _CONSTANT)]
         return {id(x): x for x in (self.generator, *(x for x, _ in self.shared), *values)}
 
-    def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
-        """How to come back to where `env` is now: an origin, and the moves to make from there.
+    def after(self, origin: Any, moves: Moves) -> tuple[Any, Moves]:
+        """How to come back to where the environment is now: an origin, and the moves to make from there.
 
         Called after each reset, whose origin is (seed, options) and whose moves are (), and after
         each step and restored successor, whose moves have just been made from `origin`. Return
@@ -175,7 +175,7 @@ class Replays(Copies):
         fresh.reset(seed=seed, options=options)
         return fresh
 
-    def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
+    def after(self, origin: Any, moves: Moves) -> tuple[Any, Moves]:
         return origin, moves
 
     def identity(self, origin: Any, moves: Moves) -> Any:

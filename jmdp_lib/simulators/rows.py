@@ -12,6 +12,7 @@ import copy
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.model.simulator import (
     ANY_REWARD,
-    CheckedQueries,
     SimulatorError,
     check_simulator,
+    checked_query,
 )
 from jmdp_lib.simulators.batch import BatchPlayer, Played, follow
 from jmdp_lib.simulators.plans import Chunk
@@ -173,7 +174,7 @@ class QueriedPlayer(RowPlayer):
             self.here = checks.index("state", state, self.num_states)
         self.coupling = coupling
         self.num_actions = simulator.num_actions
-        self.ask = CheckedQueries(simulator).ask
+        self.ask = partial(checked_query, simulator)
         self.shared = np.random.default_rng(0)
         self.moment = self.shared.bit_generator.state
         self.numbers = Numbers()
@@ -235,11 +236,9 @@ class EnvironmentPlayer(RowPlayer):
 
     def checked_policy(self, policy: Any) -> PlayedPolicy:
         if not callable(policy) and None in (self.num_actions, self.num_states):
-            count = self.num_actions
-            answer = "an action" if count is None else f"({count},) probabilities or an action"
             raise ValueError(
                 "the policy must be a function where observations or actions have no numbers, "
-                f"policy(observation) -> {answer}, not {type(policy).__name__}"
+                f"policy(observation) -> (A,) probabilities or an action, not {type(policy)}"
             )
         return super().checked_policy(policy)
 

@@ -26,7 +26,6 @@ from jmdp_lib.simulators.vector_simulator import (
     called,
     check_alone,
     drawn,
-    each,
     outside,
     stepped,
 )
@@ -48,8 +47,6 @@ class VectorPlayer(BatchPlayer):
     trial = False
 
     def __init__(self, simulator: VectorSimulator, state: Any, coupling: str) -> None:
-        if state is None:
-            raise ValueError("state= must be given: the state at which the actions are compared")
         self.where = state if array_api_compat.is_array_api_obj(state) else np.asarray(state)
         if len(self.where.shape) > 1 or str(self.where.dtype) == "object":
             raise ValueError(f"state must be a number, or a row (d,) of numbers, got {state!r}")
@@ -86,7 +83,7 @@ class VectorPlayer(BatchPlayer):
 
         def noise() -> Any:
             rng = self.arrays.generator(np.random.SeedSequence(0))
-            return each(self.arrays.host, drawn(self.simulator, 16, rng))
+            return self.arrays.host(drawn(self.simulator, 16, rng))
 
         checks.pure("draw(n, rng)", noise)
         few = plan.settings._replace(horizon=min(plan.settings.horizon, 3))
@@ -135,12 +132,9 @@ class VectorPlayer(BatchPlayer):
         xp = self.arrays.xp
         width, size = shape
         if self.coupling == "common":
-            return each(lambda x: xp.concat([x] * width), drawn(self.simulator, size, rng))
-
-        def shared(x: Any) -> Any:
-            return xp.concat(follow(xp, sharing, xp.reshape(x, (*shape, *x.shape[1:]))))
-
-        return each(shared, drawn(self.simulator, width * size, rng))
+            return xp.concat([drawn(self.simulator, size, rng)] * width)
+        noise = drawn(self.simulator, width * size, rng)
+        return xp.concat(follow(xp, sharing, xp.reshape(noise, (*shape, *noise.shape[1:]))))
 
     def choose(self, policy: Any, states: Any, alive: Any, uniforms: Any) -> Any:
         xp = self.arrays.xp

@@ -34,8 +34,8 @@ class VectorSimulator:
         with first axis n. States are integers (n,) or rows (n, d) of numbers; two states are equal
         if all their numbers are. over: (n,) bools, whether the episode ended. It must be pure, and
         no row may depend on another one.
-    draw: draw(n, rng) -> the noise of n steps, an array or a tuple of arrays, first axis n. rng is
-        a NumPy generator, or one of torch if the states are tensors, on their device.
+    draw: draw(n, rng) -> the noise of n steps, an array, first axis n. rng is a NumPy generator, or
+        one of torch if the states are tensors, on their device.
     num_actions: A; actions are integers from 0 to A - 1.
     gamma: discount factor; 1 needs a `horizon` where it is played.
     reward_range: (lo, hi) that holds all rewards, if it is known. Decisions rely on it.
@@ -94,8 +94,7 @@ def drawn(simulator: VectorSimulator, size: int, rng: Any) -> Any:
     """The noise of `size` steps."""
     what = f"draw({size}, rng)"
     noise = called(what, simulator.draw, size, rng)
-    for part in noise if isinstance(noise, tuple) else (noise,):
-        _check_shape(what, part, (size, *getattr(part, "shape", ())[1:]))
+    _check_shape(what, noise, (size, *getattr(noise, "shape", ())[1:]))
     return noise
 
 
@@ -164,7 +163,7 @@ def check_alone(
     index = arrays.put(rows)
 
     def some(part: Any) -> Any:
-        return each(lambda x: arrays.take(x, index), part)
+        return arrays.take(part, index)
 
     alone = function(*map(some, given)) | {"states": some(given[0])}
     whole = function(*given) | {"states": given[0]}
@@ -234,8 +233,3 @@ class Arrays:
     def host(self, array: Any) -> NDArray[Any]:
         """An array as one of NumPy."""
         return np.asarray(array.cpu() if self.is_torch else array)
-
-
-def each(change: Callable[[Any], Any], noise: Any) -> Any:
-    """The noise with every array of it changed: it is an array, or a tuple of arrays."""
-    return tuple(map(change, noise)) if isinstance(noise, tuple) else change(noise)
