@@ -148,7 +148,7 @@ def test_actions_that_are_not_counted_from_zero_are_chosen_themselves():
     asked = {"actions": [3, 4], "gamma": 0.5, "num_runs": 3, "keep_returns": True}
     returns = jl.simulators.estimate_gaps(env, lambda seen: 4, **asked).returns
     np.testing.assert_allclose(returns, [[3 + 2 + 1, 4 + 2 + 1]] * 3)
-    with pytest.raises(ValueError, match="must be a function .* or an action, not"):
+    with pytest.raises(ValueError, match=r"must be a function .* or an action, not"):
         jl.simulators.estimate_gaps(env, [[0.0, 1.0]] * 2, **asked)
 
 

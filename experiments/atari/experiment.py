@@ -210,7 +210,7 @@ def _claim(experiment: Experiment, home: Path) -> None:
 
     Settings that concern training alone are compared with the checkpoint's.
     """
-    settings = asdict(experiment) | {"config": None, "game": asdict(experiment.game)}
+    settings = asdict(experiment) | {"config": None, "game": experiment.game._asdict()}
     text = json.dumps(settings, indent=1) + "\n"
     path = home / "settings.json"
     if path.exists():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -117,7 +117,7 @@ def check_simulator(
     for state in states:
         what = f"simulator.query(state {state!r}, actions {actions}, rng)"
         checks.pure(what, _trial, known, state, actions)
-    return known  # type: ignore[no-any-return]
+    return known
 
 
 def _trial(simulator: Simulator, state: Any, actions: Sequence[int]) -> list[tuple[float, Any]]:

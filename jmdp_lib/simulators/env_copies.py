@@ -125,7 +125,7 @@ class Copies:
         return {id(x): x for x in (self.generator, *(x for x, _ in self.shared), *values)}
 
     def after(self, origin: Any, moves: Moves) -> tuple[Any, Moves]:
-        """How to come back to where the environment is now: an origin, and the moves to make from there.
+        """How to come back to where the environment is: an origin, and the moves from there.
 
         Called after each reset, whose origin is (seed, options) and whose moves are (), and after
         each step and restored successor, whose moves have just been made from `origin`. Return

@@ -150,9 +150,7 @@ def outside(values: NDArray[Any], ends: tuple[float, float], given: Sequence[Any
     inside = (low <= values) & (values <= high)
     row = np.flatnonzero(~inside.reshape(len(values), -1).all(1))[0]
     where = ", action ".join(str(x[row]) for x in given)
-    return (
-        f"[{row}] = {values[row]}, which is not from {low:.4g} to {high:.4g} (state {where})"
-    )
+    return f"[{row}] = {values[row]}, which is not from {low:.4g} to {high:.4g} (state {where})"
 
 
 def check_alone(
