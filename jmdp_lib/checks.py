@@ -264,7 +264,7 @@ def policy_matrix(model: Sized, policy: Policy) -> Floats:
     return distributions("policy", policy, state=num_states, action=num_actions)
 
 
-def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int, first: int = 0) -> Floats:
+def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int) -> Floats:
     """(N, A) what a policy does in each of N states, as `policy_row`.
 
     A function is asked for all of them, and then again backwards: one that draws an action by
@@ -272,7 +272,7 @@ def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int, first: 
     """
 
     def asked(states: Sequence[Any]) -> Floats:
-        found = [policy_row(policy, state, num_actions, first) for state in states]
+        found = [policy_row(policy, state, num_actions) for state in states]
         return np.reshape(found, (-1, num_actions))
 
     before = _global_generators()
@@ -290,21 +290,20 @@ def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int, first: 
     return rows
 
 
-def policy_row(policy: Policy, state: Any, num_actions: int, first: int = 0) -> Floats:
+def policy_row(policy: Policy, state: Any, num_actions: int) -> Floats:
     """(A,) what a policy does in a state, or after an observation.
 
     policy: a function, or an array whose entry `policy[state]` is a row: (S, A) for states 0 to
     |S| - 1, (rows, columns, A) for states (row, column). A row is probabilities (A,) or an action.
-    first: number of the first action.
     """
     try:
         row: Any = policy(read_only(state)) if callable(policy) else _entry(policy, state)
     except Exception as error:
         raise ValueError(f"policy({state!r}) failed: {error!r}") from error
     try:
-        return _row("policy", row, num_actions, first)
+        return _row("policy", row, num_actions)
     except ValueError:  # only a message names the state: to print an observation is slow
-        return _row(f"policy({state!r})", row, num_actions, first)
+        return _row(f"policy({state!r})", row, num_actions)
 
 
 def _entry(policy: Policy, state: Any) -> Any:
@@ -314,12 +313,12 @@ def _entry(policy: Policy, state: Any) -> Any:
     return np.asarray(policy)[state]
 
 
-def _row(name: str, row: Any, num_actions: int, first: int) -> Floats:
+def _row(name: str, row: Any, num_actions: int) -> Floats:
     """Probabilities (A,) from what a policy returned: these, or an action."""
     if as_array(name, row).ndim > 0:
         return distributions(name, row, action=num_actions)
-    what = f"probabilities ({num_actions},) or an action from {first} to {first + num_actions - 1}"
-    action = int(_number(name, row, numbers.Integral, what, ValueError)) - first
+    what = f"probabilities ({num_actions},) or an action from 0 to {num_actions - 1}"
+    action = int(_number(name, row, numbers.Integral, what, ValueError))
     if not 0 <= action < num_actions:
         raise ValueError(f"{name} must be {what}, got {row!r}")
     return np.eye(num_actions)[action]

@@ -43,7 +43,7 @@ from experiments.atari.predictions import gap_table
 from experiments.atari.protocol import TOLERANCE
 from experiments.atari.recursive_pairs import shock_ratio
 from jmdp_lib import figures
-from jmdp_lib.atari import CoupledAtari, Shock
+from jmdp_lib.atari import CoupledAtari
 
 figures.style()
 claims = figures.Claims()
@@ -62,7 +62,7 @@ case = ["game", "gamma"]
 # $U$ is drawn once per table, so all actions of a state get the same shock:
 
 # %%
-pong = CoupledAtari("Pong", shock=Shock(sigma=1.0), seed=0)
+pong = CoupledAtari("Pong", shock=1.0, seed=0)
 pong.reset()
 rewards = {float(outcome.reward) for outcome in pong.query(range(pong.num_actions))}
 assert rewards in ({1.0}, {-1.0})  # at a state that pays nothing

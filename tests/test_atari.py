@@ -13,7 +13,7 @@ from ale_py import ALEInterface, LoggerMode, roms
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-from jmdp_lib.atari import CoupledAtari, Draw, Shock
+from jmdp_lib.atari import CoupledAtari, Draw
 from jmdp_lib.atari.emulator import _roms, compact, load, rom_id, title
 
 GAMES = ("Pong", "BattleZone", "Boxing", "Atlantis")
@@ -272,13 +272,12 @@ def test_pixels_are_those_of_the_branch():
 
 
 def test_shock_is_shared_by_the_actions():
-    loadings = [1.0, -1.0, 0.5, 0.0, 2.0, 1.0]
-    env = CoupledAtari("Pong", shock=Shock(0.3, loadings), seed=11)
+    env = CoupledAtari("Pong", shock=0.3, seed=11)
     env.reset()
     shocks = []
     for _ in range(50):
         outcomes = env.query(range(6))
-        rewards = np.array([o.reward for o in outcomes]) - 0.3 * np.array(loadings) * env.draw.shock
+        rewards = np.array([o.reward for o in outcomes]) - 0.3 * env.draw.shock
         assert np.allclose(rewards, np.clip(np.round(rewards), -1, 1))
         shocks.append(env.draw.shock)
         if env.step(0)[2]:
@@ -360,29 +359,18 @@ def test_other_games_can_be_queried():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"game": "Pnog"}, "unknown game 'Pnog': did you mean Pong"),
-        ({"game": "Battlezoen"}, "did you mean BattleZone"),
-        ({"game": "Warlords"}, "unknown game 'Warlords'"),
-        ({"game": "#"}, "the games are Adventure, "),
+        ({"game": "Warlords"}, "unknown game 'Warlords': the games are Adventure, .* BattleZone, "),
         ({"sticky_prob": 1.5}, r"sticky_prob must lie in \[0, 1\], got 1.5"),
         ({"frame_skip": 0}, "frame_skip must be at least 1, got 0"),
         ({"obs": "rgb"}, r"obs must be one of 'ram', 'ram\+paddles', 'pixels', got 'rgb'"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"seed": "seven"}, "seed must be an integer, got"),
-        ({"shock": 0.5}, "shock must be a Shock or None, got 0.5"),
-        ({"shock": Shock(1.0, [1.0, 1.0])}, r"loadings must have shape \(action = 6\)"),
+        ({"shock": 0.0}, "shock must lie in"),
     ],
 )
 def test_bad_settings(change, message):
     with pytest.raises(ValueError, match=message):
         CoupledAtari(**{"game": "Pong", **change})
-
-
-def test_bad_shocks():
-    with pytest.raises(ValueError, match="sigma must lie in"):
-        Shock(0.0)
-    with pytest.raises(ValueError, match=r"loadings\[0\] \(action 0\) = nan"):
-        Shock(1.0, [np.nan])
 
 
 def test_bad_calls():
@@ -418,7 +406,7 @@ def test_bad_calls():
     for settings, message in (
         ({"frame_skip": 2}, r"is no draw here: repeats \[0, 1, 2\]"),
         ({"sticky_prob": 0.0}, r"is no draw here: repeats \[0\]"),
-        ({"shock": Shock(1.0)}, r"is no draw here: .*, the shock is Shock\(sigma=1.0"),
+        ({"shock": 1.0}, r"is no draw here: .*, the shock is 1.0"),
     ):
         with pytest.raises(ValueError, match=message):
             CoupledAtari("Pong", **settings).restore(drawn)

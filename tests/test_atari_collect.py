@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from experiments.atari.recursive_pairs import PairRecords, pair_gaps, record_pairs, shock_ratio
-from experiments.atari.tables import QueryTables, collect, emulator_of, evaluation_states
-from jmdp_lib.atari import CoupledAtari, Game
+from experiments.atari.tables import Game, QueryTables, collect, emulator_of, evaluation_states
+from jmdp_lib.atari import CoupledAtari
 from jmdp_lib.model.simulator import SimulatorError
 
 HERE = {"processes": 1}
-PONG = Game("Pong", 0.0)
-ATLANTIS = Game("Atlantis", 0.0)
+PONG = Game("Pong")
+ATLANTIS = Game("Atlantis")
 MODULE = sys.modules[collect.__module__]
 
 
@@ -71,7 +71,7 @@ def test_some_siblings_merge_in_atlantis(monkeypatch):
 
 
 def test_a_part_of_the_actions_is_a_part_of_the_table():
-    boxing = Game("Boxing", 0.0)
+    boxing = Game("Boxing")
     part = collect(boxing, 30, 3, actions=4, follow_share=0.3, **HERE)
     assert part.num_actions == 18
     assert part.next_ids.shape == part.actions.shape == (len(part), 4)
@@ -161,7 +161,7 @@ def test_shock_dominated_ratio_on_the_emulator():
 
 @pytest.mark.slow
 def test_branches_that_end_stay_ended():
-    game = Game("BattleZone", 0.0)
+    game = Game("BattleZone")
     env = emulator_of(game)
     env.reset(seed=0)
     rng, terminated, visited = np.random.default_rng(0), False, []
@@ -216,7 +216,6 @@ def test_concatenated_pairs_point_at_their_rows():
         ({"actions": 1}, r"actions must lie in 2\.\.6, got 1"),
         ({"actions": 7}, r"actions must lie in 2\.\.6, got 7"),
         ({"actions": 2.5}, r"actions must be an integer, got 2\.5"),
-        ({"game": Game("Pong", 0.25)}, "a state has one table without sticky actions only"),
     ],
 )
 def test_bad_settings(change, message):
@@ -230,7 +229,7 @@ def test_bad_pairs():
     for change, message in (
         ({"starts": []}, "at least one snapshot"),
         ({"starts": other}, "a snapshot of atlantis cannot be restored"),
-        ({"game": Game("Pong", 0.0, obs="pixels")}, "the snapshot's observation must have"),
+        ({"game": Game("Pong", obs="pixels")}, "the snapshot's observation must have"),
         ({"horizon": 0}, "horizon must be at least 1"),
         ({"seed": "none"}, "seed must be an integer"),
     ):

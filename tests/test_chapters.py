@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # Given by default, or returned, without being named.
-RETURNED = ("Solution", "StepSize", "atari.Game", "atari.Snapshot")
+RETURNED = ("Solution", "StepSize", "atari.Snapshot")
 RETURNED += ("simulators.Outcome", "simulators.StepSimulator")
 by_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 

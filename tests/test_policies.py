@@ -123,11 +123,11 @@ def test_an_environment_takes_arrays_where_its_observations_are_numbers():
     np.testing.assert_array_equal(by_array, by_function)
     cart = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
     cart.reset()
-    with pytest.raises(ValueError, match=r"must be a function .* \(2,\) probabilities or an act"):
+    with pytest.raises(ValueError, match=r"must be a function .* \(A,\) probabilities or an act"):
         jl.simulators.estimate_gaps(cart, policy, [0, 1])
 
 
-def test_actions_that_are_not_counted_from_zero():
+def test_actions_that_are_not_counted_from_zero_are_chosen_themselves():
     class Late(gymnasium.Env):
         """Actions are 3 and 4."""
 
@@ -146,17 +146,16 @@ def test_actions_that_are_not_counted_from_zero():
     env = jl.simulators.CoupledEnv(Late(), seed=0)
     env.reset()
     asked = {"actions": [3, 4], "gamma": 0.5, "num_runs": 3, "keep_returns": True}
-    for policy in (lambda seen: 4, lambda seen: [0.0, 1.0], [[0.0, 1.0]] * 2, [1, 1]):
-        returns = jl.simulators.estimate_gaps(env, policy, **asked).returns
-        np.testing.assert_allclose(returns, [[3 + 2 + 1, 4 + 2 + 1]] * 3)
-    with pytest.raises(ValueError, match=r"policy\(5\) must be .* an action from 3 to 4, got 1"):
-        jl.simulators.estimate_gaps(env, lambda seen: 1, **asked)
+    returns = jl.simulators.estimate_gaps(env, lambda seen: 4, **asked).returns
+    np.testing.assert_allclose(returns, [[3 + 2 + 1, 4 + 2 + 1]] * 3)
+    with pytest.raises(ValueError, match=r"must be a function .* or an action, not"):
+        jl.simulators.estimate_gaps(env, [[0.0, 1.0]] * 2, **asked)
 
 
 @pytest.mark.parametrize("call", [jl.simulators.compare_actions, jl.simulators.estimate_gaps])
-def test_the_old_order_of_arguments_is_refused_by_name(call):
+def test_arguments_in_the_wrong_order_are_refused(call):
     env = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
     env.reset()
     for world, state in ((JM, 1), (env, None), (env, env.snapshot())):
-        with pytest.raises(ValueError, match=r"order .* is \(env, policy, actions, state=...\)"):
+        with pytest.raises((ValueError, IndexError), match="state must be"):
             call(world, state, [0, 1], [0, 0, 0, 0])

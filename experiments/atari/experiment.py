@@ -33,10 +33,10 @@ from experiments.atari.predictions import (
 )
 from experiments.atari.recursive_pairs import PairGaps, PairRecords, pair_gaps, record_pairs
 from experiments.atari.replay import Replay
-from experiments.atari.tables import QueryTables, collect, evaluation_states
+from experiments.atari.tables import Game, QueryTables, collect, evaluation_states
 from experiments.atari.training import Trained, require_device, train
 from jmdp_lib import checks
-from jmdp_lib.atari import Game, Snapshot
+from jmdp_lib.atari import Snapshot
 from jmdp_lib.checks import Floats, Seed
 from jmdp_lib.machine import extra
 
@@ -60,7 +60,7 @@ class Experiment:
     """A game whose actions share a reward shock, and the sizes of all parts.
 
     config: of training; its name is the game, its sigma the reward shock.
-    obs: what the networks see (see `Game`).
+    obs: what the networks see (see `CoupledAtari`).
     num_states, num_held_out, num_evaluation: queried states for each purpose.
     actions: queried at each of the num_states; None: all (see `collect`).
     follow_share: share of them whose branches are followed (see `collect`).
@@ -89,7 +89,7 @@ class Experiment:
     @property
     def game(self) -> Game:
         """How all its states are played: without sticky actions, so the shock is all the noise."""
-        return Game(self.config.name, 0.0, obs=self.obs)
+        return Game(self.config.name, self.obs)
 
     def stream(self, purpose: int, seed: int = 0) -> np.random.SeedSequence:
         """The random stream of a part: independent of other parts and seeds."""
@@ -210,7 +210,7 @@ def _claim(experiment: Experiment, home: Path) -> None:
 
     Settings that concern training alone are compared with the checkpoint's.
     """
-    settings = asdict(experiment) | {"config": None, "game": asdict(experiment.game)}
+    settings = asdict(experiment) | {"config": None, "game": experiment.game._asdict()}
     text = json.dumps(settings, indent=1) + "\n"
     path = home / "settings.json"
     if path.exists():

@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from experiments.atari.tables import Arrays, Flags, emulator_of, in_processes
+from experiments.atari.tables import Arrays, Flags, Game, emulator_of, in_processes
 from jmdp_lib import checks
-from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
+from jmdp_lib.atari.env import CoupledAtari, Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.simulators.rows import EnvironmentPlayer
 
@@ -43,11 +43,12 @@ class PairRecords(Arrays):
 
     Example:
         >>> from experiments.atari.recursive_pairs import record_pairs
-        >>> from jmdp_lib.atari import CoupledAtari, Game
+        >>> from experiments.atari.tables import Game
+        >>> from jmdp_lib.atari import CoupledAtari
         >>> env = CoupledAtari("Breakout", 0.0)
         >>> _ = env.reset()
         >>> here = [env.snapshot()]
-        >>> game = Game("Breakout", 0.0)
+        >>> game = Game("Breakout")
         >>> records = record_pairs(game, here, 5, 0, pairs_per_state=2, processes=1)
         >>> records.rewards.shape
         (32, 2, 5)
@@ -78,9 +79,8 @@ def record_pairs(
 
     Example:
         >>> from experiments.atari.recursive_pairs import record_pairs
-        >>> from experiments.atari.tables import evaluation_states
-        >>> from jmdp_lib.atari import Game
-        >>> game = Game("Breakout", 0.0)
+        >>> from experiments.atari.tables import Game, evaluation_states
+        >>> game = Game("Breakout")
         >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
         >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
         >>> records.rewards.shape
@@ -129,7 +129,7 @@ def _play_pair(player: EnvironmentPlayer, records: PairRecords, pair: int, drawn
 
     Branches that are one take the action of the first.
     """
-    player.ranges = {"rewards": []}
+    player.extremes = []
     player.envs[0].restore(player.snapshot)
     states = np.zeros((2, 1), int)
     alive = np.ones((2, 1), bool)
@@ -207,9 +207,8 @@ def pair_gaps(records: PairRecords, gammas: ArrayLike, sigma: float = 0.0) -> Pa
 
     Example:
         >>> from experiments.atari.recursive_pairs import pair_gaps, record_pairs
-        >>> from experiments.atari.tables import evaluation_states
-        >>> from jmdp_lib.atari import Game
-        >>> game = Game("Breakout", 0.0)
+        >>> from experiments.atari.tables import Game, evaluation_states
+        >>> game = Game("Breakout")
         >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
         >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
         >>> found = pair_gaps(records, gammas=[0.9, 0.99], sigma=0.5)

@@ -18,14 +18,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.atari.files import end_with_parent, replacing
 from jmdp_lib import checks
-from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
+from jmdp_lib.atari.env import CoupledAtari, Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model.simulator import Outcome
@@ -125,12 +125,20 @@ class QueryTables(Arrays):
         return found
 
 
+class Game(NamedTuple):
+    """A game without sticky actions, so that a state has one table, and what is seen of it.
+
+    name, obs: as `game` and `obs` of `CoupledAtari`.
+    """
+
+    name: str
+    obs: str = "ram"
+
+
 @lru_cache(maxsize=4)
 def emulator_of(game: Game, number: int = 0) -> CoupledAtari:
     """Emulator `number` of this process for a game: loading a ROM takes half a second."""
-    if game.sticky_prob:
-        raise ValueError(f"a state has one table without sticky actions only, got {game}")
-    return CoupledAtari(game.name, 0.0, game.frame_skip, obs=game.obs)
+    return CoupledAtari(game.name, 0.0, obs=game.obs)
 
 
 atexit.register(emulator_of.cache_clear)  # else threads keep them, and ale-py complains
@@ -159,9 +167,8 @@ def collect(
     spacing: steps from one queried state of a trajectory to the next.
 
     Example:
-        >>> from experiments.atari.tables import QueryTables, collect
-        >>> from jmdp_lib.atari import Game
-        >>> tables = collect(Game("Breakout", 0.0), num_states=4, seed=0, processes=1)
+        >>> from experiments.atari.tables import Game, QueryTables, collect
+        >>> tables = collect(Game("Breakout"), num_states=4, seed=0, processes=1)
         >>> tables.actions.shape, tables.next_observations.shape
         ((4, 4), (4, 4, 128))
         >>> len(QueryTables.concatenate([tables, tables]).weights)
@@ -181,9 +188,8 @@ def evaluation_states(
     """Nearly independent states, and the table of each, with all actions.
 
     Example:
-        >>> from experiments.atari.tables import evaluation_states
-        >>> from jmdp_lib.atari import Game
-        >>> starts, tables = evaluation_states(Game("Breakout", 0.0), 2, seed=0, processes=1)
+        >>> from experiments.atari.tables import Game, evaluation_states
+        >>> starts, tables = evaluation_states(Game("Breakout"), 2, seed=0, processes=1)
         >>> len(starts), tables.rewards.shape
         (2, (2, 4))
     """

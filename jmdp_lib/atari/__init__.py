@@ -7,6 +7,6 @@ networks that learn moments, are an experiment beside the library, `experiments.
 from jmdp_lib.machine import extra
 
 with extra("atari"):
-    from jmdp_lib.atari.env import CoupledAtari, Draw, Game, Shock, Snapshot
+    from jmdp_lib.atari.env import CoupledAtari, Draw, Snapshot
 
-__all__ = ["CoupledAtari", "Draw", "Game", "Shock", "Snapshot"]
+__all__ = ["CoupledAtari", "Draw", "Snapshot"]

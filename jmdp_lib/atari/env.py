@@ -2,7 +2,7 @@
 
 The state is the emulator's state with the previous action. One draw decides, for all actions
 alike, on how many leading frames the previous action is repeated (sticky actions) and, where
-asked for, the sign or size of a reward shock. The draw is made when a state is entered, before any
+asked for, the sign of a reward shock. The draw is made when a state is entered, before any
 action is looked at; `query` reads coordinates of that table, `step` executes one of them, and the
 next state has a table of its own.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -27,7 +26,6 @@ from jmdp_lib.model.simulator import Outcome
 from jmdp_lib.simulators.coupled import Coupled
 
 Bytes = NDArray[np.uint8]
-OBSERVATIONS = ("ram", "ram+paddles", "pixels")
 MAX_FRAMES = 108_000  # of an episode, which is truncated then, as is usual for Atari
 _NOOP = 0
 
@@ -38,7 +36,7 @@ class Draw(NamedTuple):
     repeats: on how many leading frames the sticky lottery repeats the previous action, whatever the
         queried action is. After a frame that obeys, a repeat repeats the queried action itself, so
         that only frame_skip + 1 of the 2**frame_skip patterns differ.
-    shock: $U$ of the reward shock; None if there is none.
+    shock: $U$ of the reward shock, +1 or -1; None if there is none.
 
     Example:
         >>> from jmdp_lib.atari import CoupledAtari, Draw
@@ -52,77 +50,6 @@ class Draw(NamedTuple):
 
     repeats: int
     shock: float | None = None
-
-
-@dataclass(frozen=True)
-class Shock:
-    """A reward shock that all actions share (Section 6): $R(a) = clip(r, -1, 1) + sigma w_a U$.
-
-    sigma: its size.
-    loadings: (A,), $w_a$, one per *action*, never per position in a query; None: all ones.
-
-    $U$ is +1 or -1, each with probability 1/2, drawn once per table.
-
-    Example:
-        >>> from jmdp_lib.atari import CoupledAtari, Shock
-        >>> shock = Shock(sigma=0.5, loadings=[1.0, 1.0, -1.0, -1.0])
-        >>> shock.scales(4)
-        [0.5, 0.5, -0.5, -0.5]
-        >>> env = CoupledAtari("Breakout", shock=shock, seed=0)
-        >>> _ = env.reset()
-        >>> [float(outcome.reward) for outcome in env.query([0, 1, 2, 3])]
-        [0.5, 0.5, -0.5, -0.5]
-    """
-
-    sigma: float
-    loadings: Sequence[float] | None = None
-
-    def __post_init__(self) -> None:
-        checks.positive("sigma", self.sigma)
-        if self.loadings is not None:
-            checks.floats("loadings", self.loadings, "action")
-
-    def scales(self, num_actions: int) -> list[float]:
-        """(A,), $sigma w_a$."""
-        loadings = [1.0] * num_actions if self.loadings is None else self.loadings
-        weights = checks.floats("loadings", loadings, action=num_actions)
-        return (self.sigma * weights).tolist()
-
-
-@dataclass(frozen=True)
-class Game:
-    """A game and how it is played; everything that plays takes one of these.
-
-    name: such as BattleZone; an unknown name is refused with a list of all.
-    sticky_prob: probability that a frame repeats the previous action, as in the ALE.
-    frame_skip: frames per step.
-    obs: "ram", (128,) uint8; "ram+paddles", (130,) uint8, also where the emulator's two paddle
-        knobs stand, which no memory of the game says (Pong); or "pixels", (210, 160, 3) or the
-        game's own size, uint8.
-
-    Example:
-        >>> from jmdp_lib.atari import Game
-        >>> Game("Breakout", sticky_prob=0.25).repeats
-        range(0, 5)
-    """
-
-    name: str
-    sticky_prob: float = 0.25
-    frame_skip: int = 4
-    obs: str = "ram"
-
-    def __post_init__(self) -> None:
-        rom_id(self.name)
-        checks.probability("sticky_prob", self.sticky_prob)
-        checks.at_least("frame_skip", self.frame_skip, 1)
-        checks.one_of("obs", self.obs, OBSERVATIONS)
-
-    @property
-    def repeats(self) -> range:
-        """On how many leading frames the previous action can be repeated."""
-        fewest = self.frame_skip if self.sticky_prob == 1.0 else 0
-        most = 0 if self.sticky_prob == 0.0 else self.frame_skip
-        return range(fewest, most + 1)
 
 
 class Snapshot(NamedTuple):
@@ -179,8 +106,15 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
 
     Actions are indices into the game's minimal action set.
 
-    game, sticky_prob, frame_skip, obs: see `Game`.
-    shock: reward shock (`Shock`), which clips rewards to [-1, 1]; None: raw rewards.
+    game: such as BattleZone; an unknown name is refused with a list of all.
+    sticky_prob: probability that a frame repeats the previous action, as in the ALE.
+    frame_skip: frames per step.
+    shock: $sigma$ of a reward shock that all actions share (Section 6), $R(a) = clip(r, -1, 1) +
+        sigma U$. $U$ is +1 or -1, each with probability 1/2, drawn once per table. None: raw
+        rewards.
+    obs: "ram", (128,) uint8; "ram+paddles", (130,) uint8, also where the emulator's two paddle
+        knobs stand, which no memory of the game says (Pong); or "pixels", (210, 160, 3) or the
+        game's own size, uint8.
     seed: of the draws: an integer, SeedSequence or Generator; `reset(seed=...)` starts them anew.
 
     The game starts in the same state at every reset; play random actions for another one.
@@ -214,16 +148,14 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         game: str,
         sticky_prob: float = 0.25,
         frame_skip: int = 4,
-        shock: Shock | None = None,
+        shock: float | None = None,
         obs: str = "ram",
         seed: int | np.random.SeedSequence | np.random.Generator | None = None,
     ) -> None:
-        self._possible = Game(game, sticky_prob, frame_skip, obs).repeats
         self.game = rom_id(game)
-        self.sticky_prob = sticky_prob
-        self.frame_skip = frame_skip
-        if shock is not None and not isinstance(shock, Shock):
-            raise ValueError(f"shock must be a Shock or None, got {shock!r}")
+        self.sticky_prob = checks.probability("sticky_prob", sticky_prob)
+        self.frame_skip = checks.at_least("frame_skip", frame_skip, 1)
+        self.shock = None if shock is None else checks.positive("shock", shock)
         EzPickle.__init__(self, game, sticky_prob, frame_skip, shock, obs)
         self.np_random = checks.generator(seed)
         self.ale = load(self.game)
@@ -232,14 +164,12 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
             "ram+paddles": partial(ram_and_paddles, self.ale),
             "pixels": self.ale.getScreenRGB,
         }
-        self._observe = observers[obs]
+        self._observe = observers[checks.one_of("obs", obs, [*observers])]
         actions = self.ale.getMinimalActionSet()
         self.action_names = [action.name for action in actions]
         self.num_actions = len(actions)
         # The last code is what "no previous action" repeats: the ALE starts with a NOOP too.
         self._codes = [action.value for action in actions] + [_NOOP]
-        self.shock = shock
-        self._scales = None if shock is None else shock.scales(self.num_actions)
         first = self._codes.index(_NOOP) if sticky_prob > 0 else self.num_actions
         seen = checks.frozen(self._observe())
         self._start = Snapshot(self.game, self._clone(), (), first, seen, over=False)
@@ -263,7 +193,7 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         so that it has an `identity`; without, it holds the way there.
         """
         self._ready_to("query")
-        return tuple([self._outcome(action, action, clones) for action in self._keys(actions)])
+        return tuple([self._outcome(*item, clones) for item in self._keys(actions).items()])
 
     def twin(self) -> CoupledAtari:
         """Another one of the same game and settings, not started yet; so is a pickle."""
@@ -282,8 +212,7 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         return Draw(repeats, shock)
 
     def _keys(self, actions: Sequence[Any]) -> dict[Any, Any]:
-        chosen = checks.distinct_actions(actions, self.num_actions)
-        return dict(zip(chosen, chosen, strict=True))
+        return {action: action for action in checks.distinct_actions(actions, self.num_actions)}
 
     def _branch(self, action: int) -> Outcome:
         here = self._here
@@ -291,8 +220,8 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         obeyed = self.frame_skip - repeats
         moves = (self._codes[here.previous],) * repeats + (self._codes[action],) * obeyed
         reward = float(self._run(moves))
-        if self._scales is not None:
-            reward = min(max(reward, -1.0), 1.0) + self._scales[action] * shock
+        if self.shock is not None:
+            reward = min(max(reward, -1.0), 1.0) + self.shock * shock
         terminated = self.ale.game_over(with_truncation=False)
         truncated = not terminated and self.ale.getEpisodeFrameNumber() >= MAX_FRAMES
         seen = checks.frozen(self._observe())
@@ -323,15 +252,19 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         shape = self._start.observation.shape
         checks.same_shape("the snapshot's observation", snapshot.observation.shape, shape, "obs")
         draw = snapshot.draw
+        fewest = self.frame_skip if self.sticky_prob == 1.0 else 0
+        possible = range(fewest, 1 + self.frame_skip * (self.sticky_prob > 0.0))
         fits = draw is None or (
             isinstance(draw, Draw)
             and type(draw.repeats) is int
-            and draw.repeats in self._possible
+            and draw.repeats in possible
             and (draw.shock is None) == (self.shock is None)
         )
         if not fits:
-            possible = f"repeats {list(self._possible)} have probability above 0"
-            raise ValueError(f"{draw!r} is no draw here: {possible}, the shock is {self.shock}")
+            raise ValueError(
+                f"{draw!r} is no draw here: repeats {list(possible)} have probability above 0, the "
+                f"shock is {self.shock}"
+            )
 
     def _identity(self) -> int:
         return int(self.snapshot().identity)

@@ -19,6 +19,8 @@ from jmdp_lib.model.jmdp import COUPLINGS, JMDP, require_noise
 from jmdp_lib.model.simulator import draw_index
 from jmdp_lib.operators.collapsed import CollapsedT2
 
+_MOST_KEPT = 100_000  # states whose tables `query` keeps
+
 TableFunction = Callable[[Any], tuple[ArrayLike, ArrayLike, Sequence[Sequence[Hashable]]]]
 
 
@@ -59,6 +61,7 @@ class ImplicitJMDP:
     gamma: float
     reward_range: tuple[float, float]
     knows_noise: bool = True
+    _kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         ends = checks.reward_range("reward_range", self.reward_range)
@@ -142,6 +145,8 @@ class ImplicitJMDP:
     ) -> tuple[list[float], list[Hashable]]:
         """Rewards (m,) and next states (m,) of distinct actions, from one draw of a table.
 
+        Tables are kept, since asking for them takes longer than drawing one.
+
         Example:
             >>> import jmdp_lib as jl
             >>> import numpy as np
@@ -150,10 +155,34 @@ class ImplicitJMDP:
             ([0.0, 0.0], [1, 5])
         """
         columns = checks.distinct_actions(actions, self.num_actions)
-        probs, rewards, successors = self.at(state)
-        table = draw_index(probs.cumsum(), rng)
-        reached = [successors[table * self.num_actions + action] for action in columns]
-        return rewards[table, columns].tolist(), reached
+        if state not in self._kept:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            probs, paid, reached = self.at(state)
+            self._kept[state] = (probs.cumsum().tolist(), paid.tolist(), reached)
+        cumulative, rewards, successors = self._kept[state]
+        table = draw_index(cumulative, rng)
+        first = table * self.num_actions
+        return [rewards[table][a] for a in columns], [successors[first + a] for a in columns]
+
+
+@dataclass
+class OneLaw:
+    """Tables of a model all of whose states must have one law, that of the first one asked for."""
+
+    tables: TableFunction
+    law: Any = None
+
+    def __call__(self, state: Any) -> Any:
+        found = self.tables(state)
+        probs = np.asarray(found[0])
+        self.law = probs if self.law is None else self.law
+        if probs.shape != self.law.shape or np.abs(probs - self.law).max() > 1e-12:
+            raise ValueError(
+                "coupling 'common' needs one law of tables for all states: the probabilities are "
+                f"{probs.round(6)} here, {self.law.round(6)} at the first one"
+            )
+        return found
 
 
 class StateTables(NamedTuple):

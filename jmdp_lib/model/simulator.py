@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -90,123 +90,86 @@ def draw_index(cumulative: Sequence[float] | Floats, rng: np.random.Generator) -
     return bisect_right(cumulative, rng.random(), 0, len(cumulative) - 1)
 
 
-def check_simulator(simulator: object, discounts: str = "[0, 1)") -> Simulator:
+def check_simulator(
+    simulator: object, discounts: str = "[0, 1)", states: Sequence[Any] | None = None
+) -> Simulator:
     """The simulator, once it has all that is asked of it.
 
     A few queries are made twice: a simulator that answers the same query in two ways, or draws
     from a global generator, is refused.
 
     discounts: the interval that gamma must lie in.
+    states: where it is tried out; None: at some of its `num_states`, which it must have then.
     """
-    _check_parts(simulator, ("num_states", "num_actions", "gamma", "query"), discounts)
     known: Any = simulator
-    num_states = checks.at_least("simulator.num_states", known.num_states, 1)
-    for state in np.linspace(0, num_states - 1, _TRIALS, dtype=int).tolist():
-        _check_pure(known, state)
-    return cast(Simulator, simulator)
-
-
-def check_unnumbered(simulator: object, state: Hashable, discounts: str = "[0, 1)") -> None:
-    """As `check_simulator`, for one without `num_states`: its states are anything hashable.
-
-    It is tried out at one state alone, since no others are known.
-    """
-    _check_parts(simulator, ("num_actions", "gamma", "query"), discounts)
-    check_hashable(state)
-    _check_pure(cast(Any, simulator), state)
-
-
-def check_hashable(state: Any) -> None:
-    """Refuse what cannot be a state where states have no numbers."""
-    if state is None:
-        raise ValueError("state= must be given: the state at which the actions are compared")
-    try:
-        hash(state)
-    except TypeError:
-        raise ValueError(f"state must be hashable, such as a tuple, got {state!r}") from None
-
-
-def _check_parts(simulator: Any, parts: Sequence[str], discounts: str) -> None:
-    missing = ", ".join(part for part in parts if not hasattr(simulator, part))
+    needed = ("num_states", "num_actions", "gamma", "query")[states is not None :]
+    missing = ", ".join(part for part in needed if not hasattr(known, part))
     if missing:
         why = ", so its states cannot be asked one by one" if "num_states" in missing else ""
         raise ValueError(f"{simulator!r} is no simulator: it has no {missing}{why}")
-    checks.at_least("simulator.num_actions", simulator.num_actions, 1)
-    checks.real("gamma", simulator.gamma, discounts)
-    declared_range(getattr(simulator, "reward_range", None), "simulator.reward_range")
+    checks.at_least("simulator.num_actions", known.num_actions, 1)
+    checks.real("gamma", known.gamma, discounts)
+    declared_range(getattr(known, "reward_range", None), "simulator.reward_range")
+    if states is None:
+        last = checks.at_least("simulator.num_states", known.num_states, 1) - 1
+        states = np.linspace(0, last, _TRIALS, dtype=int).tolist()
+    actions = list(range(known.num_actions))
+    for state in states:
+        what = f"simulator.query(state {state!r}, actions {actions}, rng)"
+        checks.pure(what, _trial, known, state, actions)
+    return known
 
 
-def _check_pure(simulator: Simulator, state: Any) -> None:
-    """Refuse a simulator that answers one query in two ways."""
-    actions = list(range(simulator.num_actions))
-
-    def ask() -> list[tuple[float, Any]]:
-        return checked_query(simulator, state, actions, np.random.default_rng(0))
-
-    checks.pure(f"simulator.query(state {state!r}, actions {actions}, rng)", ask)
+def _trial(simulator: Simulator, state: Any, actions: Sequence[int]) -> list[tuple[float, Any]]:
+    """What a query answers, always from the same numbers."""
+    return checked_query(simulator, state, actions, np.random.default_rng(0))
 
 
 def checked_query(
-    simulator: Simulator, state: Any, actions: Sequence[int], rng: np.random.Generator
+    simulator: Any, state: Any, actions: Sequence[int], rng: np.random.Generator
 ) -> list[tuple[float, Any]]:
-    """[(reward, next_state)] of the actions, refused if the simulator returns anything else."""
-    return CheckedQueries(simulator).ask(state, actions, rng)
+    """[(reward, next_state)] of the actions, refused if the simulator returns anything else.
 
-
-class CheckedQueries:
-    """Asks a simulator, and refuses what is no proper answer.
-
-    What the simulator declares is read once, and lists of plain numbers are passed through: a query
-    should cost little more than the simulator itself.
+    Lists of plain numbers are passed through: a query should cost little more than the simulator.
     """
-
-    def __init__(self, simulator: Any) -> None:
-        self.simulator = simulator
-        ends: tuple[float, float] | None = getattr(simulator, "reward_range", None)
-        self.low, self.high = ANY_REWARD if ends is None else ends
-        self.numbered = hasattr(simulator, "num_states")
-        self.num_states = simulator.num_states if self.numbered else 0
-
-    def ask(
-        self, state: Any, actions: Sequence[int], rng: np.random.Generator
-    ) -> list[tuple[float, Any]]:
-        """[(reward, next state)] of the actions."""
-        try:
-            rewards, states = self.simulator.query(state, actions, rng)
-            if type(rewards) is np.ndarray:
-                rewards = rewards.tolist()
-            if type(states) is np.ndarray:
-                states = states.tolist()
-            lists = type(rewards) is list and type(states) is list
-            if lists and len(actions) == len(rewards) == len(states):
-                found = [*zip(rewards, states)]  # noqa: B905, the lengths are equal
-                for reward, after in found:
-                    if type(reward) not in _NUMBERS or not self.low <= reward <= self.high:
-                        break
-                    if type(after) is not int or not 0 <= after < self.num_states:
-                        break
-                else:
-                    return found
-            return self._converted(rewards, states, len(actions))
-        except Exception as error:
-            raise SimulatorError(
-                f"simulator.query(state {state!r}, actions {list(actions)}) must return rewards "
-                f"and next states, in this order: {error!r}"
-            ) from error
-
-    def _converted(self, rewards: Any, states: Any, size: int) -> list[tuple[float, Any]]:
-        """The same of any sequences; states are hashable where they have no numbers."""
-        if not (len(rewards) == size and {*map(type, rewards)} <= _NUMBERS):
-            rewards = checks.floats("rewards", rewards, action=size).tolist()
-        if not all(self.low <= reward <= self.high for reward in rewards):
+    try:
+        rewards, states = simulator.query(state, actions, rng)
+        if type(rewards) is np.ndarray:
+            rewards = rewards.tolist()
+        if type(states) is np.ndarray:
+            states = states.tolist()
+        low, high = getattr(simulator, "reward_range", None) or ANY_REWARD
+        count = getattr(simulator, "num_states", None)
+        lists = type(rewards) is type(states) is list
+        if count and lists and len(actions) == len(rewards) == len(states):
+            found = [*zip(rewards, states)]  # noqa: B905, the lengths are equal
+            for reward, after in found:
+                if type(reward) not in _NUMBERS or not low <= reward <= high:
+                    break
+                if type(after) is not int or not 0 <= after < count:
+                    break
+            else:
+                return found
+        if not (len(rewards) == len(actions) and {*map(type, rewards)} <= _NUMBERS):
+            rewards = checks.floats("rewards", rewards, action=len(actions)).tolist()
+        if not all(low <= reward <= high for reward in rewards):
             raise ValueError(f"rewards {rewards}: one is not finite or not in reward_range")
-        if self.numbered:
-            to = checks.integers("next states", list(states), below=self.num_states, action=size)
-            states = to.tolist()
-        if len(states) != size:
-            raise ValueError(f"next states {states!r}: {size} are needed, one for each action")
-        sum(map(hash, states))  # refuses what is unhashable
-        return list(zip(rewards, states, strict=True))
+        return list(zip(rewards, _next_states(states, len(actions), count), strict=True))
+    except Exception as error:
+        raise SimulatorError(
+            f"simulator.query(state {state!r}, actions {list(actions)}) must return rewards "
+            f"and next states, in this order: {error!r}"
+        ) from error
+
+
+def _next_states(states: Any, size: int, num_states: int | None) -> Any:
+    """Next states, one for each action; hashable where they have no numbers."""
+    if num_states is not None:
+        return checks.integers("next states", list(states), below=num_states, action=size).tolist()
+    if len(states) != size:
+        raise ValueError(f"next states {states!r}: {size} are needed, one for each action")
+    sum(map(hash, states))  # refuses what is unhashable
+    return states
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ to drop them copies all the others; what it earns until then, all its branches e
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from functools import reduce
 from itertools import combinations
@@ -45,12 +46,13 @@ class Played(NamedTuple):
 class BatchPlayer(Player):
     """What a batch asks of a simulator.
 
-    arrays: the library that states are arrays of. ranges: of the batch that is played, by names,
-    the smallest and the largest numbers of every step; "rewards" are among them.
+    arrays: the library that states are arrays of. limits: (lo, hi) that holds all rewards, or None.
+    extremes: of the batch that is played, the smallest and the largest rewards of every step.
     """
 
     arrays: Arrays
-    ranges: dict[str, list[Any]]
+    limits: tuple[float, float] | None = None
+    extremes: list[float]
     action_type: Any = np.int64
     coupling: str
 
@@ -61,6 +63,12 @@ class BatchPlayer(Player):
     def number_of(self, action: Any) -> int:
         """Of an action that was checked."""
         return int(action)
+
+    def play(self, chunk: Chunk) -> Runs:
+        player = copy.copy(self)
+        player.limits = chunk.limits or self.limits
+        player.extremes = []
+        return Batch(player, chunk).play()
 
     @abstractmethod
     def begin(self, chunk: Chunk) -> Any:
@@ -102,16 +110,14 @@ class Batch:
         self.width = len(self.plan.names)
         self.pairs = self.plan.pairs
         self.states = player.begin(chunk)
-        self.returns = self._full(0.0, self.xp.float64)
-        self.alive = self._full(True, self.xp.bool)
+        shape = (self.width, self.size)
+        device = self.arrays.device
+        self.returns = self.xp.zeros(shape, dtype=self.xp.float64, device=device)
+        self.alive = self.xp.ones(shape, dtype=self.xp.bool, device=device)
         self.aside: list[Any] = []
         self.queries: Any = 0
         self.episodes_end = False
         self.time = 0
-
-    def _full(self, value: Any, kind: Any) -> Any:
-        shape = (self.width, self.size)
-        return self.xp.full(shape, value, dtype=kind, device=self.arrays.device)
 
     def play(self) -> Runs:
         """All runs, from the start to the horizon."""
@@ -129,7 +135,7 @@ class Batch:
         except SimulatorError as error:
             raise SimulatorError(f"time step {self.time + 1}: {error}") from error
         returns = self.xp.concat([*self.aside, self.returns], axis=1)
-        rewards = self.arrays.numbers(self.player.ranges["rewards"]) + [0.0] * self.episodes_end
+        rewards = [*self.player.extremes, *[0.0] * self.episodes_end]
         return Runs(
             returns=returns,
             apart=tuple(self._apart(returns, number) for number in range(len(self.pairs))),

@@ -21,6 +21,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
 
 from jmdp_lib.model.simulator import Outcome
+from jmdp_lib.simulators.rows import distinct_in
 
 HERE = object()
 
@@ -40,6 +41,7 @@ class Coupled(ABC):
         _at: where the environment stands: here, or at the end of the branch with this key.
     """
 
+    action_space: Any
     draw: Any
     observed: Any
     _here: Any
@@ -49,10 +51,6 @@ class Coupled(ABC):
     @abstractmethod
     def _sample(self) -> Any:
         """A new draw."""
-
-    @abstractmethod
-    def _keys(self, actions: Sequence[Any]) -> dict[Any, Any]:
-        """The actions of a call by keys that tell them apart; they must be known and distinct."""
 
     @abstractmethod
     def _branch(self, action: Any) -> Outcome:
@@ -118,6 +116,10 @@ class Coupled(ABC):
             return False
         mine = self._identity()
         return mine is not None and bool(mine == other._identity())
+
+    def _keys(self, actions: Sequence[Any]) -> dict[Any, Any]:
+        """The actions of a call by keys that tell them apart; they must be known and distinct."""
+        return distinct_in(self.action_space, actions)
 
     def _ready_to(self, do: str) -> None:
         if self._here.over:

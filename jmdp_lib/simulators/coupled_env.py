@@ -4,9 +4,9 @@ Every queried action is played by a copy of the environment whose generator is i
 state. That is right if copies are complete and all randomness comes from `np_random`; both are
 tried out before any use, and again whenever a queried branch is executed.
 
-There are three ways to a copy. An environment that has `get_state` and `set_state` is set to a
-state by them. Of most others a deep copy is made, MuJoCo's physics included. What can be copied in
-neither way (Box2D) is made anew, and plays again all that was played since its last reset.
+There are two ways to a copy. Of most environments a deep copy is made, MuJoCo's physics included.
+What cannot be copied (Box2D) is made anew, and plays again all that was played since its last
+reset.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Seed
 from jmdp_lib.machine import extra
 from jmdp_lib.model.simulator import Outcome
-from jmdp_lib.simulators.rows import distinct_in
 
 with extra("atari"):
     import gymnasium
@@ -67,16 +66,15 @@ class CoupledEnv(
     a generator that belongs to this wrapper. So the tables of distinct states are independent,
     however they were reached. A copy is taken of `env`, which itself is left alone.
 
-    If your own environment has `get_state()`, which returns a copy of all that its future depends
-    on except `np_random`, and `set_state(state)`, these are used. Most others are copied by
-    `copy.deepcopy`, which takes about a tenth of a millisecond for each queried action. What cannot
-    be copied is made anew and replayed, which takes longer the longer an episode is; a warning says
-    so.
+    Most environments are copied by `copy.deepcopy`, which takes about a tenth of a millisecond for
+    each queried action. What cannot be copied, or changes a large dictionary, which copies share,
+    is made anew and replayed, which takes longer the longer an episode is; a warning says so. If
+    your own environment holds something that cannot be copied, give that a `__deepcopy__`.
 
     seed: of the draws: an integer, SeedSequence or Generator; `reset(seed=...)` starts them anew.
 
     Attributes:
-        copying: how states are copied: "set_state", "copied" or "replayed".
+        copying: how states are copied: "copied" or "replayed".
         draw: seed of this state's table.
         np_random: the generator that seeds of tables are drawn from.
 
@@ -102,7 +100,6 @@ class CoupledEnv(
             raise TypeError(f"env must be a gymnasium.Env, got {env!r}")
         if type(env.unwrapped).__module__.startswith("ale_py"):
             raise ValueError(f"{env} is an Atari game: use jmdp_lib.atari.CoupledAtari for it")
-        self.np_random = checks.generator(seed)
         gymnasium.utils.RecordConstructorArgs.__init__(self, seed=seed)
         why_not = self._choose_way(env)
         self.copying = self._way.name
@@ -120,7 +117,7 @@ class CoupledEnv(
     def _choose_way(self, env: Env) -> Exception | None:
         """Take the first way to copy that goes well when tried out; return why the last did not."""
         reasons: list[Exception] = []
-        for way in env_copies.ways_to_copy(env):
+        for way in env_copies.WAYS:
             try:
                 self._way = way(env)
                 gymnasium.Wrapper.__init__(self, self._way.new())
@@ -168,9 +165,6 @@ class CoupledEnv(
     def _sample(self) -> int:
         return int(self.np_random.integers(2**63))
 
-    def _keys(self, actions: Sequence[Any]) -> dict[Any, Any]:
-        return distinct_in(self.action_space, actions)
-
     def _branch(self, action: Any) -> Outcome:
         move = (self.draw, action)
         seen, reward, terminated, truncated, info = self._run((move,))
@@ -200,13 +194,8 @@ class CoupledEnv(
         self.env = self._way.load(snapshot.saved, self.env)
         self._run(snapshot.moves)
 
-    def _go_here(self) -> None:
-        if self._way.in_place:
-            self._at = None  # a twin may have moved the environment
-        super()._go_here()
-
     def _arrive(self, here: EnvSnapshot) -> None:
-        saved, moves = self._way.after(self.env, here.saved, here.moves)
+        saved, moves = self._way.after(here.saved, here.moves)
         self._enter(here._replace(saved=saved, moves=moves))
 
     def _check(self, snapshot: Any) -> None:

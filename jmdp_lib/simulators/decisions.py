@@ -17,7 +17,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import progress
 from jmdp_lib.simulators.estimates import ROUNDING, gap_table
-from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings, check_order
+from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings
 from jmdp_lib.simulators.players import player_of
 from jmdp_lib.simulators.results import Decision, GapEstimate
 from jmdp_lib.simulators.statistics import (
@@ -88,7 +88,6 @@ def compare_actions(
         up gains 0.00 to 1.03, known after 214 queries
     """
     terms = _Terms.of("compare_actions", alpha, margin, budget, seed)
-    check_order(policy)
     settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
     plan = Plan.of_actions(player_of(env, state, coupling), policy, actions, settings)
     return _decide(plan, terms, _known_range(env, reward_range, method))

@@ -1,7 +1,7 @@
-"""Ways to copy an environment: by its own hooks, deep copies of what it holds, or replay.
+"""Ways to copy an environment: deep copies of what it holds, or replay.
 
 The methods of `Copies` say what a way has to do, and when. To add one, write a class with these
-methods, let `ways_to_copy` offer it, and run it through `check_way` of `tests/copying.py`.
+methods, put it into `WAYS`, and run it through `check_way` of `tests/copying.py`.
 
 All environments that come and go are *wrapped*, as the user's is: TimeLimit and other wrappers
 have a state of their own, which belongs to what is saved. Randomness does not: before each step,
@@ -11,12 +11,10 @@ cannot look inside, such as `Replays`, comes after one that can, or relies on th
 
 An *origin* is where a state is reached from: what `save` returned, or the (seed, options) of a
 reset for a way that replays. None: nothing is saved yet, since nobody has asked for it. A way is
-made from the environment that the user handed in. Its `name` is what `CoupledEnv.copying` says;
-`in_place` is whether there is one environment only, which all twins set to their states.
+made from the environment that the user handed in. Its `name` is what `CoupledEnv.copying` says.
 
-`CoupledEnv` tells users about the ways, and their names, in its docstring. A way for some
-environments only is offered to these only: users are told why the way before the one that was taken
-has failed, and "it is not meant for this" would hide the reason that helps.
+`CoupledEnv` tells users about the ways, and their names, in its docstring, and why the way before
+the one that was taken has failed.
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ import io
 import pickle
 import sys
 import types
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import gymnasium
@@ -40,19 +36,12 @@ Moves = tuple[tuple[int, Any], ...]
 """Draws and actions of consecutive steps."""
 _GENERATORS = ("Generator", "RandomState", "Random")  # numpy's and torch's, numpy's, Python's
 _CONSTANT = (type, types.FunctionType, types.ModuleType, gymnasium.Space, EnvSpec)
-_MANY = 10  # entries from which on a dictionary is shared by all copies, unless it changes
+_MANY = 10  # entries from which on a dictionary is shared by all copies
 _ONLY_DRAWN = "lastaction"  # of toy-text environments: for pictures, no part of the state
 
 
 class OtherGenerator(ValueError):
     """A second generator would be copied, but never drawn afresh."""
-
-
-def ways_to_copy(env: Env) -> list[Callable[[Env], Copies]]:
-    """The ways that may do for an environment, in the order in which they are tried out."""
-    if hasattr(env.unwrapped, "get_state") and hasattr(env.unwrapped, "set_state"):
-        return [SetStates]
-    return [Copies, partial(Copies, sharing=False), Replays]
 
 
 class _Mark:
@@ -65,8 +54,6 @@ class Copies:
     A state is put into an environment that is there already. That of MuJoCo is its own `MjData`:
     putting it back takes microseconds, a new one takes longer than a step.
 
-    sharing: whether copies share large tables.
-
     Attributes:
         generator: of all copies; every step sets it before it draws.
         shared: what else all copies have in common, large tables and MuJoCo's model, and the bytes
@@ -77,22 +64,18 @@ class Copies:
     """
 
     name = "copied"
-    in_place = False
 
-    def __init__(self, env: Env, sharing: bool = True) -> None:
-        self._begin(env)
+    def __init__(self, env: Env) -> None:
+        self.generator = np.random.default_rng(0)
+        self.shared: list[tuple[Any, bytes]] = []
+        self.marks = [_Mark() for _ in _layers(env)]
         self.spare = copy.deepcopy(env)
         self.load(self.save(env), self.spare)  # the user's own tables are not shared
         for x in vars(self.spare.unwrapped).values():
             large = isinstance(x, dict) and len(x) >= _MANY
-            if (large and sharing) or type(x).__name__ == "MjModel":
+            if large or type(x).__name__ == "MjModel":
                 self.shared.append((x, pickle.dumps(x)))
         self.pristine = self.save(self.spare)
-
-    def _begin(self, env: Env) -> None:
-        self.generator = np.random.default_rng(0)
-        self.shared: list[tuple[Any, bytes]] = []
-        self.marks = [_Mark() for _ in _layers(env)]
 
     def new(self) -> Env:
         """A new copy of the environment as it was handed in.
@@ -100,7 +83,7 @@ class Copies:
         Called to try this way out, for the environment that is stepped from then on, and for every
         twin.
         """
-        shared = self._by_id(self._contents(self.spare))
+        shared = self._by_id(_contents(self.spare))
         return self.load(self.pristine, copy.deepcopy(self.spare, shared))
 
     def save(self, env: Env) -> Any:
@@ -108,7 +91,7 @@ class Copies:
 
         Called at the first snapshot or query of a visit, if `after` gave no origin.
         """
-        contents = self._contents(env)
+        contents = _contents(env)
         memo = self._by_id(contents) | dict(zip(map(id, _layers(env)), self.marks, strict=True))
         memo[id(env.unwrapped.np_random)] = self.generator
         for x in contents[-1].values():
@@ -132,24 +115,17 @@ class Copies:
                 own = vars(env.unwrapped)[name]
                 sys.modules["mujoco"].mj_copyData(own, x.model, x)
                 memo[id(x)] = own
-        self._put(env, copy.deepcopy(origin, memo))
-        return env
-
-    def _contents(self, env: Env) -> list[dict[str, Any]]:
-        """What the wrappers and, last, the environment hold."""
-        return [layer.__dict__ for layer in _layers(env)]
-
-    def _put(self, env: Env, contents: list[dict[str, Any]]) -> None:
-        for layer, held in zip(_layers(env), contents, strict=True):
+        for layer, held in zip(_layers(env), copy.deepcopy(origin, memo), strict=True):
             layer.__dict__ = held
+        return env
 
     def _by_id(self, contents: list[dict[str, Any]]) -> dict[int, Any]:
         """What all copies share: for `copy.deepcopy`, which does not copy it then."""
         values = [x for held in contents for x in held.values() if isinstance(x, _CONSTANT)]
         return {id(x): x for x in (self.generator, *(x for x, _ in self.shared), *values)}
 
-    def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
-        """How to come back to where `env` is now: an origin, and the moves to make from there.
+    def after(self, origin: Any, moves: Moves) -> tuple[Any, Moves]:
+        """How to come back to where the environment is: an origin, and the moves from there.
 
         Called after each reset, whose origin is (seed, options) and whose moves are (), and after
         each step and restored successor, whose moves have just been made from `origin`. Return
@@ -179,33 +155,6 @@ class Copies:
         return file.getvalue()
 
 
-class SetStates(Copies):
-    """One environment, set to states by its own `set_state`, in the wrappers that it is in."""
-
-    name = "set_state"
-    in_place = True
-
-    def __init__(self, env: Env) -> None:
-        self._begin(env)
-        self.spare = env
-
-    def new(self) -> Env:
-        return self.spare
-
-    def _contents(self, env: Env) -> list[dict[str, Any]]:
-        *wrappers, inner = _layers(env)
-        return [*(wrapper.__dict__ for wrapper in wrappers), {"state": inner.get_state()}]
-
-    def _put(self, env: Env, contents: list[dict[str, Any]]) -> None:
-        *wrappers, inner = _layers(env)
-        inner.set_state(contents.pop()["state"])
-        for wrapper, held in zip(wrappers, contents, strict=True):
-            wrapper.__dict__ = held
-
-    def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
-        return self.save(env), ()  # at once: the next query sets it to another state
-
-
 class Replays(Copies):
     """New environments, reset as the first one was; its moves are made again."""
 
@@ -226,11 +175,20 @@ class Replays(Copies):
         fresh.reset(seed=seed, options=options)
         return fresh
 
-    def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
+    def after(self, origin: Any, moves: Moves) -> tuple[Any, Moves]:
         return origin, moves
 
     def identity(self, origin: Any, moves: Moves) -> Any:
         return pickle.dumps((origin, moves))
+
+
+WAYS: tuple[type[Copies], ...] = (Copies, Replays)
+"""In the order in which they are tried out."""
+
+
+def _contents(env: Env) -> list[dict[str, Any]]:
+    """What the wrappers and, last, the environment hold."""
+    return [layer.__dict__ for layer in _layers(env)]
 
 
 def _layers(env: Env) -> list[Any]:

@@ -26,7 +26,7 @@ from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.compiled import CompiledPlayer
 from jmdp_lib.simulators.executors import in_executor
-from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings, check_order
+from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings
 from jmdp_lib.simulators.players import player_of
 from jmdp_lib.simulators.results import GapEstimate, printed_names
 from jmdp_lib.simulators.statistics import GapSums, gap_statistics
@@ -101,7 +101,6 @@ def estimate_gaps(
             "executor must be a concurrent.futures.Executor, such as client.get_executor() of a "
             f"Dask client, got {executor!r}"
         )
-    check_order(policy)
     num_runs = checks.at_least("num_runs", num_runs, 3)
     settings = Settings.of(env, gamma, coupling, truncation, horizon)
     if isinstance(env, JMDP) and state is None and np.ndim(actions) == 2:

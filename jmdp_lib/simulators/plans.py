@@ -209,14 +209,3 @@ class Plan:
         if gamma == 1.0:
             return math.inf if reward else 0.0
         return gamma**horizon * self.largest_return(reward)
-
-
-def check_order(policy: Any) -> None:
-    """Refuse what can only be a state: the policy comes before the actions, the state after."""
-    snapshot = hasattr(policy, "observation")
-    if policy is None or snapshot or (not callable(policy) and np.ndim(policy) == 0):
-        raise ValueError(
-            "policy must be probabilities (S, A), actions (S,), or a function of what is seen that "
-            f"returns either for it, got {'a snapshot' if snapshot else repr(policy)}. The order "
-            "of arguments is (env, policy, actions, state=...)"
-        )

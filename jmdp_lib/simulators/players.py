@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from jmdp_lib.large.implicit import ImplicitJMDP
+from jmdp_lib.large.implicit import ImplicitJMDP, OneLaw
 from jmdp_lib.model import JMDP, require_noise
 from jmdp_lib.simulators.compiled import CompiledPlayer
 from jmdp_lib.simulators.plans import Player
-from jmdp_lib.simulators.rows import EnvironmentPlayer, KeptTables, QueriedPlayer, inside_episode
+from jmdp_lib.simulators.rows import EnvironmentPlayer, QueriedPlayer, inside_episode
 from jmdp_lib.simulators.vector_player import VectorPlayer
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
 
@@ -17,10 +18,9 @@ def player_of(env: Any, state: Any, coupling: str) -> Player:
     """The player of a simulator; arguments as of `estimate_gaps`. Another kind has a line here."""
     if isinstance(env, JMDP):
         return CompiledPlayer(env, state, coupling)
-    if isinstance(env, ImplicitJMDP):
-        if coupling == "common":
-            require_noise(env)
-        return QueriedPlayer(KeptTables(**vars(env), coupling=coupling), state, coupling)
+    if isinstance(env, ImplicitJMDP) and coupling == "common":
+        require_noise(env)
+        env = replace(env, tables=OneLaw(env.tables))
     if isinstance(env, VectorSimulator):
         return VectorPlayer(env, state, coupling)
     if hasattr(env, "twin"):

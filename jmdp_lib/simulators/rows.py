@@ -12,27 +12,24 @@ import copy
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.large.implicit import ImplicitJMDP
 from jmdp_lib.model.simulator import (
     ANY_REWARD,
-    CheckedQueries,
     SimulatorError,
     check_simulator,
-    check_unnumbered,
-    draw_index,
+    checked_query,
 )
-from jmdp_lib.simulators.batch import Batch, BatchPlayer, Played, follow
-from jmdp_lib.simulators.plans import Chunk, Runs
+from jmdp_lib.simulators.batch import BatchPlayer, Played, follow
+from jmdp_lib.simulators.plans import Chunk
 from jmdp_lib.simulators.policies import PlayedPolicy, policy_table
 from jmdp_lib.simulators.vector_simulator import Arrays
 
-_MOST_KEPT = 100_000  # states whose tables, or what a policy says of them, are kept
+_MOST_KEPT = 100_000  # states for which it is kept what a policy says of them
 _DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a stated horizon
 
 Groups = list[tuple[int, dict[int, list[int]]]]
@@ -56,20 +53,17 @@ class Numbers:
 class RowPlayer(BatchPlayer):
     """Plays rows one after the other.
 
-    here: what a policy sees at the start. num_states: S where what it sees are numbers, from
-    first_state on. can_keep: whether what it sees is hashable.
+    here: what a policy sees at the start. num_states: S where what it sees are numbers.
+    can_keep: whether what it sees is hashable.
     """
 
     arrays = Arrays(np, "cpu")
     chunk_size = 128  # few, since a simulator that fails takes all of them with it
     least_runs = 16
     sums_chunks = False
-    limits = ANY_REWARD
     episodes_end = False
     here: Any
     num_states: int | None
-    first_state = 0
-    first_action = 0
     can_keep = True
 
     @abstractmethod
@@ -88,20 +82,15 @@ class RowPlayer(BatchPlayer):
         if not callable(policy) and self.num_states is not None:
             table = policy_table(policy, self.num_actions, self.num_states)
             steps = table[:, :-1].cumsum(1).tolist()
-            return PlayedPolicy(table, dict(enumerate(steps, self.first_state)))
+            return PlayedPolicy(table, dict(enumerate(steps)))
         if self.num_actions is None:
             policy(checks.read_only(self.here))
         else:
-            checks.policy_rows(policy, [self.here], self.num_actions, self.first_action)
+            checks.policy_rows(policy, [self.here], self.num_actions)
         return PlayedPolicy(policy, {} if self.can_keep else None)
 
     def own(self) -> RowPlayer:
         return copy.deepcopy(self)
-
-    def play(self, chunk: Chunk) -> Runs:
-        self.limits = chunk.limits or ANY_REWARD
-        self.ranges = {"rewards": []}
-        return Batch(self, chunk).play()
 
     def choose(self, policy: Any, states: Any, alive: Any, uniforms: Any) -> Any:
         actions = []
@@ -120,7 +109,7 @@ class RowPlayer(BatchPlayer):
         kept = policy.steps
         if kept is not None and seen in kept:
             return kept[seen]
-        probs = checks.policy_row(policy.source, seen, self.num_actions, self.first_action)
+        probs = checks.policy_row(policy.source, seen, self.num_actions)
         steps = probs[:-1].cumsum().tolist()
         if kept is not None and len(kept) < _MOST_KEPT:
             kept[seen] = steps
@@ -132,7 +121,7 @@ class RowPlayer(BatchPlayer):
         columns = [part.T.tolist() for part in (states, actions, going, leaders)]
         found = [self._step_run(rng, *run) for run in zip(*columns, strict=True)]
         rewards, following, over = (np.array(part).T for part in zip(*found, strict=True))
-        self.ranges["rewards"] += [rewards[going].min(), rewards[going].max()]
+        self.extremes += [rewards[going].min(), rewards[going].max()]
         return Played(rewards, following, over if self.episodes_end else None)
 
     def _step_run(
@@ -158,7 +147,7 @@ class RowPlayer(BatchPlayer):
         return rewards, states, over
 
     def check_reward(self, reward: float, action: Any, state: Any) -> None:
-        low, high = self.limits
+        low, high = self.limits or ANY_REWARD
         if not low <= reward <= high:
             raise SimulatorError(
                 f"reward {reward} of action {action} in state {state} is not in reward_range "
@@ -178,13 +167,14 @@ class QueriedPlayer(RowPlayer):
         self.here = state
         self.num_states = getattr(simulator, "num_states", None)
         if self.num_states is None:
-            check_unnumbered(simulator, state, _DISCOUNTS)
+            check_hashable(state)
+            check_simulator(simulator, _DISCOUNTS, [state])
         else:
-            known = check_simulator(simulator, _DISCOUNTS)
-            self.here = checks.index("state", state, known.num_states)
+            check_simulator(simulator, _DISCOUNTS)
+            self.here = checks.index("state", state, self.num_states)
         self.coupling = coupling
         self.num_actions = simulator.num_actions
-        self.ask = CheckedQueries(simulator).ask
+        self.ask = partial(checked_query, simulator)
         self.shared = np.random.default_rng(0)
         self.moment = self.shared.bit_generator.state
         self.numbers = Numbers()
@@ -211,41 +201,6 @@ class QueriedPlayer(RowPlayer):
                 yield branches, reward, self.numbers.of(after, after), False
 
 
-@dataclass(frozen=True)
-class KeptTables(ImplicitJMDP):
-    """An `ImplicitJMDP` that keeps tables, since asking takes longer than drawing.
-
-    With coupling="common" all states must have one law of tables; those that are met are checked.
-    """
-
-    coupling: str = "joint"
-    kept: dict[Any, tuple[list[float], list[list[float]], list[Any]]] = field(default_factory=dict)
-
-    def query(
-        self, state: Any, actions: Sequence[int], rng: np.random.Generator
-    ) -> tuple[list[float], list[Any]]:
-        if state not in self.kept:
-            self._keep(state)
-        cumulative, rewards, successors = self.kept[state]
-        table = draw_index(cumulative, rng)
-        first = table * self.num_actions
-        return [rewards[table][a] for a in actions], [successors[first + a] for a in actions]
-
-    def _keep(self, state: Any) -> None:
-        """Ask for the tables of a state, which must be those of the one noise that all share."""
-        if len(self.kept) >= _MOST_KEPT:
-            self.kept.clear()
-        probs, rewards, successors = self.at(state)
-        self.kept[state] = (probs.cumsum().tolist(), rewards.tolist(), successors)
-        law = np.diff(next(iter(self.kept.values()))[0], prepend=0.0)
-        alike = law.size == probs.size and np.abs(law - probs).max() <= 1e-12
-        if self.coupling == "common" and not alike:
-            raise ValueError(
-                "coupling 'common' needs one law of tables for all states: state "
-                f"{state!r} has the probabilities {probs.round(6)}, the first one {law.round(6)}"
-            )
-
-
 class EnvironmentPlayer(RowPlayer):
     """Plays environments that are alike; a state is the number of one that stands there.
 
@@ -266,8 +221,8 @@ class EnvironmentPlayer(RowPlayer):
         self.coupling = coupling
         self.width = len(envs)
         self.space = envs[0].action_space
-        self.num_actions, self.first_action = _listed(self.space)
-        self.num_states, self.first_state = _listed(envs[0].observation_space)
+        self.num_actions = _listed(self.space)
+        self.num_states = _listed(envs[0].observation_space)
         self.can_keep = self.num_states is not None
         self.actions = Numbers()
 
@@ -277,15 +232,13 @@ class EnvironmentPlayer(RowPlayer):
     def number_of(self, action: Any) -> int:
         if self.num_actions is None:
             return self.actions.of(action, action_key(self.space, action))
-        return int(action) - self.first_action
+        return int(action)
 
     def checked_policy(self, policy: Any) -> PlayedPolicy:
         if not callable(policy) and None in (self.num_actions, self.num_states):
-            count = self.num_actions
-            answer = "an action" if count is None else f"({count},) probabilities or an action"
             raise ValueError(
                 "the policy must be a function where observations or actions have no numbers, "
-                f"policy(observation) -> {answer}, not {type(policy).__name__}"
+                f"policy(observation) -> (A,) probabilities or an action, not {type(policy)}"
             )
         return super().checked_policy(policy)
 
@@ -333,8 +286,7 @@ class EnvironmentPlayer(RowPlayer):
         return placed
 
     def _step_one(self, env: Any, number: int) -> tuple[float, bool]:
-        listed = self.num_actions is not None
-        action = number + self.first_action if listed else self.actions.things[number]
+        action = number if self.num_actions else self.actions.things[number]
         seen = env.observed
         try:
             _, reward, terminated, truncated, _ = env.step(action)
@@ -345,11 +297,19 @@ class EnvironmentPlayer(RowPlayer):
         return reward, terminated or truncated
 
 
-def _listed(space: Any) -> tuple[int | None, int]:
-    """How many elements a Gymnasium space has, and the first one, where these are numbers."""
-    if type(space).__name__ != "Discrete":
-        return None, 0
-    return int(space.n), int(space.start)
+def _listed(space: Any) -> int | None:
+    """How many elements a Gymnasium space has, where these are numbers from 0 on."""
+    return int(space.n) if type(space).__name__ == "Discrete" and space.start == 0 else None
+
+
+def check_hashable(state: Any) -> None:
+    """Refuse what cannot be a state where states have no numbers."""
+    if state is None:
+        raise ValueError("state= must be given: the state at which the actions are compared")
+    try:
+        hash(state)
+    except TypeError:
+        raise ValueError(f"state must be hashable, such as a tuple, got {state!r}") from None
 
 
 def inside_episode(env: Any, state: Any) -> Any:

@@ -1,10 +1,9 @@
 """Vectorised simulators: a step of many states at once, and the array library that it lives on.
 
 `VectorSimulator` is what a user makes. Every call of the user's functions goes through `drawn` and
-`stepped`, which check what is cheap to check: the number of results and their shapes. `allowed`
-says which numbers are proper; `check_values` names the first row that is not. `Arrays` is an array
-library and a device: what the array API standard does not say, such as random numbers, or says too
-slowly, is a method there.
+`stepped`, which check the number of results and their shapes. `allowed` says which numbers are
+proper; `outside` names the first row that is not. `Arrays` is an array library and a device: what
+the array API standard does not say, such as random numbers, or says too slowly, is a method there.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ _ALIKE = checks.SAME_POLICY  # of the largest number: answers that differ by les
 _REAL = ("bool", "integral", "real floating")
 
 
+@dataclass(frozen=True, eq=False)
 class VectorSimulator:
     """A simulator that steps many states at once, as arrays of NumPy, torch, or another library.
 
@@ -34,13 +34,12 @@ class VectorSimulator:
         with first axis n. States are integers (n,) or rows (n, d) of numbers; two states are equal
         if all their numbers are. over: (n,) bools, whether the episode ended. It must be pure, and
         no row may depend on another one.
-    draw: draw(n, rng) -> the noise of n steps, an array or a tuple of arrays, first axis n. rng is
-        a NumPy generator, or one of torch if the states are tensors, on their device.
+    draw: draw(n, rng) -> the noise of n steps, an array, first axis n. rng is a NumPy generator, or
+        one of torch if the states are tensors, on their device.
     num_actions: A; actions are integers from 0 to A - 1.
     gamma: discount factor; 1 needs a `horizon` where it is played.
     reward_range: (lo, hi) that holds all rewards, if it is known. Decisions rely on it.
-    num_states: S, if states are the integers from 0 to S - 1. Then this is a `Simulator`, and
-        `JMDP.from_simulator` counts it state by state.
+    num_states: S, if states are the integers from 0 to S - 1: any other one is refused.
 
     `estimate_gaps`, `compare_actions` and `compare_policies` play many runs at once. The state that
     they start from says which library is used, and on which device: a plain number, or a list,
@@ -63,51 +62,24 @@ class VectorSimulator:
         >>> found = jl.simulators.estimate_gaps(depot, np.full((12, 5), 0.2), [2, 1], **often)
         >>> print(f"{found.mean[0, 1]:.2f} +- {found.mean_error[0, 1]:.2f}")
         0.41 +- 0.02
-        >>> isinstance(depot, jl.simulators.Simulator)
-        True
     """
 
-    num_states: int  # of an instance that was told so
+    step: Callable[[Any, Any, Any], tuple[Any, ...]]
+    draw: Callable[[int, Any], Any]
+    num_actions: int
+    gamma: float
+    reward_range: tuple[float, float] | None = None
+    num_states: int | None = None
 
-    def __init__(
-        self,
-        step: Callable[[Any, Any, Any], tuple[Any, ...]],
-        draw: Callable[[int, Any], Any],
-        num_actions: int,
-        gamma: float,
-        reward_range: tuple[float, float] | None = None,
-        num_states: int | None = None,
-    ) -> None:
-        for name, function in (("step", step), ("draw", draw)):
-            if not callable(function):
-                raise ValueError(f"{name} must be a function, got {function!r}")
-        self.step = step
-        self.draw = draw
-        self.num_actions = checks.at_least("num_actions", num_actions, 1)
-        self.gamma = checks.real("gamma", gamma, "[0, 1]")
-        self.reward_range = None if reward_range is None else declared_range(reward_range)
-        if num_states is not None:  # what has this attribute can be counted state by state
-            self.num_states = checks.at_least("num_states", num_states, 1)
-
-    def __repr__(self) -> str:
-        count = getattr(self, "num_states", None)
-        states = "" if count is None else f"num_states={count}, "
-        return f"VectorSimulator({states}num_actions={self.num_actions}, gamma={self.gamma})"
-
-    def query(self, state: int, actions: Sequence[int], rng: Any) -> tuple[Any, Any]:
-        """Rewards (m,) and next states (m,) of the actions under one draw of the noise.
-
-        A query cannot say that an episode ended, so a step that ends one is refused here.
-        """
-        chosen = np.asarray(actions)
-        given = (np.full_like(chosen, state), chosen)
-        noise = each(lambda x: np.repeat(x, chosen.size, axis=0), drawn(self, 1, rng))
-        found = stepped(self, *given, noise)
-        known = allowed(self.reward_range, getattr(self, "num_states", None))
-        check_values(Arrays(np, "cpu"), "step", found, given, known)
-        if "over" in found and found["over"].any():
-            raise ValueError("step ended an episode, which a query has no way to say")
-        return found["rewards"], found["next_states"]
+    def __post_init__(self) -> None:
+        for name in ("step", "draw"):
+            if not callable(getattr(self, name)):
+                raise ValueError(f"{name} must be a function, got {getattr(self, name)!r}")
+        checks.at_least("num_actions", self.num_actions, 1)
+        checks.real("gamma", self.gamma, "[0, 1]")
+        declared_range(self.reward_range)
+        if self.num_states is not None:
+            checks.at_least("num_states", self.num_states, 1)
 
 
 def called(what: str, function: Callable[..., Any], *given: Any) -> Any:
@@ -122,8 +94,7 @@ def drawn(simulator: VectorSimulator, size: int, rng: Any) -> Any:
     """The noise of `size` steps."""
     what = f"draw({size}, rng)"
     noise = called(what, simulator.draw, size, rng)
-    for part in noise if isinstance(noise, tuple) else (noise,):
-        _check_shape(what, part, (size, *getattr(part, "shape", ())[1:]))
+    _check_shape(what, noise, (size, *getattr(noise, "shape", ())[1:]))
     return noise
 
 
@@ -170,24 +141,16 @@ def allowed(
     }
 
 
-def check_values(
-    arrays: Arrays, what: str, found: dict[str, Any], given: Sequence[Any], known: Allowed
-) -> None:
-    """Refuse what a function made of states and actions if it is not allowed: by its first row."""
-    for name, part in found.items():
-        low, high, kind = known[name]
-        if not arrays.xp.isdtype(part.dtype, kind):
-            raise SimulatorError(f"{what} returned {name} of dtype {part.dtype}, not {kind}")
-        values = arrays.host(part)
-        numbers = values.astype(np.float64)
-        inside = (low <= numbers) & (numbers <= high)
-        for row in np.flatnonzero(~inside.reshape(len(values), -1).all(1))[:1]:
-            state, *action = (arrays.host(x)[row] for x in given)
-            where = ", action ".join(map(str, (state, *action)))
-            raise SimulatorError(
-                f"{what} returned {name}[{row}] = {values[row]}, which is not from {low:.4g} to "
-                f"{high:.4g} (state {where})"
-            )
+def outside(values: NDArray[Any], ends: tuple[float, float], given: Sequence[Any]) -> str:
+    """The first row of values (n, ...) that are not between two ends, and where it came from.
+
+    given: states (n, ...) and, of a step, actions (n,).
+    """
+    low, high = ends
+    inside = (low <= values) & (values <= high)
+    row = np.flatnonzero(~inside.reshape(len(values), -1).all(1))[0]
+    where = ", action ".join(str(x[row]) for x in given)
+    return f"[{row}] = {values[row]}, which is not from {low:.4g} to {high:.4g} (state {where})"
 
 
 def check_alone(
@@ -198,7 +161,7 @@ def check_alone(
     index = arrays.put(rows)
 
     def some(part: Any) -> Any:
-        return each(lambda x: arrays.take(x, index), part)
+        return arrays.take(part, index)
 
     alone = function(*map(some, given)) | {"states": some(given[0])}
     whole = function(*given) | {"states": given[0]}
@@ -268,12 +231,3 @@ class Arrays:
     def host(self, array: Any) -> NDArray[Any]:
         """An array as one of NumPy."""
         return np.asarray(array.cpu() if self.is_torch else array)
-
-    def numbers(self, arrays: list[Any]) -> list[float]:
-        """What arrays () hold, all at once."""
-        return list(map(float, self.host(self.xp.stack(arrays))))
-
-
-def each(change: Callable[[Any], Any], noise: Any) -> Any:
-    """The noise with every array of it changed: it is an array, or a tuple of arrays."""
-    return tuple(map(change, noise)) if isinstance(noise, tuple) else change(noise)
