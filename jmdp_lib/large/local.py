@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,13 +22,10 @@ from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.large.exploration import View, view_explored
 from jmdp_lib.large.implicit import ImplicitJMDP, Region, closed
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments, StoredMoments, gap_table
+from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.solvers.affine import choose_pairs, solve_pairs
 from jmdp_lib.solvers.fixed_point import warn
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _TRIALS = 10  # cores and explored sets that are solved, at most
 _BYTES = 2000  # of free memory for each next state of an explored one
@@ -65,23 +62,6 @@ class LocalSolution(machine.ReadOnly):
             f"LocalSolution({state}, {asked:,} state{'s' * (asked != 1)} asked for, "
             f"{self.num_explored:,} explored, error_bound={self.error_bound:.3g})"
         )
-
-    def to_frame(self) -> pd.DataFrame:
-        """A row per asked state (`query`, its number) and ordered pair of different actions.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> jm = jl.windy_gridworld(3, gamma=0.6)
-            >>> found = jl.large.local_jipe2(jm, jl.goal_policy(3), states=[4])
-            >>> print(found.to_frame()[["query", "action", "other", "gap_mean"]].round(2).head(2))
-               query  action  other  gap_mean
-            0      0       0      1      0.00
-            1      0       0      2      0.87
-        """
-        names = ("mean", "variance", "gap_mean", "gap_variance")
-        columns = {name: getattr(self.moments, name) for name in names}
-        found = gap_table({**columns, "gap_error": self.gap_error})
-        return found.rename(columns={"state": "query"})
 
     @property
     def num_explored(self) -> int:
@@ -185,7 +165,7 @@ def _search(region: Region, allowed: float, bar: Any) -> LocalSolution:
                 goal *= 0.1
             else:
                 theta *= min(0.1, max(1e-4, (0.5 * allowed / found.error_bound) ** 2))
-        view = view_explored(region, goal, view, theta)
+        view = view_explored(region, goal, theta)
     if best is None:
         raise MemoryError(f"local_jipe2 cannot solve for the pairs of {region.num_asked} states")
     return best
@@ -196,7 +176,7 @@ def _explored(region: Region, view: View, goal: float, theta: float, bar: Any) -
     while view.bounds.value.max(initial=0.0) > goal:
         if not _grow(region, view, goal, _room(region), bar):
             return view, False
-        view = view_explored(region, goal, view, theta)
+        view = view_explored(region, goal, theta)
     return view, True
 
 
