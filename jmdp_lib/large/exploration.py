@@ -41,8 +41,8 @@ follow from it. There `off` is e / w, and `deviation` is sigma-bar itself. A sma
 bound the L_2 distance of Z and m~ as well, not only sd Z: w bounds the latter alone, and
 (w^2 + e^2)^(1/2) both. A bound of another kind has a name in `Losses` and its phi in
 `_losses_of_one_branch`; its sums come by themselves. Say in `view_explored` if it counts twice.
-`Cut` of `large.local` makes errors of the bounds: of gaps from `View.bounds`, and of returns from
-`View.alone`.
+`large.local` makes errors of the bounds: of gaps from `View.bounds` (`_cut_errors`), and of returns
+from `View.alone` (`_answer`).
 """
 
 from __future__ import annotations
