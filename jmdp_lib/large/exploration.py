@@ -132,14 +132,13 @@ def view_explored(region: Region, goal: float, theta: float = 0.0) -> View:
 class SingleBranches(NamedTuple):
     """Of a branch from each state, (M,).
 
-    value: m~. off: e / w. deviation: sigma-bar. variance: Var Z~, as solved. The bounds are
-    larger by what the solver of m~ and Var Z~ left over.
+    value: m~. off: e / w. deviation: sigma-bar. The bounds are larger by what the solver of m~ and
+    Var Z~ left over.
     """
 
     value: Floats
     off: Floats
     deviation: Floats
-    variance: Floats
 
 
 def _single_branches(system: CollapsedT2, explored: Any, goal: float) -> SingleBranches:
@@ -151,11 +150,11 @@ def _single_branches(system: CollapsedT2, explored: Any, goal: float) -> SingleB
     residual = chains.value_residual
     accuracy = 0.01 * np.sqrt(goal) * (1.0 - gamma)
     off = _leaving(system, explored, gamma, one, accuracy) + residual
-    variance = chains.backup.value_variance
-    deviation = np.sqrt(variance + (chains.variance_residual + 4.0 * residual) / (1.0 - rate))
+    unsolved = (chains.variance_residual + 4.0 * residual) / (1.0 - rate)
+    deviation = np.sqrt(chains.backup.value_variance + unsolved)
     left = np.sqrt(_leaving(system, explored, rate, one, 0.01 * goal))
     deviation += (left + residual) / (1.0 - gamma)
-    return SingleBranches(chains.backup.value, off, deviation, variance)
+    return SingleBranches(chains.backup.value, off, deviation)
 
 
 def _phi_of_later(system: CollapsedT2, deviation: Floats, top: float) -> Floats:
@@ -174,7 +173,7 @@ def _matters(
     weights = visits * _phi_of_later(system, branch.deviation, top)
     weights[asked] = np.inf
     least_first = np.argsort(weights)
-    allowed = theta * max(theta, np.sqrt(branch.variance[asked].max()))
+    allowed = theta * max(theta, top)
     matters = np.ones(weights.size, dtype=bool)
     matters[least_first[np.cumsum(weights[least_first]) <= allowed]] = False
     return matters

@@ -309,7 +309,7 @@ def _core_model(region: Region, view: View) -> CollapsedT2:
 
 def _solve_core(system: CollapsedT2, asked: AskedGaps, allowed: float) -> SolvedPairs:
     """Solve until even a variance of zero has a root that is off by little, see `_solver_error`."""
-    enough = (0.05 * allowed) ** 2 / (8.0 * system.weight)
+    enough = (0.1 * allowed) ** 2 / (8.0 * system.weight)
     accuracy = max(enough, 1e-11 * system.jm.reward_bound)
     return solve_pairs(system, choose_pairs(system, asked), accuracy, "JIPE-2 of a core")
 
