@@ -8,7 +8,7 @@ from strategies import random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.checks import policy_row
-from jmdp_lib.large import exploration, local
+from jmdp_lib.large import local
 from jmdp_lib.large.exploration import view_explored
 from jmdp_lib.large.implicit import Region
 
@@ -272,7 +272,7 @@ def solved_core(model, policy, core, also=(), coupling="joint"):
     region = Region.of(model, policy, coupling, core, 100)
     for state in also:
         region.explore([region.numbers[state]])
-    view = view_explored(region, 1e-12, None, theta=1e6)
+    view = view_explored(region, 1e-12, theta=1e6)
     assert view.core.sum() == len(core)
     return local._answer(region, view, 1e-6)[0]
 
@@ -437,10 +437,9 @@ def rare(inside):
 
 
 @pytest.mark.parametrize("coupling", ["joint", "independent"])
-def test_branches_that_meet_and_play_a_rare_action(coupling, monkeypatch):
+def test_branches_that_meet_and_play_a_rare_action(coupling):
     """Branches that stay apart at a state play other actions there than the policy does: more often
     those that are rare. Two ways: they meet outside of the core, or are followed alone in it."""
-    monkeypatch.setattr(exploration, "_PAIRS", -1)
     for inside, factor in ((False, 0.81), (True, 0.81**2)):
         model, policy = rare(inside)
         core = ["start", "met"] if inside else ["start"]

@@ -378,11 +378,10 @@ def random_model(num_states, num_tables, num_actions=2, gamma=0.9):
     return jl.JMDP(probs, rng.normal(size=shape), rng.integers(num_states, size=shape), gamma)
 
 
-@pytest.mark.parametrize("coupling", ["joint", "common"])
-def test_a_system_of_order_n_that_does_not_fit_is_refused(coupling, leave):
+def test_a_system_of_order_n_that_does_not_fit_is_refused(leave):
     jm = random_model(40, 3)
     policy = jl.uniform_policy(jm)
-    assert jl.jipe(jm, policy, 2, coupling=coupling).converged
+    assert jl.jipe(jm, policy, 2).converged
     leave(2 * 10**6)
     with pytest.raises(MemoryError, match=r"order 3 on 40 states with .* multisets.*lower"):
-        jl.jipe(jm, policy, 3, coupling=coupling)
+        jl.jipe(jm, policy, 3)

@@ -30,17 +30,19 @@ time. The distance of Z and m~ is at most sigma-bar as well.
 
 **How.** `view_explored` makes a model of the states met so far, in which those that were not
 explored are absorbing (`Region.system`), follows single branches in it (`_single_branches`), leaves
-states out of the core that hardly matter (`_matters`), follows pairs of branches step by step
-while these are few (`_follow_pairs`), and each branch on its own after that. The same numbers say
-which state outside matters how much: what branches that enter it would add to E^2.
+states out of the core that hardly matter (`_matters`), follows both branches of a gap for one
+step, and each on its own after that. Two that are then at one state where the policy has one action
+have merged. Later merging is left out of account: that is safe, and to follow pairs for longer
+spares few states. The same numbers say which state outside matters how much: what branches that
+enter it would add to E^2.
 
 **Another bound.** A smaller e or sigma-bar is a minimum in `_single_branches`, and all bounds
 follow from it. There `off` is e / w, and `deviation` is sigma-bar itself. A smaller sigma-bar must
 bound the L_2 distance of Z and m~ as well, not only sd Z: w bounds the latter alone, and
 (w^2 + e^2)^(1/2) both. A bound of another kind has a name in `Losses` and its phi in
-`_losses_of_one_branch`; its sums come by themselves. Say in `view_explored` if it counts twice,
-and see whether `_losses_of_two_at_one_state` holds for it. `Cut` of `large.local` makes
-errors of the bounds: of gaps from `View.bounds`, and of returns from `View.alone`.
+`_losses_of_one_branch`; its sums come by themselves. Say in `view_explored` if it counts twice.
+`large.local` makes errors of the bounds: of gaps from `View.bounds` (`_cut_errors`), and of returns
+from `View.alone` (`_answer`).
 """
 
 from __future__ import annotations
@@ -55,8 +57,6 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.large.implicit import Region
 from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.solvers.affine import Chain, solve_chains
-
-_PAIRS = 30  # pairs of branches, for each explored state, that are followed for one step
 
 
 class Losses(NamedTuple):
@@ -96,13 +96,11 @@ class View:
     scores: Floats
 
 
-def view_explored(
-    region: Region, goal: float, before: View | None = None, theta: float = 0.0
-) -> View:
+def view_explored(region: Region, goal: float, theta: float = 0.0) -> View:
     """What is known of the asked gaps, with the states that are explored by now.
 
     goal: what (E / w)^2 is to fall below; it sets the accuracy. States stay out of the core as long
-    as what they add to D, by the visits seen `before`, sums up to `theta` standard deviations.
+    as what they add to D sums up to `theta` standard deviations.
     """
     system = region.system()
     asked = AskedGaps.of(system.jm, region.asked)
@@ -110,39 +108,37 @@ def view_explored(
     gamma = system.jm.gamma
     accuracy = 0.01 * goal
     branch = _single_branches(system, explored, goal)
-    start = 2.0 * np.bincount(asked.states, minlength=explored.size).astype(float)
-    visits = _visits(system, explored, gamma**2, start, accuracy) * explored  # if none ever merged
-    if before is not None:
-        known = np.flatnonzero(before.visits)
-        visits[known] = before.visits[known]
+    step = system.step(asked)
+    one_action = explored & (system.policy.max(1) == 1.0)
+    merged = (step.first == step.second) & one_action[step.first]
+    states = np.concatenate([step.first, step.second])  # of both branches, one step later
+    mass = np.tile(gamma**2 * step.weights * ~merged, 2)
+    later = np.bincount(states, mass, explored.size)
+    visits = 2.0 * np.bincount(asked.states, minlength=explored.size)
+    visits += _visits(system, explored, gamma**2, later, accuracy)
+    visits *= explored
     by_gap = visits / max(1, asked.states.size)
     core = explored & _matters(system, branch, region.asked, by_gap, theta)
     alone = _losses_of_one_branch(system, branch, core, accuracy)
-    met = _losses_of_two_at_one_state(system, explored, core, alone)
-    # (Q, 2 M) where branches end, alone and together, and (M,) visits on the way.
-    ends, followed = _follow_pairs(system, asked, core, _PAIRS * (explored.sum() + 100), accuracy)
-    value, distance, later = (ends @ np.hstack([alone, met]).T).T
+    rows = np.tile(step.row, 2)
+    both = Losses(*(np.bincount(rows, mass * x[states], asked.states.size) for x in alone))
     # A squared difference is at most twice the squares; D is none, and counts once.
-    bounds = Losses(2.0 * value, 2.0 * distance, later)
-    apart, together = np.split(np.asarray(ends.sum(0), float), 2)
-    pending = apart + together * np.where(explored, _unlike(system), 1.0)
-    entered = _visits(system, core, gamma**2, pending, accuracy) * ~core
+    bounds = Losses(2.0 * both.value, 2.0 * both.distance, both.later)
+    entered = _visits(system, core, gamma**2, later, accuracy) * ~core
     scores = _visits(system, explored, gamma, entered * branch.off, accuracy) * ~explored
-    visits = start + followed + _visits(system, explored, gamma**2, pending, accuracy)
-    return View(system, asked, branch.value, core, alone, bounds, visits * explored, scores)
+    return View(system, asked, branch.value, core, alone, bounds, visits, scores)
 
 
 class SingleBranches(NamedTuple):
     """Of a branch from each state, (M,).
 
-    value: m~. off: e / w. deviation: sigma-bar. variance: Var Z~, as solved. The bounds are
-    larger by what the solver of m~ and Var Z~ left over.
+    value: m~. off: e / w. deviation: sigma-bar. The bounds are larger by what the solver of m~ and
+    Var Z~ left over.
     """
 
     value: Floats
     off: Floats
     deviation: Floats
-    variance: Floats
 
 
 def _single_branches(system: CollapsedT2, explored: Any, goal: float) -> SingleBranches:
@@ -154,11 +150,11 @@ def _single_branches(system: CollapsedT2, explored: Any, goal: float) -> SingleB
     residual = chains.value_residual
     accuracy = 0.01 * np.sqrt(goal) * (1.0 - gamma)
     off = _leaving(system, explored, gamma, one, accuracy) + residual
-    variance = chains.backup.value_variance
-    deviation = np.sqrt(variance + (chains.variance_residual + 4.0 * residual) / (1.0 - rate))
+    unsolved = (chains.variance_residual + 4.0 * residual) / (1.0 - rate)
+    deviation = np.sqrt(chains.backup.value_variance + unsolved)
     left = np.sqrt(_leaving(system, explored, rate, one, 0.01 * goal))
     deviation += (left + residual) / (1.0 - gamma)
-    return SingleBranches(chains.backup.value, off, deviation, variance)
+    return SingleBranches(chains.backup.value, off, deviation)
 
 
 def _phi_of_later(system: CollapsedT2, deviation: Floats, top: float) -> Floats:
@@ -177,7 +173,7 @@ def _matters(
     weights = visits * _phi_of_later(system, branch.deviation, top)
     weights[asked] = np.inf
     least_first = np.argsort(weights)
-    allowed = theta * max(theta, np.sqrt(branch.variance[asked].max()))
+    allowed = theta * max(theta, top)
     matters = np.ones(weights.size, dtype=bool)
     matters[least_first[np.cumsum(weights[least_first]) <= allowed]] = False
     return matters
@@ -194,106 +190,6 @@ def _losses_of_one_branch(
         later=_phi_of_later(system, branch.deviation, top),
     )
     return Losses(*(_leaving(system, core, system.jm.gamma**2, x, accuracy) for x in phi))
-
-
-def _losses_of_two_at_one_state(
-    system: CollapsedT2, explored: Any, core: Any, alone: Losses
-) -> Losses:
-    """(M,) what each of two branches at one state adds, in place of `alone`.
-
-    They merge if they draw the same action, and those that play rarely chosen actions stay apart
-    most often: what a branch adds is averaged with the weights pi(a) (1 - pi(a)). Outside of the
-    core E[(Z_A - Z_B)^2] <= 2 v whatever the policy does, and it is zero if there is one action to
-    draw. There `value` is zero, since values are off by the same for both. Of a state that was not
-    explored, nothing is known.
-    """
-    jm = system.jm
-    policy = system.policy
-    certain = policy.max(1) == 1.0
-
-    def apart(loss: Floats, outside: Any) -> Floats:
-        after = jm.gamma**2 * (jm.averaging @ loss[jm.next_states])
-        inside = (policy * (1.0 - policy) * after).sum(1)
-        return np.where(core, inside, np.where(explored, outside * ~certain, loss))
-
-    return Losses(
-        apart(alone.value, 0.0),
-        apart(alone.distance, alone.distance),
-        apart(alone.later, alone.later),
-    )
-
-
-def _follow_pairs(
-    system: CollapsedT2, asked: AskedGaps, core: Any, room: int, accuracy: float
-) -> tuple[sparse.csr_array, Floats]:
-    """Follow both branches of every gap until one leaves the core, or they are too many.
-
-    Those that merge are dropped. (Q, 2 M), discounted: column x has the branches of a gap that end
-    at state x, and column M + x those that end there together. (M,): visits of the core on the way.
-    """
-    size = core.size
-    rate = system.jm.gamma**2
-    visits = np.zeros(size)
-    step = system.step(asked)
-    pairs = np.array([step.row, step.first, step.second])
-    mass = rate * step.weights
-    unlike = _unlike(system)
-    ends = sparse.csr_array((asked.states.size, 2 * size))
-    while mass.size:
-        room -= mass.size
-        ended = ~core[pairs[1:]].all(0) | (room < 0) | (4.0 * mass.sum() <= accuracy)
-        gap, *branches = pairs[:, ended]
-        together = size * (branches[0] == branches[1])
-        for branch in branches:
-            entries = mass[ended], (gap, branch + together)
-            ends = ends + sparse.csr_array(entries, ends.shape)
-        pairs = pairs[:, ~ended]
-        mass = mass[~ended]
-        alive = mass * np.where(pairs[1] == pairs[2], unlike[pairs[1]], 1.0)
-        for branch in pairs[1:]:
-            visits += np.bincount(branch, alive, size)
-        pairs, mass = _step_pairs(system, pairs, mass)
-        pairs[1:].sort(0)  # both branches count alike
-        mass *= rate
-    return ends, visits
-
-
-def _unlike(system: CollapsedT2) -> Floats:
-    """(M,) the probability that two branches at a state do not draw the same action."""
-    return np.asarray(1.0 - (system.policy**2).sum(1))
-
-
-def _step_pairs(system: CollapsedT2, pairs: Ints, mass: Floats) -> tuple[Ints, Floats]:
-    """P_2: pairs of branches one step later, (3, N), and their masses (N,).
-
-    pairs: (3, N), rows of gaps, first and second states. Pairs of one gap add up where they meet;
-    two branches that merge are dropped. Of two that were at one state either may come first.
-    """
-    gap, first, second = pairs
-    size = system.jm.num_states
-
-    def summed(mass: Floats, rows: Ints, second: Ints) -> tuple[Ints, sparse.csr_array]:
-        """A matrix without empty rows, which would be most of them, and what its rows are."""
-        used = np.zeros(int(gap.max(initial=0) + 1) * size, dtype=bool)
-        used[rows] = True
-        names = np.flatnonzero(used)
-        entries = mass, (np.searchsorted(names, rows), second)
-        return names, sparse.coo_array(entries, (names.size, size)).tocsr()
-
-    same = first == second
-    split = system.diagonal[first[same]].tocoo()
-    to, other = np.divmod(split.col, size)
-    parts = [(mass[same][split.row] * split.data, gap[same][split.row] * size + to, other)]
-    rows, start = summed(mass[~same], (gap * size + first)[~same], second[~same])
-    for kernel in system.kernels:
-        half = (start @ kernel).tocoo()  # one branch has moved; now the other
-        here, row = np.divmod(rows[half.row], size)
-        names, turned = summed(half.data, here * size + half.col, row)
-        moved = (turned @ kernel).tocoo()
-        parts.append((moved.data, names[moved.row], moved.col))
-    names, total = summed(*map(np.concatenate, zip(*parts, strict=True)))
-    found = total.tocoo()
-    return np.array([*np.divmod(names[found.row], size), found.col], np.int64), found.data
 
 
 def _visits(

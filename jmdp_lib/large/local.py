@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +22,10 @@ from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.large.exploration import View, view_explored
 from jmdp_lib.large.implicit import ImplicitJMDP, Region, closed
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments, StoredMoments, gap_table
+from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
-from jmdp_lib.solvers.affine import choose_pairs, solve_pairs
+from jmdp_lib.solvers.affine import SolvedPairs, choose_pairs, solve_pairs
 from jmdp_lib.solvers.fixed_point import warn
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _TRIALS = 10  # cores and explored sets that are solved, at most
 _BYTES = 2000  # of free memory for each next state of an explored one
@@ -65,23 +62,6 @@ class LocalSolution(machine.ReadOnly):
             f"LocalSolution({state}, {asked:,} state{'s' * (asked != 1)} asked for, "
             f"{self.num_explored:,} explored, error_bound={self.error_bound:.3g})"
         )
-
-    def to_frame(self) -> pd.DataFrame:
-        """A row per asked state (`query`, its number) and ordered pair of different actions.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> jm = jl.windy_gridworld(3, gamma=0.6)
-            >>> found = jl.large.local_jipe2(jm, jl.goal_policy(3), states=[4])
-            >>> print(found.to_frame()[["query", "action", "other", "gap_mean"]].round(2).head(2))
-               query  action  other  gap_mean
-            0      0       0      1      0.00
-            1      0       0      2      0.87
-        """
-        names = ("mean", "variance", "gap_mean", "gap_variance")
-        columns = {name: getattr(self.moments, name) for name in names}
-        found = gap_table({**columns, "gap_error": self.gap_error})
-        return found.rename(columns={"state": "query"})
 
     @property
     def num_explored(self) -> int:
@@ -162,10 +142,8 @@ def _search(region: Region, allowed: float, bar: Any) -> LocalSolution:
     goal = (0.5 * allowed / w) ** 2
     theta = allowed / region.unit
     best: LocalSolution | None = None
-    solved_size = 0  # of the last core that was solved
-    view = view_explored(region, goal)
     for _ in range(_TRIALS):
-        view, reached = _explored(region, view, goal, theta, bar)
+        view, reached = _explored(region, goal, theta, bar)
         core_size = int(view.core.sum())
         try:
             found, by_core = _answer(region, view, allowed)
@@ -173,31 +151,29 @@ def _search(region: Region, allowed: float, bar: Any) -> LocalSolution:
             if best is not None or core_size == region.num_asked:
                 break
             theta *= 1e3
+            continue
+        if best is None or found.error_bound < best.error_bound:
+            best = found
+        bar.set_postfix_str(f"error {best.error_bound:.1e}, allowed {allowed:.1e}")
+        core_suffices = core_size == found.num_explored or by_core < 0.3 * found.error_bound
+        if best.converged or (core_suffices and not reached):
+            break
+        if core_suffices:
+            goal *= 0.1
         else:
-            if best is None or found.error_bound < best.error_bound:
-                best = found
-            bar.set_postfix_str(f"error {best.error_bound:.1e}, allowed {allowed:.1e}")
-            core_suffices = core_size == solved_size or by_core < 0.3 * found.error_bound
-            solved_size = core_size
-            if best.converged or (core_suffices and not reached):
-                break
-            if core_suffices:
-                goal *= 0.1
-            else:
-                theta *= min(0.1, max(1e-4, (0.5 * allowed / found.error_bound) ** 2))
-        view = view_explored(region, goal, view, theta)
+            theta *= min(0.1, max(1e-4, (0.5 * allowed / found.error_bound) ** 2))
     if best is None:
         raise MemoryError(f"local_jipe2 cannot solve for the pairs of {region.num_asked} states")
     return best
 
 
-def _explored(region: Region, view: View, goal: float, theta: float, bar: Any) -> tuple[View, bool]:
+def _explored(region: Region, goal: float, theta: float, bar: Any) -> tuple[View, bool]:
     """Explore until (E / w)^2 <= goal; False if there are no more states, or no room for them."""
-    while view.bounds.value.max(initial=0.0) > goal:
-        if not _grow(region, view, goal, _room(region), bar):
-            return view, False
-        view = view_explored(region, goal, view, theta)
-    return view, True
+    while True:
+        view = view_explored(region, goal, theta)
+        reached = bool(view.bounds.value.max(initial=0.0) <= goal)
+        if reached or not _grow(region, view, goal, bar):
+            return view, reached
 
 
 def _room(region: Region) -> int:
@@ -207,13 +183,14 @@ def _room(region: Region) -> int:
     return min(region.limit, doubled, machine.available_bytes() // (_BYTES * widest))
 
 
-def _grow(region: Region, view: View, goal: float, room: int, bar: Any) -> bool:
-    """Explore the states that matter most, up to `room` in all; False if there are none.
+def _grow(region: Region, view: View, goal: float, bar: Any) -> bool:
+    """Explore the states that matter most, as far as there is room; False if there are none.
 
     States with the least scores stay outside, as long as these add up to half of what is allowed.
     Scores of the states behind those explored follow from these, one ring at a time.
     """
     before = len(region.explored)
+    room = _room(region)
     scores = view.scores
     ranked = np.sort(scores)
     allowed = 0.5 * goal * view.bounds.value.sum() / view.bounds.value.max()
@@ -233,17 +210,13 @@ def _grow(region: Region, view: View, goal: float, room: int, bar: Any) -> bool:
 
 def _scores_behind(region: Region, scores: Floats, batch: Ints) -> Floats:
     """What states add, after those of a batch were explored: these hand their scores on."""
-    latest = [region.tables[number] for number in batch]
-    flows = [
-        np.outer(score * state.probs, state.policy).ravel()
-        for score, state in zip(scores[batch], latest, strict=True)
-    ]
-    targets = np.concatenate([state.targets.ravel() for state in latest])
-    scores = np.append(scores, np.zeros(len(region.numbers) - scores.size))
-    pushed = np.bincount(targets, np.concatenate(flows), scores.size)
-    scores += 2.0 * pushed  # a half steps back inside, and comes out again
-    scores[region.explored] = 0.0
-    return scores
+    behind = np.append(scores, np.zeros(len(region.numbers) - scores.size))
+    for number in batch.tolist():
+        probs, _, targets, policy = region.tables[number]
+        # Twice: a half steps back inside, and comes out again.
+        np.add.at(behind, targets, 2.0 * scores[number] * np.outer(probs, policy))
+    behind[region.explored] = 0.0
+    return behind
 
 
 def deviation_error(deviation: Floats, moved: Floats, lost: Floats) -> Floats:
@@ -264,34 +237,19 @@ def gap_variance_error(weight: float, error_bound: float) -> float:
     return 8.0 * weight * error_bound + 4.0 * error_bound**2
 
 
-class Cut(NamedTuple):
+def _cut_errors(view: View, variance: Floats) -> tuple[Floats, Floats]:
     """What the cut at the core can change, by the bounds of `large.exploration`.
 
-    Of the gaps at N asked states, (N, A, A): moved, E. distance, the L_2 distance. lost, D. Of
-    every return of these states, (N, A): alone, the L_2 distance.
+    Of gaps at N asked states, whose variances are (N, A, A): E, and how far off their means and
+    standard deviations may be.
     """
-
-    moved: Floats
-    distance: Floats
-    lost: Floats
-    alone: Floats
-
-    @classmethod
-    def of(cls, view: View, num_asked: int) -> Cut:
-        """From the bounds of a view."""
-        jm = view.system.jm
-        asked = view.asked
-        bounds = np.zeros((3, num_asked, jm.num_actions, jm.num_actions))
-        bounds[:, asked.states, asked.first, asked.second] = view.bounds
-        moved, distance, lost = bounds + bounds.swapaxes(2, 3)
-        after = jm.averaging @ view.alone.distance[jm.next_states]
-        alone = jm.gamma * np.sqrt(after[:num_asked])
-        return cls(np.sqrt(moved) / (1.0 - jm.gamma), np.sqrt(distance), lost, alone)
-
-    def error(self, variance: Floats) -> Floats:
-        """(N, A, A) of means and standard deviations, for gaps of these variances."""
-        by_parts = deviation_error(np.sqrt(variance), self.moved, self.lost)
-        return np.minimum(self.distance, by_parts)
+    asked = view.asked
+    bounds = np.zeros((3, *variance.shape))
+    bounds[:, asked.states, asked.first, asked.second] = view.bounds
+    value, distance, lost = bounds + bounds.swapaxes(2, 3)
+    moved = np.sqrt(value) / (1.0 - view.system.jm.gamma)
+    by_parts = deviation_error(np.sqrt(variance), moved, lost)
+    return moved, np.minimum(np.sqrt(distance), by_parts)
 
 
 def _answer(region: Region, view: View, allowed: float) -> tuple[LocalSolution, float]:
@@ -299,30 +257,34 @@ def _answer(region: Region, view: View, allowed: float) -> tuple[LocalSolution, 
     unit = region.unit
     asked = region.asked
     rounding = _rounding(region)
-    cut = Cut.of(view, region.num_asked)
+    whole = view.system.jm
     system = _core_model(region, view)
-    core = _solve_core(system, view.asked, cut, max(allowed - rounding, 0.5 * allowed) / unit)
-    gap_error = unit * core.gap_error[asked]
+    solved = _solve_core(system, view.asked, max(allowed - rounding, 0.5 * allowed) / unit)
+    off = float(solved.residuals[-1] + solved.rounding) / (1.0 - whole.gamma)
+    blocks = system.blocks(solved.backup, solved.pairs, view.asked)[: region.num_asked]
+    own = np.einsum("saa->sa", blocks)
+    variance = np.maximum(own[:, :, None] + own[:, None, :] - 2.0 * blocks, 0.0)
+    moved, by_cut = _cut_errors(view, variance)
+    gap_error = unit * (by_cut + _solver_error(system.weight, off, variance))
+    gap_error *= ~np.eye(whole.num_actions, dtype=bool)
     gap_error[gap_error > 0.0] += rounding
     bound = max(rounding, float(gap_error.max()))
-    blocks = core.blocks[asked]
-    variance = np.einsum("saa->sa", blocks)
-    by_solver = _solver_error(system.weight, core.error_bound, variance)
-    return_error = unit * (cut.alone[asked] + by_solver) + rounding
+    after = whole.averaging @ view.alone.distance[whole.next_states]
+    alone = whole.gamma * np.sqrt(after[: region.num_asked])  # the L_2 distance of a return
+    return_error = unit * (alone + _solver_error(system.weight, off, own)) + rounding
     worst = float(return_error.max())
-    middle = 0.5 * sum(region.model.reward_range) / (1.0 - system.jm.gamma)
-    mean = unit * (core.mean[asked] + view.value[asked, None]) + middle
-    explored = tuple(np.fromiter(region.numbers, object)[region.explored])
+    middle = 0.5 * sum(region.model.reward_range) / (1.0 - whole.gamma)
+    mean = unit * (solved.backup.mean[asked] + view.value[asked, None]) + middle
     solution = LocalSolution(
-        moments=Moments(2, mean, unit**2 * blocks, StoredMoments(None), worst, worst),
-        gap_error=gap_error,
-        return_error=return_error,
+        moments=Moments(2, mean, unit**2 * blocks[asked], StoredMoments(None), worst, worst),
+        gap_error=gap_error[asked],
+        return_error=return_error[asked],
         error_bound=bound,
         converged=bound <= allowed,
-        explored=explored,
+        explored=tuple(np.fromiter(region.numbers, object)[region.explored]),
         visits=view.visits[region.explored],
     )
-    return solution, unit * float((core.cut_error - cut.moved).max())
+    return solution, unit * float((by_cut - moved).max())
 
 
 def _core_model(region: Region, view: View) -> CollapsedT2:
@@ -345,37 +307,11 @@ def _core_model(region: Region, view: View) -> CollapsedT2:
     return CollapsedT2(jm, policy, region.coupling)
 
 
-class SolvedCore(NamedTuple):
-    """Moments of N asked states in a core, and how far off gaps may be, (N, A, A).
-
-    mean: (N, A). blocks: (N, A, A) covariances. error_bound: of the solver, in ||.||_lambda.
-    cut_error: what the cut can change. gap_error: what both can.
-    """
-
-    mean: Floats
-    blocks: Floats
-    error_bound: float
-    cut_error: Floats
-    gap_error: Floats
-
-
-def _solve_core(system: CollapsedT2, asked: AskedGaps, cut: Cut, allowed: float) -> SolvedCore:
-    """Solve until the solver's error does not matter beside that of the cut."""
-    jm = system.jm
-    reached = choose_pairs(system, asked)
-    rough = 0.005 * allowed / system.weight
-    for accuracy in (rough, 0.03 * rough, 1e-11 * jm.reward_bound):  # the last: tiny variances
-        found = solve_pairs(system, reached, accuracy, "JIPE-2 of a core")
-        error_bound = float(found.residuals[-1] + found.rounding) / (1.0 - jm.gamma)
-        blocks = system.blocks(found.backup, found.pairs, asked)[: len(cut.alone)]
-        own = np.einsum("saa->sa", blocks)
-        variance = np.maximum(own[:, :, None] + own[:, None, :] - 2.0 * blocks, 0.0)
-        cut_error = cut.error(variance)
-        gap_error = cut_error + _solver_error(system.weight, error_bound, variance)
-        gap_error *= ~np.eye(jm.num_actions, dtype=bool)
-        if gap_error.max() <= allowed or cut_error.max() > 0.95 * allowed:
-            break
-    return SolvedCore(found.backup.mean, blocks, error_bound, cut_error, gap_error)
+def _solve_core(system: CollapsedT2, asked: AskedGaps, allowed: float) -> SolvedPairs:
+    """Solve until even a variance of zero has a root that is off by little, see `_solver_error`."""
+    enough = (0.1 * allowed) ** 2 / (8.0 * system.weight)
+    accuracy = max(enough, 1e-11 * system.jm.reward_bound)
+    return solve_pairs(system, choose_pairs(system, asked), accuracy, "JIPE-2 of a core")
 
 
 def _solver_error(weight: float, error_bound: float, variance: Floats) -> Floats:

@@ -253,13 +253,11 @@ class SolvedChains(NamedTuple):
     """m and v of `operators.collapsed`, and how far they are from being fixed points.
 
     backup: what T_2 makes of them. value_residual: max |T m - m|. variance_residual: max |T v - v|.
-    product_residual: what an error of m makes of a product of two means.
     """
 
     backup: Backup
     value_residual: float
     variance_residual: float
-    product_residual: float
 
 
 def solve_chains(system: CollapsedT2, allowed: float) -> SolvedChains:
@@ -272,9 +270,8 @@ def solve_chains(system: CollapsedT2, allowed: float) -> SolvedChains:
     variance = later.solution(small * system.weight)
     backup = system.backup(value, variance)
     moved = float(np.abs(backup.value - value).max())
-    scale = float(np.abs(value).max() + np.abs(backup.value).max())
     varied = float(np.abs(backup.value_variance - variance).max())
-    return SolvedChains(backup, moved, varied, moved * scale)
+    return SolvedChains(backup, moved, varied)
 
 
 class SolvedPairs(NamedTuple):
@@ -298,7 +295,8 @@ def solve_pairs(
     device: str | None = None,
 ) -> SolvedPairs:
     """m, v and c, on the pairs reached or on all, until the error is `allowed` in ||.||_lambda."""
-    backup, moved, alone, products = solve_chains(system, allowed)
+    backup, moved, alone = solve_chains(system, allowed)
+    products = moved * float(2.0 * np.abs(backup.value).max() + moved)  # in products of two means
     gamma = system.jm.gamma
     weight = system.weight
     pairs: Any

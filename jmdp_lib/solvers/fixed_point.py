@@ -9,7 +9,7 @@ import inspect
 import math
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from jmdp_lib.checks import Floats
 from jmdp_lib.machine import ReadOnly, progress, rounding_of, rounding_of_returns
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, MomentSource
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 State = TypeVar("State")
 
@@ -101,10 +98,6 @@ class Solution(ReadOnly):
     def _verdict(self) -> str:
         state = "converged" if self.converged else "NOT converged"
         return f"{state} after {self.iterations} iterations"
-
-    def to_frame(self) -> pd.DataFrame:
-        """The table of the moments, `Moments.to_frame`: a row per state and pair of actions."""
-        return self.moments.to_frame()
 
 
 class Operator(Protocol[State]):

@@ -10,25 +10,23 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import rounding_of
-from jmdp_lib.model import JMDP, checked_coupling, require_tables
+from jmdp_lib.model import JMDP, require_tables
 from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
 from jmdp_lib.operators.multisets import MultisetOperator, System
 from jmdp_lib.solvers.affine import Chain, Solved, solve
 from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, false_variance
 
 
-def jipe(
-    jm: JMDP, policy: Policy, order: int = 2, tol: float = 1e-8, coupling: str = "joint"
-) -> Solution:
+def jipe(jm: JMDP, policy: Policy, order: int = 2, tol: float = 1e-8) -> Solution:
     """All moments of orders 1 to `order`: the fixed point of $T_n$, eqs. (31) to (33).
 
     For means and covariances alone take `jipe2`: it is much faster, needs far less memory and
     loses no digits to cancellation. `jipe(order=2)` gives the same numbers, and is there to
-    check one by the other.
+    check one by the other. Branches share their draws as in the paper, `coupling="joint"`.
 
-    policy, coupling: as in `jipe2`.
+    policy: as in `jipe2`.
     tol: accuracy in $||.||_lambda$, eq. (34), relative to the largest absolute reward: the result
         has converged once error_bound is at most tol * jm.reward_bound.
 
@@ -56,7 +54,7 @@ def jipe(
     require_tables("jipe", jm)
     order = checks.at_least("order", order, 1)
     matrix = checks.policy_matrix(jm, policy)
-    operator = MultisetOperator(jm.without_offset, matrix, order, checked_coupling(jm, coupling))
+    operator = MultisetOperator(jm.without_offset, matrix, order)
     allowed = checks.positive("tol", tol) * jm.reward_bound
     centred = operator.jm
     source = MomentsFromMultisets(operator, tol * centred.reward_bound * (1.0 - jm.gamma))
@@ -82,7 +80,7 @@ def jipe(
 
 @dataclass(frozen=True)
 class MomentsFromMultisets:
-    """Moments, each one step away from those of multisets; what is not known is solved.
+    """Moments of multisets; what is not known is solved.
 
     goal: for residuals, in the paper's norm. known: the moment of each multiset, by its number.
     """
@@ -111,23 +109,13 @@ class MomentsFromMultisets:
         row = self.operator.rows_of([self.operator.coordinate(coordinates)])
         (number,) = self.operator.numbers(row).tolist()
         if number not in self.known:
-            self._learn(row)
+            self.solve(self.operator.closure(row))
         return self.known[number]
-
-    def _learn(self, rows: Ints) -> None:
-        """Find the moments of rows (q, n), one step before what is known, or by a system."""
-        matrix, reached = self.operator.step(rows)
-        numbers = self.operator.numbers(reached).tolist()
-        if not self.known.keys() >= set(numbers):
-            self.solve(self.operator.closure(rows))
-            return
-        values = matrix @ np.array([self.known[number] for number in numbers])
-        own = self.operator.numbers(rows).tolist()
-        self.known.update(zip(own, values.tolist(), strict=True))
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
         shape = self.operator.policy.shape
         pairs = combinations_with_replacement(np.ndindex(shape), 2)
-        self._learn(self.operator.rows_of(map(self.operator.coordinate, pairs)))
+        rows = self.operator.rows_of(map(self.operator.coordinate, pairs))
+        self.solve(self.operator.closure(rows))
         return second_moments(self.moment, shape)

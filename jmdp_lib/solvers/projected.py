@@ -164,8 +164,10 @@ def projected_jipe2(
         end = end._replace(converged=False, error_bound=np.inf)
         warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
     theta, big = pi.unwhiten(*state)
+    fit = step.fitted(phi, theta, big)
+    resolution = 1e-7 * float(np.abs(fit.mean).max())  # second moments are differences of squares
     return ProjectedSolution(
-        _fitted_moments(phi, theta, big, matrix.shape),
+        Moments(2, fit.mean, fit.blocks, StoredMoments(fit.second), 0.0, resolution),
         *end,
         theta=theta,
         Theta=big,
@@ -175,15 +177,6 @@ def projected_jipe2(
         contraction=kappa,
         beta=beta,
     )
-
-
-def _fitted_moments(phi: Floats, theta: Floats, big: Floats, shape: tuple[int, ...]) -> Moments:
-    """The moments of weights theta (d,) and big (d, d); phi: (X, d); shape: (S, A)."""
-    mean = (phi @ theta).reshape(shape)
-    second = (phi @ big @ phi.T).reshape(shape * 2)
-    blocks = np.einsum("sasb->sab", second) - mean[:, :, None] * mean[:, None, :]
-    resolution = 1e-7 * float(np.abs(mean).max())  # second moments are differences of squares
-    return Moments(2, mean, blocks, StoredMoments(second), 0.0, resolution)
 
 
 def _pair_weights(jm: JMDP, policy: Floats, weights: str) -> Floats:
@@ -249,13 +242,15 @@ class ProjectionStep:
         size = self.pi.phi.shape[1]
         return np.zeros(size), np.zeros((size, size))
 
-    def applied(self, state: Parameters) -> PairState:
-        """T_2 M of M = (psi theta, psi Theta psi')."""
-        psi = self.pi.psi
+    def fitted(self, features: Floats, theta: Floats, big: Floats) -> PairState:
+        """M = (phi theta, phi Theta phi') for features phi (X, d)."""
         shape = self.operator.policy.shape
-        mean = (psi @ state[0]).reshape(shape)
-        second = (psi @ state[1] @ psi.T).reshape(shape + shape)
-        return self.operator.apply(self.operator.centre(mean, second))
+        second = features @ big @ features.T
+        return self.operator.centre((features @ theta).reshape(shape), second.reshape(shape * 2))
+
+    def applied(self, state: Parameters) -> PairState:
+        """T_2 M of whitened parameters."""
+        return self.operator.apply(self.fitted(self.pi.psi, *state))
 
     def apply(self, state: Parameters) -> Parameters:
         """Pi T_2 M."""

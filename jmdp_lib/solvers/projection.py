@@ -61,11 +61,10 @@ class Projection(ReadOnly):
 
     @cached_property
     def normal(self) -> Floats:
-        """(p, p) N: the map Theta -> psi' (pairs o psi Theta psi') psi."""
-        size = self.psi.shape[1]
-        square = (self.psi[:, :, None] * self.psi[:, None, :]).reshape(len(self.psi), -1)
-        four = (square.T @ (self.pairs @ square)).reshape([size] * 4)  # [i, k, j, l]
-        return symmetric_matrix(four.transpose(0, 2, 1, 3))
+        """(p, p) N: the map Theta -> psi' (pairs o psi Theta psi') psi, which is symmetric."""
+        psi = self.psi.T
+        triangle = zip(*_triangle(len(psi)), strict=True)
+        return np.stack([x * self.second_side(np.outer(psi[i], psi[j])) for i, j, x in triangle])
 
     def mean_side(self, target: Floats) -> Floats:
         """(d,) psi' diag(nu) target for a target (S, A): its projection, whitened."""
@@ -245,11 +244,3 @@ def to_matrix(vector: Floats) -> Floats:
     matrix = np.empty((size, size))
     matrix[rows, columns] = matrix[columns, rows] = vector / scale
     return matrix
-
-
-def symmetric_matrix(four: Floats) -> Floats:
-    """(p, p), in the coordinates of `to_vector`: the map Theta -> sum four[i,j,k,l] Theta[k,l]."""
-    rows, columns, scale = _triangle(len(four))
-    one = four[rows, columns] + four[columns, rows]  # (p, d, d)
-    both = one[:, rows, columns] + one[:, columns, rows]
-    return scale[:, None] * both * scale / 4.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +10,6 @@ from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.pairs import PairOperator
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,20 +30,6 @@ class Trace(machine.ReadOnly):
 
     def __repr__(self) -> str:
         return f"Trace({self.mean.size:,} sweeps, last residual {self.residuals[-1]:.3g})"
-
-    def to_frame(self) -> pd.DataFrame:
-        """A pandas table with a row for every sweep.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> trace = jl.trace_jipe2(jl.coupled_reward_chain(4, gamma=0.9), [0] * 4, sweeps=2)
-            >>> print(trace.to_frame().round(3))
-               sweep  mean  second  covariance  residual
-            0      0   1.0    1.00       0.250       1.0
-            1      1   0.9    2.61       0.203       0.9
-        """
-        columns = {"sweep": np.arange(self.mean.size), "mean": self.mean, "second": self.second}
-        return machine.table({**columns, "covariance": self.covariance, "residual": self.residuals})
 
     @property
     def residuals(self) -> Floats:
