@@ -335,7 +335,6 @@ class _Runs:
             method=self.method(),
             history=np.array(self.history).reshape(-1, 1 + self.intervals.size),
             estimates=self.estimates(),
-            compared=self.plan.compared,
             entropy=self.terms.seed.entropy,
         )
 

@@ -28,7 +28,7 @@ from jmdp_lib.simulators.compiled import CompiledPlayer
 from jmdp_lib.simulators.executors import in_executor
 from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings, check_order
 from jmdp_lib.simulators.players import player_of
-from jmdp_lib.simulators.results import GapEstimate, printed_names
+from jmdp_lib.simulators.results import GapEstimate
 from jmdp_lib.simulators.statistics import GapSums, gap_statistics
 from jmdp_lib.simulators.vector_simulator import Arrays
 
@@ -158,8 +158,7 @@ def _estimate_rows(
         plan = Plan(player, policies, (0, 0), pair, "action", settings)
         runs = player.play(Chunk(plan, checks.seed_sequence(root, s, *pair), num_runs))
         found.append(gap_statistics(_summed(plan, [runs], keep_returns=False).sums))
-    index = dict(zip(("state", "action", "other"), np.transpose(asked), strict=True))
-    rest = {"num_runs": num_runs, "index": index, "entropy": root.entropy}
+    rest = {"num_runs": num_runs, "entropy": root.entropy}
     return _gap_estimate(plan, np.transpose(found), jm.reward_range, **rest)
 
 
@@ -249,9 +248,7 @@ def gap_table(
         table[0, j, i] *= -1.0
         table[[4, 6], j, i] = table[[6, 4], i, j]  # what is worse for one is better for the other
     table[5] += np.eye(size)  # an action against itself: always a tie
-    names = printed_names(plan.names)
-    index = {plan.compared: names[:, None], "other": names[None]}
-    return _gap_estimate(plan, table, extremes, index=index, **rest)
+    return _gap_estimate(plan, table, extremes, **rest)
 
 
 def _gap_estimate(
