@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import cached, inline
+from jmdp_lib.machine import both, cached, inline
 from jmdp_lib.model import JMDP
 
 
-@cached(nogil=True)
+@both()
 def find(u: float, cdf: Any, low: int, high: int) -> int:
     """Index in low..high-1 at which the cumulative probability passes a number."""
     while high - low > 8:
@@ -28,7 +28,7 @@ def find(u: float, cdf: Any, low: int, high: int) -> int:
     return low
 
 
-@cached(nogil=True)
+@both()
 def pick(rng: Any, cdf: Any, low: int, high: int) -> int:
     """Index in low..high-1 by its cumulative probability; no draw where there is no choice."""
     return low if high - low == 1 else find(rng.random(), cdf, low, high)
