@@ -66,7 +66,7 @@ def fill(rng, values, i, model, rules, out):
 
 def drawn(jm, layout, values, i):
     """40,000 draws of hat T_2(M, i)."""
-    model, out = DrawnModel.of(jm, layout.policy), np.empty(40_000)
+    model, out = DrawnModel.of(jm), np.empty(40_000)
     fill(np.random.default_rng(i), values, i, model, layout.rules(jm.gamma), out)
     return out
 

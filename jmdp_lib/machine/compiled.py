@@ -1,9 +1,9 @@
 """The functions that Numba compiles: all of them are made here.
 
 `cached`, `hot`, `inline`, `both` and `threaded` keep them on disk where that is possible and run
-them on all threads where that is safe. A notice says when a call compiles. With them come sums over long
-arrays of NumPy or torch. On one thread they do not depend on the number of threads, and do not wait
-for each other as those of BLAS do, which spin.
+them on all threads where that is safe. A notice says when a call compiles. With them come sums over
+long arrays of NumPy or torch. On one thread they do not depend on the number of threads, and do not
+wait for each other as those of BLAS do, which spin.
 """
 
 from __future__ import annotations

@@ -47,10 +47,10 @@ class GapEstimate(ReadOnly):
         >>> asked = {"actions": [0, 1, 2], "state": 4, "num_runs": 100}
         >>> found = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **asked)
         >>> found
-        GapEstimate(gaps=6, num_runs=100, means up to 1.63, standard errors up to 0.068)
+        GapEstimate(gaps=6, num_runs=100, means up to 1.607, standard errors up to 0.06)
         >>> low, high = found.interval("mean", level=0.95)
         >>> print(low[0, 2].round(2), high[0, 2].round(2))
-        1.51 1.75
+        1.5 1.71
     """
 
     mean: Floats

@@ -270,7 +270,7 @@ def updater(
     fields = astuple(step)
     rules = layout.rules(simulator.gamma)
     if isinstance(simulator, JMDP):
-        world = DrawnModel.of(simulator, layout.policy), rules
+        world = DrawnModel.of(simulator), rules
         return lambda count: _compiled_updates(rng, count, learned, fields, world)
     values, visits = learned
 
