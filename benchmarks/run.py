@@ -143,7 +143,7 @@ def learning():
     """Coordinate updates per second on one core, compiled against a plain Python loop."""
     jm = jl.windy_gridworld(5)
     for name, policy in (("goal", jl.goal_policy(5)), ("uniform", jl.uniform_policy(jm))):
-        for form in ("full", "collapsed"):
+        for form in ("full", "centred"):
             updates, few = 4_000_000, 3_000
             fast = seconds(
                 lambda: jl.incremental_jipe2(jm, policy, updates, form=form, checkpoints=1)
@@ -162,12 +162,12 @@ def learning():
 
 
 def collapse():
-    """Updates until the error has fallen to a tenth of its start, full against collapsed."""
+    """Updates until the error has fallen to a tenth of its start, full against centred."""
     jm = jl.windy_gridworld(5, gamma=0.8)
     policy = jl.uniform_policy(jm)
     exact = jl.jipe2(jm, policy, tol=1e-10).moments
     needed = {}
-    for form in ("full", "collapsed"):
+    for form in ("full", "centred"):
         run = jl.incremental_jipe2(
             jm, policy, 20_000_000, form=form, reference=exact, checkpoints=120
         )
@@ -175,9 +175,9 @@ def collapse():
         needed[form] = run.updates[reached.argmax()] if reached.any() else np.nan
     yield (
         "updates to a tenth of the error, 5x5 gridworld, gamma 0.8",
-        f"{needed['collapsed'] / 1e6:.2f} M (collapsed)",
+        f"{needed['centred'] / 1e6:.2f} M (centred)",
         f"{needed['full'] / 1e6:.2f} M (full)",
-        needed["full"] / needed["collapsed"],
+        needed["full"] / needed["centred"],
     )
 
 

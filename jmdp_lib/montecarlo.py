@@ -36,7 +36,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.machine import cached, hot, inline, progress, require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
-from jmdp_lib.operators.draws import DrawnModel, Law, draw, draw_action, draw_table
+from jmdp_lib.operators.draws import Law, draw
 
 RUNS_PER_STREAM = 4096
 INDEPENDENT = 1
@@ -72,7 +72,7 @@ def simulate_pairs(
         >>> returns = jl.simulate_pairs(jm, jl.goal_policy(3), 4, (0, 2), num_pairs=20_000, seed=0)
         >>> gap = returns[:, 0] - returns[:, 1]
         >>> print(f"mean {gap.mean():.2f}, variance {gap.var():.2f}; exact are 1.96 and 0.68")
-        mean 1.96, variance 0.67; exact are 1.96 and 0.68
+        mean 1.97, variance 0.68; exact are 1.96 and 0.68
     """
     steps = horizon_for(jm, truncation) if horizon is None else horizon
     matrix = checks.policy_matrix(jm, policy)
@@ -82,12 +82,12 @@ def simulate_pairs(
     chosen = [checks.index("action", action, jm.num_actions) for action in actions]
     num_pairs = checks.at_least("num_pairs", num_pairs, 1)
     steps = checks.at_least("horizon", steps, 1)
-    model = BranchModel.of(jm, matrix[None], checked_coupling(jm, coupling))
+    model = BranchModel.of(jm, matrix[None], checked_coupling(jm, coupling), jm.gamma, steps)
     require(16.0 * num_pairs, f"a sample of num_pairs = {num_pairs:,}", "ask for fewer")
     returns = np.empty((num_pairs, 2))
 
     def fill(rng: np.random.Generator, rows: slice) -> None:
-        _fill_pairs(rng, returns[rows], (state, state, *chosen), model, (steps, jm.gamma))
+        _fill_pairs(rng, returns[rows], (state, *chosen), model)
 
     fill_rows(fill, num_pairs, RUNS_PER_STREAM, checks.seed_sequence(seed, "simulate_pairs"))
     return returns
@@ -124,109 +124,127 @@ def fill_rows(
 
 
 class BranchModel(NamedTuple):
-    """What kernels know of a JMDP, its policies and a coupling.
+    """What kernels know of a JMDP, Q policies and a coupling.
 
-    A branch that shares its state with no other needs neither its action nor its table by name: one
-    draw from `outcomes` gives reward and next state, rewards[i] and next_states[i], both (L,).
-    There is a law of these for every state and each of Q policies: state s under policy number k
-    counts as k S + s, here and in next_states.
+    A *step* of a branch, t A + a, names its table t and its action a. One draw from `law` number
+    k S + s gives the step of a branch at state s under policy number k.
+
+    starts: (S + 1,) of the tables. rewards, next_states: (T A,) of steps. policy_cdf: (Q S A,),
+    cumulative within each state. forever: (Q S,) what a branch earns in every step if it can only
+    stay where it is and earn the same, else nan: what is left is then a geometric sum.
     """
 
     mode: int
-    drawn: DrawnModel
-    outcomes: Law
+    gamma: float
+    horizon: int
+    num_actions: int
+    starts: Ints
     rewards: Floats
     next_states: Ints
+    policy_cdf: Floats
+    law: Law
+    forever: Floats
 
     @classmethod
-    def of(cls, jm: JMDP, policies: Floats, coupling: str) -> BranchModel:
-        """policies: (Q, S, A). The coupling has been checked. Equal outcomes of a state are one."""
-        weight = jm.probs[:, None] * policies[:, jm.table_states]  # (Q, T, A)
-        count = len(policies) * jm.num_states
-        owners = np.arange(count).reshape(len(policies), -1)[:, jm.table_states, None]
-        after = owners + (jm.next_states - jm.table_states[:, None])
-        outcome = np.stack(np.broadcast_arrays(owners, jm.rewards, after), axis=-1)
-        played = weight > 0
-        distinct, inverse = np.unique(outcome[played], axis=0, return_inverse=True)
-        probs: Floats = np.bincount(inverse.ravel(), weight[played]).astype(float)
-        starts = np.searchsorted(distinct[:, 0], np.arange(count + 1)).astype(np.int64)
+    def of(
+        cls, jm: JMDP, policies: Floats, coupling: str, gamma: float, horizon: int
+    ) -> BranchModel:
+        """policies: (Q, S, A). The coupling has been checked."""
+        count = len(policies)
+        weights = jm.probs[:, None] * policies[:, jm.table_states]  # (Q, T, A)
+        size = jm.rewards.size
+        starts = np.add.outer(np.arange(count) * size, jm.starts[:-1] * jm.num_actions).ravel()
+        steps = np.tile(np.arange(size), count)
+        law = Law.of(np.append(starts, count * size), weights.ravel(), steps)
+        rewards = jm.rewards.ravel()
+        next_states = jm.next_states.ravel()
+        taken = law.meaning[::2]  # the steps of all laws, one after another
+        first = law.starts[:-1]
+        earned = np.repeat(rewards[taken[first]], np.diff(law.starts))
+        stays = next_states[taken] == jm.table_states[taken // jm.num_actions]
+        settled = np.logical_and.reduceat(stays & (rewards[taken] == earned), first)
         return cls(
             mode=_MODES[coupling],
-            drawn=DrawnModel.of(jm, policies),
-            outcomes=Law.of(starts, probs, np.arange(probs.size)),
-            rewards=distinct[:, 1].copy(),
-            next_states=distinct[:, 2].astype(np.int64),
+            gamma=gamma,
+            horizon=horizon,
+            num_actions=jm.num_actions,
+            starts=jm.starts,
+            rewards=rewards,
+            next_states=next_states,
+            policy_cdf=np.cumsum(policies, axis=-1).ravel(),
+            law=law,
+            forever=np.where(settled, earned[first], np.nan),
         )
 
 
 @inline
-def settled(x: int, model: Any) -> bool:
-    """Whether a branch at x stays for ever and earns the same: what is left is a geometric sum."""
-    low = model.outcomes.starts[x]
-    return model.outcomes.starts[x + 1] - low == 1 and model.next_states[low] == x
+def with_action(i: int, action: int, model: Any) -> int:
+    """A step with the same table and another action."""
+    return i - i % model.num_actions + action
 
 
 @inline
-def earned_alone(rng: Any, x: int, weight: float, steps: int, gamma: float, model: Any) -> float:
-    """What one branch earns from state x on in so many steps, times the weight of the first."""
+def coupled(i: int, j: int, x: int, y: int, model: Any) -> int:
+    """Step j of a branch at y, given step i of one at x with which it shares a draw.
+
+    At one state with one action both are the same. Otherwise the tables are independent, or those
+    of one noise, which at one state is one table.
+    """
+    action = j % model.num_actions
+    if x == y and i % model.num_actions == action:
+        return i
+    if model.mode == INDEPENDENT:
+        return j
+    return (i // model.num_actions - model.starts[x] + model.starts[y]) * model.num_actions + action
+
+
+@inline
+def earned_alone(rng: Any, x: int, shift: int, weight: float, steps: int, model: Any) -> float:
+    """What one branch earns from state x on in so many steps, times the weight of the first.
+
+    shift: k S, for policy number k.
+    """
     earned = 0.0
-    step = 0
-    while step < steps and not settled(x, model):
-        i = draw(rng, model.outcomes, x)
+    gamma = model.gamma
+    while steps > 0 and np.isnan(model.forever[shift + x]):
+        i = draw(rng, model.law, shift + x)
         earned += weight * model.rewards[i]
         x = model.next_states[i]
         weight *= gamma
-        step += 1
-    if step < steps:
-        left = steps - step
-        rest = (1.0 - gamma**left) / (1.0 - gamma) if gamma < 1.0 else float(left)
-        earned += weight * rest * model.rewards[model.outcomes.starts[x]]
+        steps -= 1
+    if steps > 0:
+        rest = (1.0 - gamma**steps) / (1.0 - gamma) if gamma < 1.0 else float(steps)
+        earned += weight * rest * model.forever[shift + x]
     return earned
 
 
 @hot
-def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> None:
-    """Fill returns (n, 2). start: two states and two actions. limits: steps and gamma.
-
-    Branches at two states, whose tables are independent, are drawn by the law of a lone branch.
-    """
-    drawn = model.drawn
-    starts, _, rewards, next_states, _ = drawn
-    num_actions = rewards.shape[1]
-    steps, gamma = limits
+def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any) -> None:
+    """Fill returns (n, 2). start: the state and two actions."""
+    state, a, b = start
     for run in range(len(returns)):
-        x, y, a, b = start
+        x = y = state
         left = 0.0
         right = 0.0
         weight = 1.0
         step = 0
         one = False
-        while step < steps and not one:
-            if x != y and model.mode != COMMON:
-                i = draw(rng, model.outcomes, x)
-                j = draw(rng, model.outcomes, y)
-                left += weight * model.rewards[i]
-                right += weight * model.rewards[j]
-                x = model.next_states[i]
-                y = model.next_states[j]
-            else:
-                if step > 0:
-                    if x == y and settled(x, model):
-                        break
-                    a = draw_action(rng, drawn, x) - x * num_actions
-                    b = draw_action(rng, drawn, y) - y * num_actions
-                one = x == y and a == b
-                i = draw_table(rng, drawn, x)
-                j = starts[y] + i - starts[x]
-                if model.mode == INDEPENDENT and not one:
-                    j = draw_table(rng, drawn, y)
-                left += weight * rewards[i, a]
-                right += weight * rewards[j, b]
-                x = next_states[i, a]
-                y = next_states[j, b]
-            weight *= gamma
+        while step < model.horizon and not one:
+            i = draw(rng, model.law, x)
+            j = draw(rng, model.law, y)
+            if step == 0:
+                i = with_action(i, a, model)
+                j = with_action(j, b, model)
+            if x == y or model.mode == COMMON:
+                j = coupled(i, j, x, y, model)
+            one = i == j
+            left += weight * model.rewards[i]
+            right += weight * model.rewards[j]
+            x = model.next_states[i]
+            y = model.next_states[j]
+            weight *= model.gamma
             step += 1
-        rest = earned_alone(rng, x, weight, steps - step, gamma, model)
+        rest = earned_alone(rng, x, 0, weight, model.horizon - step, model)
         returns[run, 0] = left + rest
         returns[run, 1] = right + rest
 
@@ -275,23 +293,15 @@ def simulate_returns(
     require(8.0 * words, what, "ask for fewer")
     returns = np.empty((num_samples, matrix.size))
     tables = Law.of(jm.starts, jm.probs, np.arange(jm.probs.size))
-    maps = steps, mode, jm.gamma, jm.rewards, jm.next_states, tables, _action_law(matrix)
+    cells = np.arange(matrix.size + 1)
+    actions = Law.of(cells[:: jm.num_actions], matrix.ravel(), cells)
+    maps = steps, mode, jm.gamma, jm.rewards, jm.next_states, tables, actions
 
     def fill(rng: np.random.Generator, rows: slice) -> None:
         _fill_samples(rng, returns[rows], np.empty(matrix.size), maps)
 
     fill_rows(fill, num_samples, _SAMPLES, root)
     return returns.reshape(num_samples, *matrix.shape)
-
-
-def _action_law(policy: Floats) -> Law:
-    """The law of every state's action, whose cells mean state-actions s * A + a.
-
-    Actions of probability zero are left out: a deterministic policy draws nothing.
-    """
-    played = np.flatnonzero(policy)
-    starts = np.concatenate([[0], np.cumsum((policy > 0).sum(1))])
-    return Law.of(starts, policy.ravel()[played], played)
 
 
 @cached(nogil=True)

@@ -51,9 +51,9 @@ seeds = [np.random.SeedSequence([seed, k]) for k in range(num_seeds)]
 #
 # The paper's coordinates are all $|\mathcal X| + |\mathcal X|^2$ entries of $(\mu, \Sigma)$, where
 # $\mathcal X = \mathcal S \times \mathcal A$. Between *different* states, however, the operator uses $\Sigma$ only through its policy average
-# $W(s, t)$ (section 7.1), so it is enough to learn that. This **collapsed** form has
+# $W(s, t)$ (section 7.1), so it is enough to learn that. The **centred** form has such
 # $|\mathcal S||\mathcal A| + |\mathcal S||\mathcal A|^2 + |\mathcal S|^2$ coordinates, and it averages over the next action
-# instead of drawing it. On the 3x3 grid these are 261 coordinates instead of 1,332, so each is visited 5.1 times as often. With errors of order
+# instead of drawing it. (It also learns covariances in the place of second moments; section 8.2 says why.) On the 3x3 grid these are 261 coordinates instead of 1,332, so each is visited 5.1 times as often. With errors of order
 # $n^{-0.35}$ (see below), the full form should end with an error at least $5.1^{0.35} \approx 1.8$ times as large.
 
 # %%
@@ -61,14 +61,14 @@ grid = jl.windy_gridworld(3, gamma=0.8)
 uniform = jl.uniform_policy(grid)
 exact = jl.jipe2(grid, uniform, tol=1e-10).moments
 learn = partial(jl.incremental_jipe2, grid, uniform, num_updates, (1.0, 0.7), reference=exact)
-runs = {form: [learn(seed=s, form=form) for s in seeds] for form in ("full", "collapsed")}
+runs = {form: [learn(seed=s, form=form) for s in seeds] for form in ("full", "centred")}
 
 # %%
 updates = runs["full"][0].updates
 errors = {form: np.array([run.errors for run in each]) for form, each in runs.items()}
-ratio = np.median(errors["full"][:, -1]) / np.median(errors["collapsed"][:, -1])
+ratio = np.median(errors["full"][:, -1]) / np.median(errors["centred"][:, -1])
 larger, enough = ratio > (1332 / 261) ** 0.35, num_seeds >= 5 and num_updates >= 200_000
-claims.check("final error, full / collapsed form", f"{ratio:.1f}", larger, enough=enough)
+claims.check("final error, full / centred form", f"{ratio:.1f}", larger, enough=enough)
 
 # %% [markdown]
 # ### The rate
@@ -153,10 +153,10 @@ figures.save(fig, "fig_incremental", both, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 8.1.** Errors of incremental JIPE-2, median and range over seeds. Left: the paper's coordinates against the collapsed ones, steps $n^{-0.7}$.
+# **Figure 8.1.** Errors of incremental JIPE-2, median and range over seeds. Left: the paper's coordinates against those of the centred form, steps $n^{-0.7}$.
 # Right: three powers $p$ of the step size at $\gamma = 0.3$, where theory gives lines of slope $-p/2$, and $p = 1$ at two larger $\gamma$, where it gives $-(1 - \gamma)$. See that at $\gamma = 0.3$ the largest $p$ falls fastest, and that at $p = 1$ the error falls more slowly the larger $\gamma$ is.
 #
-# <!-- alt: Two panels of falling curves on logarithmic axes. Left, the collapsed form's error falls several times earlier than the full form's and ends below it. Right, three curves for gamma 0.3 fall as straight lines, the steeper the larger p is; at p equal to 1 the curve for gamma 0.6 falls less steeply and the one for 0.8 is the flattest. -->
+# <!-- alt: Two panels of falling curves on logarithmic axes. Left, the centred form's error falls several times earlier than the full form's and ends below it. Right, three curves for gamma 0.3 fall as straight lines, the steeper the larger p is; at p equal to 1 the curve for gamma 0.6 falls less steeply and the one for 0.8 is the flattest. -->
 
 # %% [markdown]
 # ## 8.2 A simulator of your own
@@ -185,7 +185,7 @@ class Depot:
 # %%
 policy = np.full((6, 3), 1 / 3)
 learn = partial(jl.incremental_jipe2, Depot(), policy, simulator_updates, (1.0, 0.75), seed=seed)
-by_form = {form: learn(form=form, checkpoints=2) for form in ("collapsed", "centred")}
+by_form = {form: learn(form=form, checkpoints=2) for form in ("full", "centred")}
 
 # %% [markdown]
 # We know this depot's demand. So we can also write down its tables (demand 0 to 30 with Poisson probabilities) and solve them
@@ -213,7 +213,7 @@ for form in by_form:
     found = [repeat(form=form, seed=s).moments.gap_variance[:, *pairs] for s in seeds]
     many[form] = np.nan_to_num(found)
 squared = {f: ((g - target) ** 2).mean((1, 2)) for f, g in many.items()}
-share = np.mean(squared["centred"] < squared["collapsed"])
+share = np.mean(squared["centred"] < squared["full"])
 claim = "depot: share of seeds where the centred form is closer"
 claims.check(claim, f"{share:.2f}", share >= 0.9, enough=simulator_updates >= 20_000)
 
@@ -233,7 +233,7 @@ plt.show()
 # **Figure 8.2.** Gap variances of the depot, learned from queries, against the exact ones; one mark for each state and pair of
 # orders. Marks are medians over seeds, bars reach from the 10% to the 90% quantile. See that only the centred form has learned the gaps.
 #
-# <!-- alt: Two scatters of learned against exact gap variances, each with the diagonal. Left, for the collapsed form, bars are so long that they reach over a large part of the panel. Right, for the centred form, marks lie along the diagonal with short bars. -->
+# <!-- alt: Two scatters of learned against exact gap variances, each with the diagonal. Left, for the full form, bars are so long that they reach over a large part of the panel. Right, for the centred form, marks lie along the diagonal with short bars. -->
 
 # %% [markdown]
 # ## 8.3 With features

@@ -13,7 +13,6 @@ from strategies import random_policy, shared_noise_model
 
 import jmdp_lib as jl
 from jmdp_lib.moments import norm_weight
-from jmdp_lib.operators.backups import FORMS, Layout
 
 ROUTES = [{"route": "sweeps"}, {"route": "reachable"}, {"route": "dense"}, {"device": "cpu"}]
 
@@ -54,26 +53,6 @@ def test_is_a_mixture_of_contractions():
             for x, y in (points, images)
         )
         assert after <= jl.contraction_modulus(2, jm.gamma) * before * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_incremental_has_the_same_fixed_point(form):
-    """Two states that branches rarely leave, so that much is shared: joint tables are far off."""
-    jm = jl.JMDP.from_step(
-        2, 2, 0.5, [0.4, 0.6], lambda s, a, u: (2.0 * u - 1.0 + 0.2 * u * a, (a + s * u) % 2)
-    )
-    policy = [[0.9, 0.1], [0.2, 0.8]]
-    exact = jl.jipe2(jm, policy, 1e-12, "common")
-    layout = Layout(np.array(policy), form, "common")
-    values = layout.pack(exact.moments.mean, exact.moments.full_second())
-    np.testing.assert_allclose(layout.applied(jm, values), layout.raw(values), atol=1e-9)
-    learned = jl.incremental_jipe2(
-        jm, policy, 1_000_000, (1.0, 0.8), form=form, reference=exact, coupling="common"
-    )
-    assert learned.errors[-1] < 0.1 * learned.errors[0]
-    wrong = jl.jipe2(jm, policy).moments.covariance - exact.moments.covariance
-    off = learned.moments.covariance - exact.moments.covariance
-    assert np.abs(off).max() < 0.25 * np.abs(wrong).max()
 
 
 class Fair:
@@ -137,7 +116,6 @@ CALLS = [
     (jl.simulate_pairs, (0, (0, 0), 9)),
     (jl.simulate_returns, (9,)),
     (jl.laws.policy_gaps, (ONE_ACTION,)),
-    (jl.incremental_jipe2, (9,)),
 ]
 
 
@@ -149,15 +127,3 @@ def test_a_state_with_another_law_is_named(function, arguments, rows, state):
     other = jl.JMDP(rows, np.zeros((3, 2, 1)), np.zeros((3, 2, 1), int), 0.5)
     with pytest.raises(ValueError, match=f"one law of tables.* state {state} has"):
         function(other, ONE_ACTION, *arguments, coupling="common")
-
-
-@pytest.mark.parametrize(
-    ("coupling", "message"),
-    [
-        ("common", "draws the noise of one state, not of two"),
-        ("independent", "coupling must be one of 'joint', 'common'"),
-    ],
-)
-def test_a_simulator_does_not_say_which_noise_it_drew(coupling, message):
-    with pytest.raises(ValueError, match=message):
-        jl.incremental_jipe2(Fair(), [[1.0]] * 2, 9, coupling=coupling)

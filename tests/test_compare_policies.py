@@ -149,7 +149,7 @@ def test_the_best_of_several_rules_with_estimates_beside_it():
     rules = orders(8, 4, 7, 4)
     asked = {"state": 0, "budget": 60_000, "coupling": "common"}
     found = compare_policies(shop, rules, **asked)
-    assert (found.verdict, found.remaining, found.compared) == ("equivalent", (1, 3), "policy")
+    assert (found.verdict, found.remaining) == ("equivalent", (1, 3))
     better = compare_policies(shop, rules[:3], **asked)
     assert (better.verdict, better.best) == ("better", 1)
     for i, j in ((0, 1), (1, 2), (0, 2)):
@@ -159,8 +159,6 @@ def test_the_best_of_several_rules_with_estimates_beside_it():
         assert abs(better.estimates.mean[i, j] - exact) <= 4.5 * better.estimates.mean_error[i, j]
     assert better.estimates.num_runs[1, 2] == better.num_runs > better.estimates.num_runs[0, 1]
     assert better.variance_reduction > 2.0
-    assert list(better.to_frame().columns) == ["policy", "other", "low", "high"]
-    assert len(better.estimates.to_frame()) == 6
 
 
 def test_those_that_remain_are_played_on_by_their_own_rule():

@@ -66,7 +66,7 @@ def fill(rng, values, i, model, rules, out):
 
 def drawn(jm, layout, values, i):
     """40,000 draws of hat T_2(M, i)."""
-    model, out = DrawnModel.of(jm, layout.policy), np.empty(40_000)
+    model, out = DrawnModel.of(jm), np.empty(40_000)
     fill(np.random.default_rng(i), values, i, model, layout.rules(jm.gamma), out)
     return out
 
@@ -120,11 +120,11 @@ def test_a_coordinate_of_a_sampled_backup():
 def test_a_simulator_has_no_residuals():
     """Its tables are unknown."""
     jm, policy = small_problem(4)
-    learned = jl.incremental_jipe2(Wrapped(jm), policy, 500, form="collapsed")
+    learned = jl.incremental_jipe2(Wrapped(jm), policy, 500, form="centred")
     assert np.isnan(learned.residuals).all()
     assert np.isnan(learned.error_bound)
     assert not learned.converged
-    with pytest.raises(ValueError, match="the others learn their averages"):
+    with pytest.raises(ValueError, match="learns averages of the moments between"):
         learned.moments.second((0, 0), (1, 0))
     full = jl.incremental_jipe2(Wrapped(jm), policy, 500, checkpoints=1).moments
     assert full.full_second().shape == (2, 2, 2, 2)
@@ -199,7 +199,6 @@ UNIFORM = jl.uniform_policy(SHOP)
         ({"step_size": (1.0, np.nan)}, "Robbins-Monro"),
         ({"step_size": (0.0, 0.8)}, "first step"),
         ({"step_size": (1.5, 0.8)}, "first step"),
-        ({"checkpoints": [0, 5]}, "checkpoints must lie in"),
         ({"checkpoints": 0}, "checkpoints must be at least 1"),
         ({"initial": UNIFORM}, "initial must be a Solution or Moments"),
         ({"reference": 3}, "reference must be a Solution or Moments, got 3"),

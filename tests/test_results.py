@@ -1,4 +1,4 @@
-"""Results alike: one line each, a table each, and the same after a pickle."""
+"""Results alike: one line each, and the same after a pickle."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_a_result_is_shown_in_a_line_and_a_table(name):
+def test_a_result_is_shown_in_a_line(name):
     found = RESULTS[name]()
     shown = repr(found)
     assert "\n" not in shown
@@ -63,22 +63,6 @@ def same(found: object, wanted: object) -> None:
             np.testing.assert_array_equal(getattr(found, field.name), value, field.name)
 
 
-def test_frames_have_a_row_for_every_gap():
-    found = RESULTS["rows"]()
-    frame = found.to_frame()
-    assert frame.state.tolist() == [4, 5]
-    assert frame["mean"].tolist() == found.mean.tolist()
-    found = RESULTS["estimate_gaps"]()
-    frame = found.to_frame().set_index(["action", "other"])
-    assert frame.loc[(3, 0), "prob_worse"] == found.prob_worse[2, 0]
-    assert len(frame) == 6
-    found = RESULTS["compare_actions"]()
-    frame = found.to_frame().set_index(["action", "other"])
-    assert frame.loc[(2, 0), ["low", "high"]].tolist() == found.intervals[1, 0].tolist()
-
-
 def test_repr_does_not_dump_returns():
     many = jl.simulators.estimate_gaps(JM, GOAL, [0, 2], state=4, num_runs=2000)
-    assert repr(many).startswith("GapEstimate(2 gaps from 2,000 runs: means -")
-    one = jl.simulators.estimate_gaps(JM, GOAL, [(4, 0, 2)], num_runs=50)
-    assert repr(one).startswith("GapEstimate(1 gap from 50 runs: mean ")
+    assert repr(many).startswith("GapEstimate(gaps=2, num_runs=2,000, means up to ")

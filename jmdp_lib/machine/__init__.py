@@ -2,6 +2,7 @@
 
 from jmdp_lib.machine.compiled import (
     add_scaled,
+    both,
     cached,
     hot,
     inline,
@@ -16,6 +17,7 @@ from jmdp_lib.machine.results import ReadOnly, table
 
 __all__ = [
     "add_scaled",
+    "both",
     "cached",
     "hot",
     "inline",

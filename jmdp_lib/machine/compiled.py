@@ -1,9 +1,9 @@
 """The functions that Numba compiles: all of them are made here.
 
-`cached`, `hot`, `inline` and `threaded` keep them on disk where that is possible and run them on
-all threads where that is safe. With them come sums over long arrays of NumPy or torch. On one
-thread they do not depend on the number of threads, and do not wait for each other as those of BLAS
-do, which spin.
+`cached`, `hot`, `inline`, `both` and `threaded` keep them on disk where that is possible and run
+them on all threads where that is safe. With them come sums over long arrays of NumPy or torch. On
+one thread they do not depend on the number of threads, and do not wait for each other as those of
+BLAS do, which spin.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 from numba import njit
+from numba.extending import register_jitable
 from numba.np.ufunc.parallel import threading_layer
 
 
@@ -40,6 +42,8 @@ def cached(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 _NO_COUNTS: Any = {"_nrt": False}
 hot: Callable[..., Any] = cached(nogil=True, error_model="numpy", **_NO_COUNTS)
 inline: Callable[..., Any] = cached(error_model="numpy", inline="always")
+# For functions that Python calls, too: there they stay Python, sooner done than a compiled call.
+both: Callable[..., Any] = partial(register_jitable, error_model="numpy", **_NO_COUNTS)
 
 
 class _Threads:

@@ -3,13 +3,12 @@
 A layout says which coordinates i of M = (mu, Sigma) are kept, one after another in a vector
 `values`, and how to draw the backup of one. Its form is
 
-    full        mu(x), Sigma(x, y) for all state-actions x, y: the paper's, X + X^2 coordinates
-    collapsed   mu(s, a), Sigma(s, a, s, b) and, of any two states, the policy average W(s, t), with
-                independent actions; the next action is averaged over instead of drawn
-    centred     the same with covariances in the place of second moments: the form for gaps, since
-                nothing large is subtracted at the end
+    full      mu(x), Sigma(x, y) for all state-actions x, y: the paper's, X + X^2 coordinates
+    centred   mu(s, a), the covariances C(s, a, s, b) of one state and, of any two states, their
+              policy average c(s, t), with independent actions; the next action is averaged over
+              instead of drawn. The form for gaps: nothing large is subtracted at the end
 
-A backup is written once, as compiled code around the steps of two branches (`_start`, `_finish`).
+A backup is written once, around the steps of two branches (`_start`, `_finish`).
 Where the tables of a JMDP are known, `compiled_backup` draws these steps; `backup` queries any
 other simulator.
 """
@@ -25,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
-from jmdp_lib.machine import inline
+from jmdp_lib.machine import both, inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, checked_query
 from jmdp_lib.moments import StoredMoments
@@ -33,7 +32,7 @@ from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.operators.draws import draw_table, pick
 
 Coordinate = Sequence[tuple[int, int]]
-FORMS = ("full", "collapsed", "centred")
+FORMS = ("full", "centred")
 
 
 def sample_t2(
@@ -78,60 +77,58 @@ def sample_t2(
 class Rules(NamedTuple):
     """What a backup depends on besides the moments and the steps of two branches.
 
-    policy: (S, A), and policy_cdf: (S A,), cumulative within each state. full, centred: of the
-    layout. common: whether distinct states share their noise.
+    policy: (S, A), and policy_cdf: (S A,), cumulative within each state. full: form of the layout.
     """
 
     policy: Any
     policy_cdf: Any
     gamma: float
     full: bool
-    centred: bool
-    common: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
     """Which coordinates are kept: with X = S A and x = s A + a, values holds
 
-        form "full":  mu(x) at x, Sigma(x, y) at X + x X + y, (X + X^2,)
-        the others:   mu (S, A), Sigma or C of one state (S, A, A), W or c of two states (S, S)
+        form "full":     mu(x) at x, Sigma(x, y) at X + x X + y, (X + X^2,)
+        form "centred":  mu (S, A), C of one state (S, A, A), c of two states (S, S)
 
     policy: (S, A). form: one of FORMS.
     """
 
     policy: Floats
     form: str
-    coupling: str = "joint"
+
+    @property
+    def full(self) -> bool:
+        return self.form == "full"
 
     @property
     def size(self) -> int:
         """How many coordinates."""
         num_states, num_actions = self.policy.shape
         num = self.policy.size
-        return num + (num**2 if self.form == "full" else num * num_actions + num_states**2)
+        return num + (num**2 if self.full else num * num_actions + num_states**2)
 
     def rules(self, gamma: float) -> Rules:
         """What compiled targets know of this layout."""
-        full, centred = (self.form == name for name in ("full", "centred"))
-        cdf = np.cumsum(self.policy, axis=1).ravel()
-        return Rules(self.policy, cdf, gamma, full, centred, self.coupling == "common")
+        return Rules(self.policy, np.cumsum(self.policy, axis=1).ravel(), gamma, self.full)
 
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
-        if self.form == "full":
-            return np.concatenate([mean.ravel(), second.ravel()])
-        if self.form == "centred":
-            second = second - np.multiply.outer(mean, mean)
-        cross = np.einsum("sa,satb,tb->st", self.policy, second, self.policy)
-        return np.concatenate([x.ravel() for x in (mean, np.einsum("sasb->sab", second), cross)])
+        parts = [mean, second]
+        if not self.full:
+            covariance = second - np.multiply.outer(mean, mean)
+            cross = np.einsum("sa,satb,tb->st", self.policy, covariance, self.policy)
+            parts = [mean, np.einsum("sasb->sab", covariance), cross]
+        return np.concatenate([part.ravel() for part in parts])
 
     def split(self, values: Floats) -> tuple[Floats, Floats, Floats]:
         """Views: mean (S, A), same-state entries (S, A, A), and what there is between states."""
         num_states, num_actions = self.policy.shape
         mean, rest = np.split(values, [self.policy.size])
         mean = mean.reshape(self.policy.shape)
-        if self.form == "full":
+        if self.full:
             second = rest.reshape(self.policy.shape * 2)
             return mean, np.einsum("sasb->sab", second), second
         same, cross = np.split(rest, [self.policy.size * num_actions])
@@ -140,7 +137,7 @@ class Layout:
     def raw(self, values: Floats) -> Floats:
         """The coordinates as raw moments."""
         values = values.copy()
-        if self.form == "centred":
+        if not self.full:
             mean, same, cross = self.split(values)
             value = (self.policy * mean).sum(1)
             same += mean[:, :, None] * mean[:, None, :]
@@ -150,10 +147,10 @@ class Layout:
     def applied(self, jm: JMDP, values: Floats) -> Floats:
         """T_2 M, exactly, as raw moments."""
         mean, same, cross = self.split(self.raw(values))
-        if self.form == "full":
+        if self.full:
             cross = np.einsum("sa,satb,tb->st", self.policy, cross, self.policy)
         value = (self.policy * mean).sum(1)
-        system = CollapsedT2(jm, self.policy, self.coupling)
+        system = CollapsedT2(jm, self.policy)
         square = np.einsum("sa,saa->s", self.policy, same)
         backup = system.backup(value, square - value**2)
         covariance = system.full_covariance(backup, cross - np.outer(value, value))
@@ -163,17 +160,18 @@ class Layout:
     def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:
         """Mean (S, A), covariance blocks (S, A, A), and all of Sigma if there is more."""
         mean, same, second = self.split(values.copy())
-        if self.form != "centred":
+        if self.full:
             same = same - mean[:, :, None] * mean[:, None, :]
-        absent = 'only form="full" learns moments between states; the others learn their averages'
-        return mean, same, StoredMoments(second if self.form == "full" else None, absent)
+            return mean, same, StoredMoments(second)
+        absent = 'form="centred" learns averages of the moments between states: ask for form="full"'
+        return mean, same, StoredMoments(None, absent)
 
 
 def backup(
     rng: np.random.Generator, values: Floats, i: int, simulator: Simulator, rules: Rules
 ) -> float:
     """A draw of hat T_2(M, i) by one query of the simulator, or one at each of two states."""
-    s, a, t, b = _start.py_func(rng, i, rules)  # sooner done than a compiled call
+    s, a, t, b = _start(rng, i, rules)
     outcomes = checked_query(simulator, s, [a] if s != t or a == b else [a, b], rng)
     if s != t:
         outcomes += checked_query(simulator, t, [b], rng)
@@ -187,8 +185,8 @@ def compiled_backup(rng: Any, values: Any, i: int, model: Any, rules: Any) -> fl
     """The same from known tables, a `DrawnModel`."""
     s, a, t, b = _start(rng, i, rules)
     k = draw_table(rng, model, s)
-    j = k + model.starts[t] - model.starts[s]
-    if s != t and not rules.common:
+    j = k
+    if s != t:
         j = draw_table(rng, model, t)
     first = Branch(s, a, model.rewards[k, a], model.next_states[k, a])
     second = Branch(t, b, model.rewards[j, b], model.next_states[j, b])
@@ -204,16 +202,16 @@ class Branch(NamedTuple):
     after: int
 
 
-@inline
+@both()
 def _choose(rng: Any, rules: Any, s: int) -> int:
     """What the policy plays at s, as the state-action s * A + a."""
     num_actions = rules.policy.shape[1]
     return pick(rng, rules.policy_cdf, s * num_actions, (s + 1) * num_actions)
 
 
-@inline
+@both(inline="always")
 def _start(rng: Any, i: int, rules: Any) -> tuple[int, int, int, int]:
-    """The state-actions (s, a) and (t, b) of a coordinate; of W(s, t) the policy draws a and b."""
+    """The state-actions (s, a) and (t, b) of a coordinate; of c(s, t) the policy draws a and b."""
     size, num_actions = rules.policy.shape
     num = size * num_actions
     x = y = i
@@ -228,7 +226,7 @@ def _start(rng: Any, i: int, rules: Any) -> tuple[int, int, int, int]:
     return x // num_actions, x % num_actions, y // num_actions, y % num_actions
 
 
-@inline
+@both()
 def _mean_at(values: Any, policy: Any, u: int) -> float:
     """m(u) = E mu(u, A)."""
     total = 0.0
@@ -238,28 +236,26 @@ def _mean_at(values: Any, policy: Any, u: int) -> float:
     return total
 
 
-@inline
-def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> float:
-    """D(u) = E Sigma(u, A, u, A), or from covariances Var Z(u, A); mean: m(u)."""
+@both()
+def _variance_at(values: Any, policy: Any, u: int, mean: float) -> float:
+    """Var Z(u, A), from covariances; mean: m(u)."""
     total = 0.0
-    spread = 0.0
     num_actions = policy.shape[1]
     for a in range(num_actions):
         x = u * num_actions + a
-        total += policy[u, a] * values[policy.size + x * num_actions + a]
-        if centred:
-            spread += policy[u, a] * (values[x] - mean) ** 2
-    return total + spread
+        spread = (values[x] - mean) ** 2
+        total += policy[u, a] * (values[policy.size + x * num_actions + a] + spread)
+    return total
 
 
-@inline
+@both(inline="always")
 def _finish(rng: Any, values: Any, i: int, branches: Any, rules: Any) -> float:
     """hat T_2(M, i) from the steps of two branches.
 
     full: each draws its next action. centred: with y = R + gamma m(S') the target of a block is
     (y_a - mu_a)(y_b - mu_b) + gamma^2 c(S'_a, S'_b), and of a cross coordinate its second term
-    alone, unless the two states share their noise (`common`). Its bias is a product of two mean
-    errors and so vanishes first; its noise is that of a covariance, however large the means are.
+    alone. Its bias is a product of two mean errors and so vanishes first; its noise is that of a
+    covariance, however large the means are.
     """
     first, second = branches
     policy = rules.policy
@@ -273,21 +269,21 @@ def _finish(rng: Any, values: Any, i: int, branches: Any, rules: Any) -> float:
             y = _choose(rng, rules, second.after)
         here, there = values[x], values[y]
         later = values[num + x * num + y]
+        target = first.reward * second.reward
+        target += gamma * (first.reward * there + second.reward * here)
     else:
         here = _mean_at(values, policy, first.after)
         there = _mean_at(values, policy, second.after)
         pair = first.after * len(policy) + second.after
         later = values[num * (1 + num_actions) + pair]
         if one:
-            later = _single_at(values, policy, rules.centred, first.after, here)
+            later = _variance_at(values, policy, first.after, here)
+        target = 0.0
+        if first.state == second.state:
+            x = first.state * num_actions + first.action
+            y = second.state * num_actions + second.action
+            target = first.reward + gamma * here - values[x]
+            target *= second.reward + gamma * there - values[y]
     if i < num:
         return first.reward + gamma * here
-    target = 0.0
-    if not rules.centred:
-        target = first.reward * second.reward + gamma * (
-            first.reward * there + second.reward * here
-        )
-    elif first.state == second.state or rules.common:
-        target = first.reward + gamma * here - values[first.state * num_actions + first.action]
-        target *= second.reward + gamma * there - values[second.state * num_actions + second.action]
     return target + gamma * gamma * later

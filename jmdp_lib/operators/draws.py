@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import cached, inline
+from jmdp_lib.machine import both, cached, inline
 from jmdp_lib.model import JMDP
 
 
-@cached(nogil=True)
+@both()
 def find(u: float, cdf: Any, low: int, high: int) -> int:
     """Index in low..high-1 at which the cumulative probability passes a number."""
     while high - low > 8:
@@ -28,7 +28,7 @@ def find(u: float, cdf: Any, low: int, high: int) -> int:
     return low
 
 
-@cached(nogil=True)
+@both()
 def pick(rng: Any, cdf: Any, low: int, high: int) -> int:
     """Index in low..high-1 by its cumulative probability; no draw where there is no choice."""
     return low if high - low == 1 else find(rng.random(), cdf, low, high)
@@ -69,20 +69,10 @@ def alias_tables(starts: Any, probs: Any) -> Any:
     return threshold, alias
 
 
-@cached(nogil=True)
-def pick_cell(rng: Any, low: int, high: int, threshold: Any) -> int:
-    """2 * i, or 2 * i + 1 for the alias of i: no branch, since none could be predicted."""
-    if high - low == 1:
-        return 2 * low
-    u = rng.random() * (high - low)
-    i = low + int(u)
-    return 2 * i + int(u - int(u) >= threshold[i])
-
-
 class Law(NamedTuple):
     """Many laws at once, to draw from by `draw`.
 
-    starts: (N + 1,). threshold: (L,). meaning: (2 L,), what each result of `pick_cell` stands for.
+    starts: (N + 1,). threshold: (L,). meaning: (2 L,), what each entry and its alias stand for.
     """
 
     starts: Ints
@@ -91,47 +81,48 @@ class Law(NamedTuple):
 
     @classmethod
     def of(cls, starts: Ints, probs: Floats, meaning: Ints) -> Law:
-        """probs, meaning: (L,) of the entries."""
-        threshold, alias = alias_tables(starts, probs)
-        return cls(starts, threshold, np.stack([meaning, meaning[alias]], axis=1).ravel())
+        """probs, meaning: (L,) of the entries. Those of probability zero are left out."""
+        kept = np.flatnonzero(probs)
+        starts = np.searchsorted(kept, starts)
+        threshold, alias = alias_tables(starts, probs[kept])
+        entries = np.stack([kept, kept[alias]], axis=1)
+        return cls(starts, threshold, meaning[entries].ravel())
 
 
 @inline
 def draw(rng: Any, law: Any, s: int) -> int:
-    """What an entry of law s means."""
-    return law.meaning[pick_cell(rng, law.starts[s], law.starts[s + 1], law.threshold)]
+    """What an entry of law s means; no draw where there is no choice.
+
+    Between an entry and its alias there is no branch, since none could be predicted.
+    """
+    low = law.starts[s]
+    size = law.starts[s + 1] - low
+    if size == 1:
+        return law.meaning[2 * low]
+    u = rng.random() * size
+    i = low + int(u)
+    return law.meaning[2 * i + int(u - int(u) >= law.threshold[i])]
 
 
 class DrawnModel(NamedTuple):
-    """A JMDP and Q policies as compiled loops read them: its arrays, and what to draw from.
+    """A JMDP as compiled loops read it: its arrays, and the numbers to draw its tables by.
 
-    starts: (S + 1,). table_cdf: (T,) and policy_cdf: (Q S A,), cumulative within each state.
-    rewards, next_states: (T, A).
+    starts: (S + 1,). table_cdf: (T,), cumulative within each state. rewards, next_states: (T, A).
     """
 
     starts: Ints
     table_cdf: Floats
     rewards: Floats
     next_states: Ints
-    policy_cdf: Floats
 
     @classmethod
-    def of(cls, jm: JMDP, policies: Floats) -> DrawnModel:
-        """policies: (Q, S, A), or (S, A) for one."""
+    def of(cls, jm: JMDP) -> DrawnModel:
         total = np.concatenate([[0.0], np.cumsum(jm.probs)])
         table_cdf = total[1:] - total[jm.starts[jm.table_states]]
-        policy_cdf = np.cumsum(policies, axis=-1).ravel()
-        return cls(jm.starts, table_cdf, jm.rewards, jm.next_states, policy_cdf)
+        return cls(jm.starts, table_cdf, jm.rewards, jm.next_states)
 
 
 @inline
 def draw_table(rng: Any, model: Any, s: int) -> int:
     """A table of state s."""
     return pick(rng, model.table_cdf, model.starts[s], model.starts[s + 1])
-
-
-@inline
-def draw_action(rng: Any, model: Any, s: int) -> int:
-    """What the first policy plays at s, as the state-action s * A + a."""
-    low = s * model.rewards.shape[1]
-    return pick(rng, model.policy_cdf, low, low + model.rewards.shape[1])

@@ -12,7 +12,7 @@ from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.montecarlo import RUNS_PER_STREAM, BranchModel, fill_rows
 from jmdp_lib.simulators.kernel import Branches, BranchRuns, BranchTask, fill_runs
-from jmdp_lib.simulators.plans import Chunk, Player, Runs
+from jmdp_lib.simulators.plans import Chunk, Plan, Player, Runs
 from jmdp_lib.simulators.policies import PlayedPolicy
 
 _FEW = 256  # runs per random stream of a decision
@@ -28,37 +28,30 @@ class CompiledPlayer(Player):
         self.num_actions = jm.num_actions
         self.state = checks.index("state", state, jm.num_states)
         self.coupling = checked_coupling(jm, coupling)
-        self.model: tuple[Any, BranchModel | None] = (None, None)
+        self.model: Any = None
 
     def checked_policy(self, policy: Policy) -> Any:
         return PlayedPolicy(checks.policy_matrix(self.jm, policy))
 
-    def _model(self, policies: tuple[PlayedPolicy, ...]) -> BranchModel:
-        """What compiled code reads; it is made once, and not for every look of a decision."""
-        known, model = self.model
-        if known is not policies or model is None:
-            tables = np.stack([policy.source for policy in policies])
-            model = BranchModel.of(self.jm, tables, self.coupling)
-            self.model = (policies, model)
-        return model
+    def tried(self, plan: Plan) -> Plan:
+        """Make what compiled code reads: once, and not for every look of a decision."""
+        tables = np.stack([policy.source for policy in plan.policies])
+        gamma, horizon, _ = plan.settings
+        self.model = BranchModel.of(self.jm, tables, self.coupling, gamma, horizon)
+        return plan
 
     def play(self, chunk: Chunk) -> Runs:
         plan = chunk.plan
         size = chunk.size
-        gamma, horizon, _ = plan.settings
         width = len(plan.kinds)
         self._check_rewards(chunk.limits)
         words = size * (2 * width + 1)
         require(8.0 * words, f"a sample of num_runs = {size:,}", "ask for fewer")
-        model = self._model(plan.policies)
         # Gaps must not depend on it: unless queries are counted, all runs are whole.
         task = BranchTask(
             state=self.state,
             actions=np.array(plan.names if plan.compared == "action" else [], np.int64),
             kinds=np.array(plan.kinds, np.int64),
-            one_policy=plan.one_for_good,
-            steps=horizon,
-            gamma=gamma,
             whole=chunk.whole or not chunk.counted,
         )
         returns = np.zeros((size, width))
@@ -67,7 +60,7 @@ class CompiledPlayer(Player):
 
         def fill(rng: np.random.Generator, rows: slice) -> None:
             runs = BranchRuns(returns[rows], labels[rows], queries[rows])
-            fill_runs(rng, runs, Branches.of(width), model, task)
+            fill_runs(rng, runs, Branches.of(width), self.model, task)
 
         # Decisions look after few runs: all threads take part in these.
         per_stream = _FEW if chunk.counted else RUNS_PER_STREAM

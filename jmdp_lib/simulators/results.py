@@ -1,37 +1,24 @@
 """Results: what the calls of this room return. Estimates of gaps with their errors, and decisions.
 
-`GapEstimate` is what branches that were played say about gaps, $G = Z(s, a) - Z(s, b)$. A further
-statistic of gaps is a field of it; an array of the shape of `mean` becomes a column of `to_frame`.
-`Decision` is what a comparison decided. A column of its
-table is an array (m, m), which `Decision.to_frame` reads at [first, second], as the intervals;
-`estimates` has more of these, but is None after very few runs.
+`GapEstimate` is what branches that were played say about gaps, $G = Z(s, a) - Z(s, b)$; a further
+statistic of gaps is a field of it. `Decision` is what a comparison decided.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import ReadOnly, table
-from jmdp_lib.simulators.statistics import normal_quantile
-
-if TYPE_CHECKING:
-    import pandas as pd
+from jmdp_lib.machine import ReadOnly
 
 _NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
 _ENOUGH = 5  # runs that carry a variance, for a normal interval to mean something
-
-
-def printed_names(things: Sequence[Any]) -> Any:
-    """(m,) what tables call things: their numbers, or what they print as."""
-    numbered = all(isinstance(thing, int | np.integer) for thing in things)
-    return np.array([*things] if numbered else [repr(thing) for thing in things])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,7 +38,6 @@ class GapEstimate(ReadOnly):
         num_runs: runs, or pairs, per gap; an array where gaps have different numbers of them.
         returns: (num_runs, m) of the branches, if `estimate_gaps` was asked to keep them, or None.
         prob_open: share of runs that count as $G = 0$ only since the cut left their sign open.
-        index: what tells the entries apart, by name: arrays that broadcast to the shape of `mean`.
         entropy: of the seed; passed as the seed, it repeats runs that had none. A `Decision` has
             its own.
 
@@ -61,10 +47,10 @@ class GapEstimate(ReadOnly):
         >>> asked = {"actions": [0, 1, 2], "state": 4, "num_runs": 100}
         >>> found = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **asked)
         >>> found
-        GapEstimate(6 gaps from 100 runs: means -1.63 to 1.63, standard errors up to 0.068)
-        >>> low, high = found.interval("variance", level=0.95)
+        GapEstimate(gaps=6, num_runs=100, means up to 1.607, standard errors up to 0.06)
+        >>> low, high = found.interval("mean", level=0.95)
         >>> print(low[0, 2].round(2), high[0, 2].round(2))
-        0.26 0.49
+        1.5 1.71
     """
 
     mean: Floats
@@ -78,61 +64,46 @@ class GapEstimate(ReadOnly):
     num_runs: Ints | int
     returns: Any = None
     prob_open: Floats | float = 0.0
-    index: dict[str, Any] = field(default_factory=dict, kw_only=True)
-    entropy: Any = field(default=None, kw_only=True)
+    entropy: Any = None
 
     def __repr__(self) -> str:
-        means = np.asarray(self.mean)[self._apart]
-        worst = np.asarray(self.mean_error)[self._apart].max(initial=0.0)
-        runs = f"from {np.max(self.num_runs):,} runs"
-        if means.size == 1:
-            return f"GapEstimate(1 gap {runs}: mean {means[0]:.4g}, standard error {worst:.2g})"
-        ends = f"{means.min(initial=0.0):.4g} to {means.max(initial=0.0):.4g}"
-        gaps = f"{means.size:,} gaps {runs}: means {ends}"
-        return f"GapEstimate({gaps}, standard errors up to {worst:.2g})"
+        largest = np.abs(self.mean).max()
+        counts = f"gaps={self._apart.sum():,}, num_runs={np.max(self.num_runs):,}"
+        errors = f"standard errors up to {self.mean_error.max():.2g}"
+        return f"GapEstimate({counts}, means up to {largest:.4g}, {errors})"
 
     @property
     def _apart(self) -> Any:
         """Which entries tell something: in tables of all pairs, those of two different actions."""
-        shape = np.shape(self.mean)
+        shape = self.mean.shape
         return ~np.eye(*shape, dtype=bool) if len(shape) == 2 else np.ones(shape, bool)
-
-    @property
-    def _varied(self) -> Any:
-        """Where gaps vary by more than rounding."""
-        return self.variance > _NO_VARIATION * self.mean**2
 
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
         """Ends of confidence intervals, entry by entry.
 
-        Those of "mean" are normal, with the truncation error added; those of "variance" are normal
-        and cut at zero, and if no variation was seen, nothing bounds it from above. A warning says
-        where these two rest on too few runs, such as those that met a rare event. Those of
-        "prob_worse", "prob_tie" and "prob_better" are Wilson's, for any signs of the gaps that the
-        cut left open.
+        Those of "mean" are normal, with the truncation error added. A warning says where they rest
+        on too few runs, such as those that met a rare event. Those of "prob_worse", "prob_tie" and
+        "prob_better" are Wilson's, for any signs of the gaps that the cut left open.
         """
-        names = ("mean", "variance", "prob_worse", "prob_tie", "prob_better")
+        names = ("mean", "prob_worse", "prob_tie", "prob_better")
         value = getattr(self, checks.one_of("name", name, names))
-        z = normal_quantile(level)
-        if name.startswith("prob"):
-            tie = name == "prob_tie"
-            low, _ = self._wilson(value - self.prob_open if tie else value, z)
-            _, high = self._wilson(value if tie else value + self.prob_open, z)
-            return low, high
-        self._warn_of_few_runs()
-        if name == "variance":
-            reach = z * self.variance_error
-            high = np.where(self._apart & ~self._varied, np.inf, value + reach)
-            return np.maximum(value - reach, 0.0), high
-        reach = z * self.mean_error + self.truncation_error
-        return value - reach, value + reach
+        z = NormalDist().inv_cdf((1.0 + checks.real("level", level, "(0, 1)")) / 2.0)
+        if name == "mean":
+            self._warn_of_few_runs()
+            reach = z * self.mean_error + self.truncation_error
+            return value - reach, value + reach
+        tie = name == "prob_tie"
+        low, _ = self._wilson(value - self.prob_open if tie else value, z)
+        _, high = self._wilson(value if tie else value + self.prob_open, z)
+        return low, high
 
     def _warn_of_few_runs(self) -> None:
         """Of n runs, n / kurtosis carry a variance: k, if these met an event and no others did."""
         n = np.asarray(self.num_runs)
         square = self.variance**2
         enough = n * square >= _ENOUGH * (square + n * self.variance_error**2)
-        few = self._apart & ~(enough & self._varied)
+        varied = self.variance > _NO_VARIATION * self.mean**2
+        few = self._apart & ~(enough & varied)
         if few.any():
             warnings.warn(
                 f"the intervals of {few.sum():,} gaps rest on too few runs: fewer than {_ENOUGH} "
@@ -146,29 +117,6 @@ class GapEstimate(ReadOnly):
         centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
         reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
         return centre - reach, centre + reach
-
-    def to_frame(self) -> pd.DataFrame:
-        """A pandas table with a row for every gap of two different actions.
-
-        Its columns are those of `index`, and all attributes of the shape of `mean`.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> jm = jl.windy_gridworld(3, gamma=0.8)
-            >>> gaps = [(4, 0, 2), (4, 1, 2)]
-            >>> found = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), gaps, num_runs=5000)
-            >>> print(found.to_frame()[["state", "action", "other", "mean"]].round(1))
-               state  action  other  mean
-            0      4       0      2   1.5
-            1      4       1      2   1.5
-        """
-        shape = np.shape(self.mean)
-        columns = {name: np.broadcast_to(x, shape)[self._apart] for name, x in self.index.items()}
-        for part in fields(self):
-            values = getattr(self, part.name)
-            if isinstance(values, np.ndarray) and values.shape == shape:
-                columns[part.name] = values[self._apart]
-        return table(columns)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -196,7 +144,6 @@ class Decision(ReadOnly):
         estimates: what the same runs say about all gaps, with standard errors, as from
             `estimate_gaps`; of two actions, from the runs that played both. None before three runs.
             Its intervals do not know that a decision ended the runs: `intervals` do.
-        compared: what `actions` are, "action" or "policy".
         entropy: of the seed; passed as the seed, it repeats a call that had none.
     """
 
@@ -212,7 +159,6 @@ class Decision(ReadOnly):
     method: str
     history: Floats
     estimates: GapEstimate | None = None
-    compared: str = "action"
     entropy: Any = None
 
     def __repr__(self) -> str:
@@ -221,19 +167,3 @@ class Decision(ReadOnly):
             f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
             f"variance_reduction={self.variance_reduction:.3g}, {self.method})"
         )
-
-    def to_frame(self) -> pd.DataFrame:
-        """A pandas table with a row for every two actions: the ends of the interval of their gap.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> jm = jl.example_1(0.5)
-            >>> found = jl.simulators.compare_actions(jm, [0], [0, 1], state=0, budget=500)
-            >>> list(found.to_frame().columns)
-            ['action', 'other', 'low', 'high']
-        """
-        names = printed_names(self.actions)
-        first, second = np.nonzero(~np.eye(names.size, dtype=bool))
-        low, high = self.intervals[first, second].T
-        ends = {"low": low, "high": high}
-        return table({self.compared: names[first], "other": names[second], **ends})

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 
 # A gambler's stakes, and the shares of the capital that are staked so; large ones count for more,
@@ -148,8 +146,3 @@ def gap_interval(
         return betting_bound(least, -largest_gap, largest_gap, alpha / 2.0, before)
 
     return bound(gap - cut, known[0]), -bound(-gap - cut, -known[1])
-
-
-def normal_quantile(level: float) -> float:
-    """z with P(|N(0, 1)| <= z) = level."""
-    return NormalDist().inv_cdf((1.0 + checks.real("level", level, "(0, 1)")) / 2.0)

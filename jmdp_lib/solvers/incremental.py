@@ -2,7 +2,7 @@
 
     M(i) <- (1 - alpha) M(i) + alpha hat T_2(M, i)        for the coordinate i = I_k, eq. (28)
 
-`jmdp_lib.operators.backups` has the coordinates, in three forms, and their sampled backups.
+`jmdp_lib.operators.backups` has the coordinates, in two forms, and their sampled backups.
 `incremental_jipe2` checks what it is given, makes the updates between two checkpoints and writes
 down residual and error at each. `updater` makes the updates: compiled for a JMDP, in Python for any
 other simulator.
@@ -24,8 +24,8 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
-from jmdp_lib.machine import hot, inline, progress, require
-from jmdp_lib.model import JMDP, checked_coupling
+from jmdp_lib.machine import both, hot, progress, require
+from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators.backups import FORMS, Layout, backup, compiled_backup
@@ -80,7 +80,7 @@ Steps = StepSize | tuple[float, float] | float
 """What a user may pass for a step size: all that `StepSize.of` takes."""
 
 
-@inline
+@both()
 def alpha(step: Any, visits: int) -> float:
     """The step of eq. (28) at the n-th visit of a coordinate: the one formula of all step sizes."""
     scale, power = step
@@ -121,9 +121,8 @@ def incremental_jipe2(
     seed: Seed = 0,
     initial: Solution | Moments | None = None,
     form: str = "full",
-    checkpoints: int | Sequence[int] = 20,
+    checkpoints: int = 20,
     reference: Solution | Moments | None = None,
-    coupling: str = "joint",
 ) -> IncrementalSolution:
     """First and second moments from samples alone: incremental JIPE-2, eqs. (25) to (28).
 
@@ -137,12 +136,11 @@ def incremental_jipe2(
     step_size: a `StepSize`, or (scale, power).
     seed: an integer, a sequence of integers or a SeedSequence; None draws fresh entropy.
     initial: $M_0$; zero unless given.
-    form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper. "collapsed":
-        between states only policy averages, with the next action averaged over. "centred": the
-        same for covariances, which is best for gaps.
-    checkpoints: how many, spread evenly on a log scale, or the update counts of this run.
+    form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper. "centred":
+        $mu$, the covariances of one state, and policy averages of those between states, which is
+        best for gaps.
+    checkpoints: how many there are, spread evenly on a log scale.
     reference: the exact moments, if known, to record errors against.
-    coupling: "joint", or "common" for a JMDP that knows its noise, as in `jipe2`.
 
     Example:
         >>> import jmdp_lib as jl
@@ -156,8 +154,7 @@ def incremental_jipe2(
         [1.56, 1.57]
     """
     matrix = checks.policy_matrix(check_simulator(simulator), policy)
-    checked_coupling(simulator, checks.one_of("coupling", coupling, ("joint", "common")))
-    layout = Layout(matrix, checks.one_of("form", form, FORMS), coupling)
+    layout = Layout(matrix, checks.one_of("form", form, FORMS))
     step = StepSize.of(step_size)
     stops = spread_stops(checkpoints, num_updates)
     _require_room(simulator, layout)
@@ -273,7 +270,7 @@ def updater(
     fields = astuple(step)
     rules = layout.rules(simulator.gamma)
     if isinstance(simulator, JMDP):
-        world = DrawnModel.of(simulator, layout.policy), rules
+        world = DrawnModel.of(simulator), rules
         return lambda count: _compiled_updates(rng, count, learned, fields, world)
     values, visits = learned
 
@@ -282,19 +279,14 @@ def updater(
             i = int(rng.random() * values.size)
             target = backup(rng, values, i, simulator, rules)
             visits[i] += 1
-            values[i] += alpha.py_func(fields, visits[i]) * (target - values[i])
+            values[i] += alpha(fields, visits[i]) * (target - values[i])
 
     return update
 
 
-def spread_stops(checkpoints: int | Sequence[int], num_updates: int) -> list[int]:
-    """Update counts to stop at: so many, evenly on a log scale, or as given; always the last."""
+def spread_stops(checkpoints: int, num_updates: int) -> list[int]:
+    """So many update counts to stop at, evenly on a log scale; always the last."""
     num_updates = checks.at_least("num_updates", num_updates, 1)
-    if isinstance(checkpoints, int | np.integer):
-        count = checks.at_least("checkpoints", int(checkpoints), 1)
-        chosen = np.geomspace(num_updates, min(100, num_updates), count).round().astype(int)
-    else:
-        chosen = checks.integers("checkpoints", checkpoints, "checkpoint")
-        if chosen.min() < 1 or chosen.max() > num_updates:
-            raise ValueError(f"checkpoints must lie in 1..{num_updates}, got {list(chosen)}")
-    return sorted({int(stop) for stop in chosen} | {num_updates})
+    count = checks.at_least("checkpoints", checkpoints, 1)
+    chosen = np.geomspace(num_updates, min(100, num_updates), count).round()
+    return sorted({int(stop) for stop in chosen})
