@@ -212,16 +212,14 @@ def inventory_simulator(
     base = checks.at_least("max_order", max_order, 0) + 1
     on_road = base ** checks.at_least("lead_time", lead_time, 0)
     if demand_probs is None:
-        beyond = special.pdtrc(np.arange(capacity), 3.0)  # P(demand > k), Poisson
-        demand_probs = -np.diff(beyond, prepend=1.0, append=0.0)
+        demand_probs = -np.diff(special.pdtrc(np.arange(capacity), 3.0), prepend=1.0, append=0.0)
     most = checks.distributions("demand_probs", demand_probs, "demand").size - 1
 
     def earned(stock: int, delivered: int, demand: int) -> float:
         sold = min(stock + delivered, demand)
         left = stock + delivered - sold
-        lost = demand - sold
         income = price * sold - order_cost * delivered
-        return income - holding_cost * left - lost_sale_cost * lost
+        return income - holding_cost * left - lost_sale_cost * (demand - sold)
 
     def step(state: int, order: int, demand: int) -> tuple[float, int]:
         stock, orders = divmod(state, on_road)
@@ -230,8 +228,7 @@ def inventory_simulator(
         left = max(stock + delivered - demand, 0)
         return earned(stock, delivered, demand), left * on_road + orders
 
-    # With `full` on the shelf, a day's pay is linear in what is delivered, and in the demand below
-    # and above `full`.
+    # A day's pay is linear in what is delivered, and in the demand below and above what is there.
     pays = [
         earned(full - delivered, delivered, demand)
         for full in range(capacity + 1)

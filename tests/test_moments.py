@@ -183,7 +183,7 @@ def test_a_pickle_keeps_all_of_a_solution_bit_by_bit(solver):
     for k in range(1, sol.moments.order + 1):
         np.testing.assert_array_equal(again.moments.same_state(k), sol.moments.same_state(k))
     if solver == "incremental, centred":
-        with pytest.raises(ValueError, match="learns moments between states"):
+        with pytest.raises(ValueError, match="moments between states"):
             again.moments.full_second()
     elif sol.moments.order > 1:
         np.testing.assert_array_equal(again.moments.full_second(), sol.moments.full_second())
