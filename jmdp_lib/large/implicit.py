@@ -166,23 +166,16 @@ class ImplicitJMDP:
         return [rewards[table][a] for a in columns], [successors[first + a] for a in columns]
 
 
-@dataclass
-class OneLaw:
-    """Tables of a model all of whose states must have one law, that of the first one asked for."""
-
-    tables: TableFunction
-    law: Any = None
-
-    def __call__(self, state: Any) -> Any:
-        found = self.tables(state)
-        probs = np.asarray(found[0])
-        self.law = probs if self.law is None else self.law
-        if probs.shape != self.law.shape or np.abs(probs - self.law).max() > 1e-12:
-            raise ValueError(
-                "coupling 'common' needs one law of tables for all states: the probabilities are "
-                f"{probs.round(6)} here, {self.law.round(6)} at the first one"
-            )
-        return found
+def with_law(law: Floats, tables: TableFunction, state: Any) -> Any:
+    """The tables of a state, refused unless they have this law: one noise makes those of all."""
+    found = tables(state)
+    probs = np.asarray(found[0])
+    if probs.shape != law.shape or np.abs(probs - law).max() > 1e-12:
+        raise ValueError(
+            "coupling 'common' needs one law of tables for all states: the probabilities are "
+            f"{probs.round(6)} here, {law.round(6)} at the first one"
+        )
+    return found
 
 
 class StateTables(NamedTuple):

@@ -180,7 +180,7 @@ def _play(
         for number, size in enumerate(sizes)
     ]
     if executor is not None:
-        return in_executor(_play_elsewhere, jobs, executor, "estimate_gaps")
+        return in_executor(_play_elsewhere, jobs, executor)
     chunks = []
     with progress(len(jobs), "estimate_gaps", unit="chunk") as bar:
         for job in jobs:

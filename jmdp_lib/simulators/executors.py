@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def in_executor(
-    work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], executor: Executor, label: str
+    work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], executor: Executor
 ) -> tuple[list[Result], BaseException | None]:
     """What `work` made of the jobs, in their order, by an executor of the user's.
 
@@ -23,7 +23,7 @@ def in_executor(
     error: BaseException | None = None
     try:
         futures.extend(executor.submit(work, *job) for job in jobs)
-        with progress(len(jobs), label, unit="chunk") as bar:
+        with progress(len(jobs), "estimate_gaps", unit="chunk") as bar:
             for future in as_completed(futures):
                 future.result()
                 bar.update()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from jmdp_lib.large.implicit import ImplicitJMDP, OneLaw
+from jmdp_lib.large.implicit import ImplicitJMDP, with_law
 from jmdp_lib.model import JMDP, require_noise
 from jmdp_lib.simulators.compiled import CompiledPlayer
 from jmdp_lib.simulators.plans import Player
@@ -20,7 +21,8 @@ def player_of(env: Any, state: Any, coupling: str) -> Player:
         return CompiledPlayer(env, state, coupling)
     if isinstance(env, ImplicitJMDP) and coupling == "common":
         require_noise(env)
-        env = replace(env, tables=OneLaw(env.tables))
+        law = env.at(state)[0]
+        env = replace(env, tables=partial(with_law, law, env.tables))
     if isinstance(env, VectorSimulator):
         return VectorPlayer(env, state, coupling)
     if hasattr(env, "twin"):

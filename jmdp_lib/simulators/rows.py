@@ -167,7 +167,7 @@ class QueriedPlayer(RowPlayer):
         self.here = state
         self.num_states = getattr(simulator, "num_states", None)
         if self.num_states is None:
-            check_hashable(state)
+            _check_hashable(state)
             check_simulator(simulator, _DISCOUNTS, [state])
         else:
             check_simulator(simulator, _DISCOUNTS)
@@ -302,7 +302,7 @@ def _listed(space: Any) -> int | None:
     return int(space.n) if type(space).__name__ == "Discrete" and space.start == 0 else None
 
 
-def check_hashable(state: Any) -> None:
+def _check_hashable(state: Any) -> None:
     """Refuse what cannot be a state where states have no numbers."""
     if state is None:
         raise ValueError("state= must be given: the state at which the actions are compared")

@@ -14,15 +14,14 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
-from jmdp_lib.model.simulator import SimulatorError
+from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError
 from jmdp_lib.simulators.batch import BatchPlayer, Played, follow
 from jmdp_lib.simulators.plans import Chunk, Plan
 from jmdp_lib.simulators.policies import PlayedPolicy, policy_table
 from jmdp_lib.simulators.vector_simulator import (
-    Allowed,
+    ALIKE,
     Arrays,
     VectorSimulator,
-    allowed,
     called,
     check_alone,
     drawn,
@@ -30,6 +29,8 @@ from jmdp_lib.simulators.vector_simulator import (
     stepped,
 )
 
+_REAL = ("bool", "integral", "real floating")
+_ROUNDED = 1e-6  # of the largest reward, since rewards may be float32
 _CHUNK = 2**16  # runs per random stream: few enough for the caches of a processor
 _GPU_CHUNK = 2**25  # numbers in the states of these: enough to keep a GPU busy, with three GiB
 
@@ -39,11 +40,12 @@ class VectorPlayer(BatchPlayer):
 
     The smallest and the largest values of every step are looked at, and the first bad row is named.
 
-    where: the state where all branches start, as an array () or (d,). known: which values may be.
+    where: the state where all branches start, as an array () or (d,). known: of what functions
+    of the user's return, by names, between which ends numbers lie, and of which kind they are.
     trial: whether rows are asked for twice.
     """
 
-    known: Allowed
+    known: dict[str, tuple[float, float, Any]]
     trial = False
 
     def __init__(self, simulator: VectorSimulator, state: Any, coupling: str) -> None:
@@ -115,7 +117,18 @@ class VectorPlayer(BatchPlayer):
         return found
 
     def begin(self, chunk: Chunk) -> Any:
-        self.known = allowed(self.limits, self.num_states, self.num_actions)
+        low, high = self.limits or ANY_REWARD
+        slack = _ROUNDED * max(-low, high) if self.limits else 0.0
+        count = self.num_states
+        anything = (-math.inf, math.inf, _REAL)
+        self.known = {
+            "rewards": (low - slack, high + slack, _REAL),
+            "next_states": (0, count - 1, "integral") if count else anything,
+            "over": (-math.inf, math.inf, "bool"),
+            "actions": (0, self.num_actions - 1, "integral"),
+            "probabilities": (0.0, math.inf, _REAL),
+            "sums": (1.0 - ALIKE, 1.0 + ALIKE, _REAL),
+        }
         shape = (len(chunk.plan.names), chunk.size, *self.where.shape)
         return self.arrays.xp.broadcast_to(self.where, shape)
 

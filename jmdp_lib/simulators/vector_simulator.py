@@ -1,14 +1,13 @@
 """Vectorised simulators: a step of many states at once, and the array library that it lives on.
 
 `VectorSimulator` is what a user makes. Every call of the user's functions goes through `drawn` and
-`stepped`, which check the number of results and their shapes. `allowed` says which numbers are
-proper; `outside` names the first row that is not. `Arrays` is an array library and a device: what
-the array API standard does not say, such as random numbers, or says too slowly, is a method there.
+`stepped`, which check the number of results and their shapes. `outside` names the first row whose
+numbers are not proper. `Arrays` is an array library and a device: what the array API standard does
+not say, such as random numbers, or says too slowly, is a method there.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
+from jmdp_lib.model.simulator import SimulatorError, declared_range
 
 _SPOT = 16  # rows that are asked for twice
-_ROUNDED = 1e-6  # of the largest reward, since rewards may be float32
-_ALIKE = checks.SAME_POLICY  # of the largest number: answers that differ by less are rounded
-_REAL = ("bool", "integral", "real floating")
+ALIKE = checks.SAME_POLICY  # of the largest number: answers that differ by less are rounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,27 +117,6 @@ def _check_shape(what: str, part: Any, expected: tuple[int, ...]) -> None:
         raise SimulatorError(f"{what} must be an array of shape {expected}, got {got}")
 
 
-Allowed = dict[str, tuple[float, float, Any]]
-"""Of what functions of the user's return: between which ends numbers lie, and of which kind."""
-
-
-def allowed(
-    limits: tuple[float, float] | None, num_states: int | None, num_actions: int = 1
-) -> Allowed:
-    """What is allowed, from what is known of rewards, states and actions."""
-    low, high = limits or ANY_REWARD
-    slack = _ROUNDED * max(-low, high) if limits else 0.0
-    anything = (-math.inf, math.inf, _REAL)
-    return {
-        "rewards": (low - slack, high + slack, _REAL),
-        "next_states": anything if num_states is None else (0, num_states - 1, "integral"),
-        "over": (-math.inf, math.inf, "bool"),
-        "actions": (0, num_actions - 1, "integral"),
-        "probabilities": (0.0, math.inf, _REAL),
-        "sums": (1.0 - _ALIKE, 1.0 + _ALIKE, _REAL),
-    }
-
-
 def outside(values: NDArray[Any], ends: tuple[float, float], given: Sequence[Any]) -> str:
     """The first row of values (n, ...) that are not between two ends, and where it came from.
 
@@ -168,7 +144,7 @@ def check_alone(
     for name, part in alone.items():
         first, second = (arrays.host(x).astype(np.float64) for x in (part, some(whole[name])))
         size = np.abs(first).max(initial=0.0, where=np.isfinite(first))
-        close = np.isclose(first, second, rtol=0.0, atol=_ALIKE * size, equal_nan=True)
+        close = np.isclose(first, second, rtol=0.0, atol=ALIKE * size, equal_nan=True)
         for k in np.flatnonzero(~close.reshape(len(rows), -1).all(1))[:1]:
             raise SimulatorError(
                 f"{what} must be pure, not write into states, and no row may depend on another "
