@@ -37,6 +37,7 @@ from experiments.atari.tables import Game, QueryTables, collect, evaluation_stat
 from experiments.atari.training import Trained, require_device, train
 from jmdp_lib import checks
 from jmdp_lib.atari import Snapshot
+from jmdp_lib.atari.emulator import rom_id
 from jmdp_lib.checks import Floats, Seed
 from jmdp_lib.machine import extra
 
@@ -80,7 +81,8 @@ class Experiment:
     horizon: int = 300
 
     def __post_init__(self) -> None:
-        _ = self.game  # refuses an unknown one
+        rom_id(self.config.name)  # refuses an unknown game
+        checks.one_of("obs", self.obs, ("ram", "ram+paddles", "pixels"))
         sizes = ("num_states", "num_held_out", "num_evaluation", "pairs_per_state", "horizon")
         for name in sizes:
             checks.at_least(name, getattr(self, name), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from functools import lru_cache
 
 import numpy as np
@@ -33,12 +34,18 @@ def title(game: str) -> str:
 
 
 def rom_id(game: str) -> str:
-    """`battle_zone` for BattleZone, battle_zone or battlezone."""
+    """`battle_zone` for BattleZone, battle_zone or battlezone; the closest names for a typo."""
     key = game.lower().replace("_", "") if isinstance(game, str) else ""
-    if key not in _roms():
-        known = ", ".join(map(title, sorted(_roms().values())))
-        raise ValueError(f"unknown game {game!r}: the games are {known}")
-    return _roms()[key]
+    if key in _roms():
+        return _roms()[key]
+    names = {rom.replace("_", ""): title(rom) for rom in sorted(_roms().values())}
+    close = [names[k] for k in difflib.get_close_matches(key, names, n=3, cutoff=0.5)]
+    hint = (
+        f"did you mean {' or '.join(close)}?"
+        if close
+        else f"the games are {', '.join(names.values())}"
+    )
+    raise ValueError(f"unknown game {game!r}: {hint}")
 
 
 def load(rom: str) -> ALEInterface:
