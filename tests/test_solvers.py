@@ -179,6 +179,15 @@ def test_high_orders(order):
     assert m.moment([(0, 0)] * order) == pytest.approx(1.0 - order % 2)
 
 
+def test_a_moment_does_not_depend_on_the_highest_order():
+    """Multisets of order 11 on two states are too many to be numbered by their codes."""
+    rewards, successors = [[[1.0], [-0.5]], [[0.3], [0.7]]], [[[0], [1]], [[1], [0]]]
+    jm = jl.JMDP([[0.5, 0.5], [0.2, 0.8]], rewards, successors, 0.6)
+    low, high = (jl.jipe(jm, [0, 0], order).moments for order in (4, 11))
+    for x in ([(0, 0), (1, 0)], [(0, 0), (1, 0), (1, 0), (0, 0)], [(1, 0)] * 4):
+        assert high.moment(x) == pytest.approx(low.moment(x))
+
+
 def test_stopping_rule():
     jm = jl.windy_gridworld(3)
     sol = jl.jipe2(jm, jl.goal_policy(3), tol=1e-5, route="sweeps")

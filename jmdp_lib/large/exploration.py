@@ -111,17 +111,17 @@ def view_explored(region: Region, goal: float, theta: float = 0.0) -> View:
     step = system.step(asked)
     one_action = explored & (system.policy.max(1) == 1.0)
     merged = (step.first == step.second) & one_action[step.first]
-    states = np.concatenate([step.first, step.second])  # of both branches, one step later
     mass = np.tile(gamma**2 * step.weights * ~merged, 2)
-    later = np.bincount(states, mass, explored.size)
-    visits = 2.0 * np.bincount(asked.states, minlength=explored.size)
-    visits += _visits(system, explored, gamma**2, later, accuracy)
-    visits *= explored
+    where = np.tile(step.row, 2), np.concatenate([step.first, step.second])
+    # (Q, M) where the branches of each gap are one step later
+    ends = sparse.csr_array((mass, where), (asked.states.size, explored.size))
+    later = np.asarray(ends.sum(0), float)
+    start = 2.0 * np.bincount(asked.states, minlength=explored.size).astype(float)
+    visits = (start + _visits(system, explored, gamma**2, later, accuracy)) * explored
     by_gap = visits / max(1, asked.states.size)
     core = explored & _matters(system, branch, region.asked, by_gap, theta)
     alone = _losses_of_one_branch(system, branch, core, accuracy)
-    rows = np.tile(step.row, 2)
-    both = Losses(*(np.bincount(rows, mass * x[states], asked.states.size) for x in alone))
+    both = Losses(*(ends @ loss for loss in alone))
     # A squared difference is at most twice the squares; D is none, and counts once.
     bounds = Losses(2.0 * both.value, 2.0 * both.distance, both.later)
     entered = _visits(system, core, gamma**2, later, accuracy) * ~core

@@ -23,8 +23,8 @@ from jmdp_lib.large.exploration import View, view_explored
 from jmdp_lib.large.implicit import ImplicitJMDP, Region, closed
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
-from jmdp_lib.solvers.affine import SolvedPairs, choose_pairs, solve_pairs
+from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.solvers.affine import choose_pairs, solve_pairs
 from jmdp_lib.solvers.fixed_point import warn
 
 _TRIALS = 10  # cores and explored sets that are solved, at most
@@ -252,14 +252,21 @@ def _cut_errors(view: View, variance: Floats) -> tuple[Floats, Floats]:
     return moved, np.minimum(np.sqrt(distance), by_parts)
 
 
-def _answer(region: Region, view: View, allowed: float) -> tuple[LocalSolution, float]:
-    """The core's answer with its error, and how much of that a larger core could mend."""
+def _answer(
+    region: Region, view: View, allowed: float, rough: bool = True
+) -> tuple[LocalSolution, float]:
+    """The core's answer with its error, and how much of that a larger core could mend.
+
+    rough: solve until the solver's error does not matter, unless variances are tiny.
+    """
     unit = region.unit
     asked = region.asked
     rounding = _rounding(region)
     whole = view.system.jm
     system = _core_model(region, view)
-    solved = _solve_core(system, view.asked, max(allowed - rounding, 0.5 * allowed) / unit)
+    accuracy = 0.0025 * allowed / unit / system.weight if rough else 1e-11 * system.jm.reward_bound
+    reached = choose_pairs(system, view.asked)
+    solved = solve_pairs(system, reached, accuracy, "JIPE-2 of a core")
     off = float(solved.residuals[-1] + solved.rounding) / (1.0 - whole.gamma)
     blocks = system.blocks(solved.backup, solved.pairs, view.asked)[: region.num_asked]
     own = np.einsum("saa->sa", blocks)
@@ -269,6 +276,8 @@ def _answer(region: Region, view: View, allowed: float) -> tuple[LocalSolution, 
     gap_error *= ~np.eye(whole.num_actions, dtype=bool)
     gap_error[gap_error > 0.0] += rounding
     bound = max(rounding, float(gap_error.max()))
+    if rough and bound > allowed and unit * by_cut.max() <= 0.95 * allowed:
+        return _answer(region, view, allowed, rough=False)
     after = whole.averaging @ view.alone.distance[whole.next_states]
     alone = whole.gamma * np.sqrt(after[: region.num_asked])  # the L_2 distance of a return
     return_error = unit * (alone + _solver_error(system.weight, off, own)) + rounding
@@ -305,13 +314,6 @@ def _core_model(region: Region, view: View) -> CollapsedT2:
     jm = closed(*tables, size + 1, whole.gamma)
     policy = np.append(view.system.policy[core], view.system.policy[:1], 0)
     return CollapsedT2(jm, policy, region.coupling)
-
-
-def _solve_core(system: CollapsedT2, asked: AskedGaps, allowed: float) -> SolvedPairs:
-    """Solve until even a variance of zero has a root that is off by little, see `_solver_error`."""
-    enough = (0.1 * allowed) ** 2 / (8.0 * system.weight)
-    accuracy = max(enough, 1e-11 * system.jm.reward_bound)
-    return solve_pairs(system, choose_pairs(system, asked), accuracy, "JIPE-2 of a core")
 
 
 def _solver_error(weight: float, error_bound: float, variance: Floats) -> Floats:

@@ -235,7 +235,8 @@ class MomentsFromPairs:
         """Sigma(s, a, t, b)."""
         (s, a), (t, b) = coordinates
         mean = self.solved.backup.mean
-        asked = AskedGaps(*np.array([[s], [a], [b]]), None if s == t else np.array([t]))
+        here, one, two, there = (np.array([x]) for x in (s, a, b, t))
+        asked = AskedGaps(here, one, two, None if s == t else there)
         found = self.system.covariances(self.solved.backup, self.solved.pairs, asked)
         if np.isnan(found[0]):
             other = self._solve(affine.choose_pairs(self.system, asked))
