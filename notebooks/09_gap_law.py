@@ -119,7 +119,6 @@ narrow = law.width < 1e-6 and np.ptp(law.prob_tie) < 2e-6
 claims.check("right against left: P(G < 0), P(G = 0)", text, narrow)
 
 
-
 # %%
 def draw(ax, law, **style):
     """The bracket as a band over x; it steps at every cut, and an atom is a vertical line."""
