@@ -362,7 +362,7 @@ plt.show()
 #
 # <details><summary>Solution</summary>
 #
-# It says how wide the brackets are, on how many points, and how many points the requested width would need: more than twenty billion. In the gridworld all
+# It says how wide the brackets are, on how many points, and how many points the requested width would need: more than ten billion. In the gridworld all
 # rewards are 0 or 1, and the few points on which $F(0)$ depends are all on the grid. In the inventory rewards
 # take 189 values, and most points that the equation asks for fall between the points of any grid.
 #
@@ -374,7 +374,7 @@ with warnings.catch_warnings(record=True) as said:
     jl.laws.gap_law(stock, up_to_six, orders, width=1e-9, max_points=512)
 message = str(said[0].message)
 needed = int(message.partition("about ")[2].partition(" points")[0].replace(",", ""))
-warned = "not 1e-09" in message and needed > 20e9 and np.unique(stock.rewards).size == 189
+warned = "not 1e-09" in message and needed > 10e9 and np.unique(stock.rewards).size == 189
 assert warned
 
 # %% [markdown]

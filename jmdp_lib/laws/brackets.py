@@ -105,9 +105,8 @@ class PhiBracket:
         # Where the lines of two points meet.
         rise = self.below[1:] - self.slopes[1:] * width - self.below[:-1]
         turn = self.slopes[:-1] - self.slopes[1:]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            meet = np.where(turn < 0.0, np.clip(rise / turn, 0.0, width), 0.0)
-        x = np.concatenate([self.x, self.x[:-1] + meet])
+        meet = np.divide(rise, turn, out=np.zeros(rise.size), where=turn != 0.0)
+        x = np.append(self.x, self.x[:-1] + np.clip(meet, 0.0, width))
         return float(low), float((x - self.lower(x) / p).max())
 
 

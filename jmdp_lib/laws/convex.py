@@ -83,9 +83,11 @@ class Convex:
     def _grouped(self) -> tuple[Groups, Floats]:
         """The groups of outcomes; those of close differences are one, if that is much faster."""
         made = self.rows.outcomes
-        factors = self.rows.factors
-        cell = factors[made.row] * np.diff(self.x).min() / _FINE
-        close = Groups.of(made.together(np.ceil(made.d / cell) * cell, factors), factors)
+        factors = self.rows.factors[made.row]
+        cell = factors * np.diff(self.x).min() / _FINE
+        d = np.ceil(made.d / cell) * cell
+        beyond = np.maximum((d - made.d) / factors, 0.0)
+        close = Groups.of(made._replace(d=d, beyond=beyond).merged, self.rows.factors)
         worth = 1.0 if np.unique(made.d).size > _KINDS else 2.0  # tables of so many reads are slow
         return close if worth * close[0].cost <= self._exact[0].cost else self._exact
 

@@ -38,7 +38,7 @@ class Outcomes(NamedTuple):
 
     row: whose outcome it is. d: the reward difference. after: the row that follows. flipped:
     whether its negative follows. weights: probabilities. beyond: what follows is read at
-    (x - d) / factor plus this, see `together`.
+    (x - d) / factor plus this, see `convex`.
     """
 
     row: Ints
@@ -59,11 +59,6 @@ class Outcomes(NamedTuple):
         beyond = np.add.reduceat((self.weights * self.beyond)[order], first) / weights
         row, d, after, flipped = (key[first] for key in keys)
         return Outcomes(row, d, after, flipped, weights, beyond)
-
-    def together(self, d: Floats, factors: Floats) -> Outcomes:
-        """The same outcomes, read at other differences d (M,), no less than theirs."""
-        beyond = np.maximum((d - self.d) / factors[self.row], 0.0)
-        return self._replace(d=d, beyond=beyond).merged
 
 
 @dataclass(frozen=True)

@@ -45,12 +45,11 @@ def line(spacing: float, bulk: float, top: float) -> Floats:
 
 def with_reads(points: Floats, reads: Floats) -> Floats:
     """The points of a line and the read points, with either sign; these replace points nearby.
-    The ends of the line lie beyond all mass, and there is one more point on either side."""
-    both = np.unique(np.append(reads, 0.0 - reads))
-    apart = np.abs(points[:, None] - both).min(1)
-    apart[[0, -1]] = np.inf  # the ends stay
-    far = 2.0 * points[[0, -1]]
-    return np.unique(np.concatenate([points[apart >= np.diff(points).min() / 2.0], both, far]))
+    The ends of the line lie a spacing beyond all mass, and there is one more point on either side.
+    """
+    both = np.append(reads, 0.0 - reads)
+    apart = np.abs(points[:, None] - both).min(1) >= np.diff(points).min() / 2.0
+    return np.unique(np.concatenate([points[apart], both, 2.0 * points[[0, -1]]]))
 
 
 class Stochastic:
@@ -72,7 +71,10 @@ class Stochastic:
         made = self.rows.outcomes
         row = np.append(2 * made.row, 2 * made.row + 1)
         after = np.append(2 * made.after + made.flipped, 2 * made.after + 1 - made.flipped)
-        d = _told_apart(np.append(made.d, 0.0 - made.d))
+        d = np.append(made.d, 0.0 - made.d)
+        if np.unique(d).size > _GAPS:  # rounded down, which raises P(D <= x)
+            step = np.ptp(d) / _GAPS
+            d = np.floor(d / step) * step
         none = np.zeros(row.size, np.int64)
         return Outcomes(row, d, after, none, np.tile(made.weights, 2)).merged
 
@@ -105,17 +107,19 @@ class Stochastic:
         known = {round(x / alike): (x, x) for x in at.tolist()}
         found = {(number, -1): ends for number, ends in known.items()}
         todo = [*found] if kinds.shape[1] <= limit else []
-        for node in todo:
-            for kind in following(node[1]).tolist():
-                if len(found) >= limit:
-                    return _mirrored([*found.values()][: len(at) + limit // 8]), False
-                x, off = _shifted(np.array(found[node]), *kinds[:, kind])
-                low, high = (x + off * [-1.0, 1.0]).tolist()
-                new = round(low / alike), kind
-                if new not in found and max(-low, high) < top and high - low < alike / 4.0:
-                    found[new] = known.get(new[0], (low, high))
-                    todo.append(new)
-        return _mirrored([*found.values()]), bool(todo)
+        steps = ((node, kind) for node in todo for kind in following(node[1]).tolist())
+        for here, kind in steps:  # `todo` grows on the way
+            if len(found) >= limit:
+                break
+            x, off = _shifted(np.array(found[here]), *kinds[:, kind])
+            low, high = (x + off * [-1.0, 1.0]).tolist()
+            new = round(low / alike), kind
+            if new not in found and max(-low, high) < top and high - low < alike / 4.0:
+                found[new] = known.get(new[0], (low, high))
+                todo.append(new)
+        exact = 0 < len(todo) < limit
+        points = np.array([*found.values()][: None if exact else len(at) + limit // 8])
+        return np.concatenate([points, 0.0 - points[:, ::-1]]), exact
 
     def refine(self, points: Floats) -> None:
         """Bounds on another grid: from the size of D, and from the old ones."""
@@ -144,12 +148,6 @@ class Stochastic:
         return np.stack([np.maximum(0.0, 1.0 - other - _EPS), high[:, ::-1]])
 
 
-def _mirrored(intervals: list[tuple[float, float]]) -> Floats:
-    """Intervals, and the same with the other sign."""
-    points = np.array(intervals)
-    return np.concatenate([points, 0.0 - points[:, ::-1]])
-
-
 def first_cut(points: Floats, x: Floats, off: Floats | float = 0.0) -> Ints:
     """(2m,) the first cut of a grid (n, 2) not below those at x (2m,); 2n where there is none.
 
@@ -162,14 +160,6 @@ def first_cut(points: Floats, x: Floats, off: Floats | float = 0.0) -> Ints:
     found = after - ((after % 2 == 0) & (cuts[after - 1] == x))  # there x is an upper end
     found[::2] = np.searchsorted(cuts, x[::2])
     return found
-
-
-def _told_apart(d: Floats) -> Floats:
-    """Reward differences, rounded down where there are too many, which raises P(D <= x)."""
-    if np.unique(d).size <= _GAPS:
-        return d
-    step = np.ptp(d) / _GAPS
-    return np.floor(d / step) * step
 
 
 def _shifted(x: Floats, d: float, factor: float) -> tuple[Floats, Floats]:

@@ -80,7 +80,7 @@ def _tails(known: Floats, taken: Floats, ends: Floats, points: Floats) -> Floats
         known = _times_distance(known, end)
         known[0] *= 1.0 if end == low else -1.0
     inside = np.clip(points, low, high)
-    nodes, masses = _atoms(*known, inside)
+    nodes, masses = _atoms(known, inside)
     for end in taken:
         masses /= np.where(nodes == end, np.inf, np.abs(nodes - end))
     missing = np.stack([1.0 - masses.sum(1), -(masses * nodes).sum(1)])[: taken.size]
@@ -99,13 +99,14 @@ def _times_distance(known: Floats, point: float) -> Floats:
     return known[:, 1:] + np.array([[-point], [abs(point)]]) * known[:, :-1]
 
 
-def _atoms(moments: Floats, errors: Floats, points: Floats) -> tuple[Floats, Floats]:
+def _atoms(known: Floats, points: Floats) -> tuple[Floats, Floats]:
     """(N, k) atoms, one of them at the point (N,), and masses, with the same moments.
 
     They are eigenvalues of the Jacobi matrix whose last entry makes the point one of them. The
     orthogonal polynomials end with the first whose norm is not above its error. The norm there is
     taken as large as it may be, and so the bounds are as wide.
     """
+    moments, errors = known
     basis = np.eye((moments.size + 1) // 2)  # monic polynomials, lowest coefficients first
     norms = []
     for k in range(len(basis)):
@@ -113,8 +114,8 @@ def _atoms(moments: Floats, errors: Floats, points: Floats) -> tuple[Floats, Flo
         products = moments[order]
         basis[k, :k] = -np.linalg.solve(products[:k, :k], products[:k, k])
         here = basis[k, : k + 1]
-        norm = here @ products @ here
-        error = np.abs(here) @ errors[order] @ np.abs(here)
+        norm = float(here @ products @ here)
+        error = float(np.abs(here) @ errors[order] @ np.abs(here))
         if norm < -error:
             raise ValueError(
                 f"raw_moments are those of no law on the support: a polynomial of degree {k} would "
