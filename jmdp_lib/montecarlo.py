@@ -36,7 +36,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.machine import cached, hot, inline, progress, require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
-from jmdp_lib.operators.draws import Law, draw
+from jmdp_lib.operators.draws import Law, action_law, draw, table_law
 
 RUNS_PER_STREAM = 4096
 INDEPENDENT = 1
@@ -292,10 +292,8 @@ def simulate_returns(
     what = f"a sample of num_samples = {num_samples:,} times {matrix.size:,} state-actions"
     require(8.0 * words, what, "ask for fewer")
     returns = np.empty((num_samples, matrix.size))
-    tables = Law.of(jm.starts, jm.probs, np.arange(jm.probs.size))
-    cells = np.arange(matrix.size + 1)
-    actions = Law.of(cells[:: jm.num_actions], matrix.ravel(), cells)
-    maps = steps, mode, jm.gamma, jm.rewards, jm.next_states, tables, actions
+    laws = table_law(jm), action_law(matrix)
+    maps = steps, mode, jm.gamma, jm.rewards, jm.next_states, *laws
 
     def fill(rng: np.random.Generator, rows: slice) -> None:
         _fill_samples(rng, returns[rows], np.empty(matrix.size), maps)
