@@ -128,7 +128,7 @@ def test_a_simulator_has_no_residuals():
     assert np.isnan(learned.residuals).all()
     assert np.isnan(learned.error_bound)
     assert not learned.converged
-    with pytest.raises(ValueError, match="learns averages of the moments between"):
+    with pytest.raises(ValueError, match="no moments between states"):
         learned.moments.second((0, 0), (1, 0))
     full = jl.incremental_jipe2(Wrapped(jm), policy, 500, checkpoints=1).moments
     assert full.full_second().shape == (2, 2, 2, 2)
@@ -206,7 +206,7 @@ UNIFORM = jl.uniform_policy(SHOP)
         ({"checkpoints": 0}, "checkpoints must be at least 1"),
         ({"initial": UNIFORM}, "initial must be a Solution or Moments"),
         ({"reference": 3}, "reference must be a Solution or Moments, got 3"),
-        ({"reference": jl.jipe(SHOP, UNIFORM, 1)}, "reference holds orders up to 1, needed are 2"),
+        ({"reference": jl.jipe(SHOP, UNIFORM, 1)}, "full_second needs moments of order 2"),
         ({"reference": jl.jipe2(jl.example_1(), [0])}, r"must have shape \(S, A\) = \(3, 2\)"),
     ],
 )

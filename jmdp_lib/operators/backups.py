@@ -163,9 +163,7 @@ class Layout:
         mean, same, second = self.split(values.copy())
         if self.full:
             same = same - mean[:, :, None] * mean[:, None, :]
-            return mean, same, StoredMoments(second)
-        absent = 'form="centred" learns averages of the moments between states: ask for form="full"'
-        return mean, same, StoredMoments(None, absent)
+        return mean, same, StoredMoments(second if self.full else None)
 
 
 def backup(

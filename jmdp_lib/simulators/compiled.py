@@ -49,6 +49,7 @@ class CompiledPlayer(Player):
             state=self.state,
             actions=np.array(plan.names if plan.compared == "action" else [], np.int64),
             kinds=np.array(plan.kinds, np.int64),
+            one=plan.alike.argmax(axis=1),
             whole=chunk.whole or not chunk.counted,
         )
         labels = np.empty((size, width), np.int64)

@@ -211,13 +211,11 @@ def _require_room(simulator: Simulator, layout: Layout) -> None:
 
 
 def _packed(name: str, given: Solution | Moments, layout: Layout) -> Floats:
-    """The moments to start from or to record errors against, if of this model, up to order 2."""
+    """The moments to start from or to record errors against, if of this model."""
     moments = given.moments if isinstance(given, Solution) else given
     if not isinstance(moments, Moments):
         raise ValueError(f"{name} must be a Solution or Moments, got {given!r}")
     checks.same_shape(name, moments.mean.shape, layout.policy.shape, "(S, A)")
-    if moments.order < 2:
-        raise ValueError(f"{name} holds orders up to {moments.order}, needed are 2")
     return layout.pack(moments.mean, moments.full_second())
 
 
