@@ -56,7 +56,7 @@ class CompiledPlayer(Player):
         runs = BranchRuns(np.zeros((size, width)), labels, np.zeros(size, np.int64))
 
         def fill(rng: np.random.Generator, rows: slice) -> None:
-            own = BranchRuns(*(part[rows] for part in runs))
+            own = BranchRuns(runs.returns[rows], labels[rows], runs.queries[rows])
             fill_runs(rng, own, Branches.of(width), self.model, task)
 
         # Decisions look after few runs: all threads take part in these.

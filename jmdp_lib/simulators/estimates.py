@@ -251,7 +251,7 @@ def gap_table(
         table[0, j, i] *= -1.0
         table[[4, 6], j, i] = table[[6, 4], i, j]  # what is worse for one is better for the other
     table[5] += np.eye(size)  # an action against itself: always a tie
-    *columns, prob_open, apart = table
+    *columns, rest["prob_open"], apart = table
     cut = plan.largest_rest(extremes[1] - extremes[0])
-    columns.append(np.where(apart > 0, cut, 0.0) * apart)
-    return GapEstimate(*columns, prob_open=prob_open, **rest)
+    values: Any = (*columns, np.where(apart > 0, cut, 0.0) * apart)
+    return GapEstimate(*values, **rest)

@@ -58,7 +58,8 @@ class Branches(NamedTuple):
 
     @classmethod
     def of(cls, size: int) -> Branches:
-        return cls(*np.zeros((4, size), np.int64), np.zeros(size))
+        states, steps, one, source = np.zeros((4, size), np.int64)
+        return cls(states, steps, one, source, np.zeros(size))
 
 
 @inline
