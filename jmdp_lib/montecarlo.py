@@ -36,7 +36,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.machine import cached, hot, inline, progress, require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
-from jmdp_lib.operators.draws import Law, draw
+from jmdp_lib.operators.draws import Law, action_law, draw, table_law
 
 RUNS_PER_STREAM = 4096
 INDEPENDENT = 1
@@ -126,12 +126,13 @@ def fill_rows(
 class BranchModel(NamedTuple):
     """What kernels know of a JMDP, Q policies and a coupling.
 
-    A *step* of a branch, t A + a, names its table t and its action a. One draw from `law` number
-    k S + s gives the step of a branch at state s under policy number k.
+    A *step* of a branch, t A + a, names its table t and its action a. One draw from `law` gives the
+    step of a branch at a state under the first policy.
 
-    starts: (S + 1,) of the tables. rewards, next_states: (T A,) of steps. policy_cdf: (Q S A,),
-    cumulative within each state. forever: (Q S,) what a branch earns in every step if it can only
-    stay where it is and earn the same, else nan: what is left is then a geometric sum.
+    starts: (S + 1,) of the tables. rewards, next_states: (T A,) of steps. several: whether Q > 1.
+    policy_cdf: (Q S A,), cumulative within each state. forever: (S,) what a branch earns in every
+    step if it can only stay where it is and earn the same, under the first policy, else nan: what
+    is left is then a geometric sum.
     """
 
     mode: int
@@ -141,6 +142,7 @@ class BranchModel(NamedTuple):
     starts: Ints
     rewards: Floats
     next_states: Ints
+    several: bool
     policy_cdf: Floats
     law: Law
     forever: Floats
@@ -150,12 +152,8 @@ class BranchModel(NamedTuple):
         cls, jm: JMDP, policies: Floats, coupling: str, gamma: float, horizon: int
     ) -> BranchModel:
         """policies: (Q, S, A). The coupling has been checked."""
-        count = len(policies)
-        weights = jm.probs[:, None] * policies[:, jm.table_states]  # (Q, T, A)
-        size = jm.rewards.size
-        starts = np.add.outer(np.arange(count) * size, jm.starts[:-1] * jm.num_actions).ravel()
-        steps = np.tile(np.arange(size), count)
-        law = Law.of(np.append(starts, count * size), weights.ravel(), steps)
+        weights = jm.probs[:, None] * policies[0, jm.table_states]  # (T, A)
+        law = Law.of(jm.starts * jm.num_actions, weights.ravel(), np.arange(weights.size))
         rewards = jm.rewards.ravel()
         next_states = jm.next_states.ravel()
         taken = law.meaning[::2]  # the steps of all laws, one after another
@@ -171,6 +169,7 @@ class BranchModel(NamedTuple):
             starts=jm.starts,
             rewards=rewards,
             next_states=next_states,
+            several=len(policies) > 1,
             policy_cdf=np.cumsum(policies, axis=-1).ravel(),
             law=law,
             forever=np.where(settled, earned[first], np.nan),
@@ -199,22 +198,19 @@ def coupled(i: int, j: int, x: int, y: int, model: Any) -> int:
 
 
 @inline
-def earned_alone(rng: Any, x: int, shift: int, weight: float, steps: int, model: Any) -> float:
-    """What one branch earns from state x on in so many steps, times the weight of the first.
-
-    shift: k S, for policy number k.
-    """
+def earned_alone(rng: Any, x: int, weight: float, steps: int, model: Any) -> float:
+    """What one branch earns from state x on in so many steps, times the weight of the first."""
     earned = 0.0
     gamma = model.gamma
-    while steps > 0 and np.isnan(model.forever[shift + x]):
-        i = draw(rng, model.law, shift + x)
+    while steps > 0 and np.isnan(model.forever[x]):
+        i = draw(rng, model.law, x)
         earned += weight * model.rewards[i]
         x = model.next_states[i]
         weight *= gamma
         steps -= 1
     if steps > 0:
         rest = (1.0 - gamma**steps) / (1.0 - gamma) if gamma < 1.0 else float(steps)
-        earned += weight * rest * model.forever[shift + x]
+        earned += weight * rest * model.forever[x]
     return earned
 
 
@@ -244,7 +240,7 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any) -> None:
             y = model.next_states[j]
             weight *= model.gamma
             step += 1
-        rest = earned_alone(rng, x, 0, weight, model.horizon - step, model)
+        rest = earned_alone(rng, x, weight, model.horizon - step, model)
         returns[run, 0] = left + rest
         returns[run, 1] = right + rest
 
@@ -292,10 +288,8 @@ def simulate_returns(
     what = f"a sample of num_samples = {num_samples:,} times {matrix.size:,} state-actions"
     require(8.0 * words, what, "ask for fewer")
     returns = np.empty((num_samples, matrix.size))
-    tables = Law.of(jm.starts, jm.probs, np.arange(jm.probs.size))
-    cells = np.arange(matrix.size + 1)
-    actions = Law.of(cells[:: jm.num_actions], matrix.ravel(), cells)
-    maps = steps, mode, jm.gamma, jm.rewards, jm.next_states, tables, actions
+    laws = table_law(jm), action_law(matrix)
+    maps = steps, mode, jm.gamma, jm.rewards, jm.next_states, *laws
 
     def fill(rng: np.random.Generator, rows: slice) -> None:
         _fill_samples(rng, returns[rows], np.empty(matrix.size), maps)

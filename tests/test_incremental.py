@@ -13,18 +13,22 @@ from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.operators.backups import FORMS, Layout, backup, compiled_backup
-from jmdp_lib.operators.draws import DrawnModel
+from jmdp_lib.operators.draws import draw, table_law
 
 
 class Wrapped:
-    """A user's own simulator: a JMDP that shows nothing but the four names that are asked for."""
+    """A user's own simulator: a JMDP that shows nothing but the four names that are asked for.
+
+    Its tables are drawn as compiled code draws them.
+    """
 
     def __init__(self, jm):
         self.num_states, self.num_actions, self.gamma = jm.num_states, jm.num_actions, jm.gamma
-        self._jm = jm
+        self._jm, self._law = jm, table_law(jm)
 
     def query(self, state, actions, rng):
-        return self._jm.query(state, actions, rng)
+        table = draw(rng, self._law, state)
+        return self._jm.rewards[table, actions], self._jm.next_states[table, actions]
 
 
 def small_problem(seed=0, gamma=0.5):
@@ -66,7 +70,7 @@ def fill(rng, values, i, model, rules, out):
 
 def drawn(jm, layout, values, i):
     """40,000 draws of hat T_2(M, i)."""
-    model, out = DrawnModel.of(jm), np.empty(40_000)
+    model, out = (table_law(jm), jm.rewards, jm.next_states), np.empty(40_000)
     fill(np.random.default_rng(i), values, i, model, layout.rules(jm.gamma), out)
     return out
 
@@ -124,7 +128,7 @@ def test_a_simulator_has_no_residuals():
     assert np.isnan(learned.residuals).all()
     assert np.isnan(learned.error_bound)
     assert not learned.converged
-    with pytest.raises(ValueError, match="learns averages of the moments between"):
+    with pytest.raises(ValueError, match="no moments between states"):
         learned.moments.second((0, 0), (1, 0))
     full = jl.incremental_jipe2(Wrapped(jm), policy, 500, checkpoints=1).moments
     assert full.full_second().shape == (2, 2, 2, 2)
@@ -202,7 +206,7 @@ UNIFORM = jl.uniform_policy(SHOP)
         ({"checkpoints": 0}, "checkpoints must be at least 1"),
         ({"initial": UNIFORM}, "initial must be a Solution or Moments"),
         ({"reference": 3}, "reference must be a Solution or Moments, got 3"),
-        ({"reference": jl.jipe(SHOP, UNIFORM, 1)}, "reference holds orders up to 1, needed are 2"),
+        ({"reference": jl.jipe(SHOP, UNIFORM, 1)}, "full_second needs moments of order 2"),
         ({"reference": jl.jipe2(jl.example_1(), [0])}, r"must have shape \(S, A\) = \(3, 2\)"),
     ],
 )

@@ -30,7 +30,7 @@ def test_statistics_of_parts_are_those_of_the_whole():
 def test_sampled_gaps_are_those_of_simulated_pairs():
     gaps = [(6, 1, 0), (4, 1, 3)]
     sample = estimate_gaps(GRID, GOAL, gaps, num_runs=5000, seed=3, truncation=1e-7)
-    key = checks.seed_sequence(3, "sample_gaps", 4, 1, 3)
+    key = checks.seed_sequence(3, "sample_gaps", 4, 1, 3, 0)
     z = jl.simulate_pairs(GRID, GOAL, 4, (1, 3), 5000, seed=key)
     gap = z[:, 0] - z[:, 1]
     assert sample.mean[1] == pytest.approx(gap.mean())

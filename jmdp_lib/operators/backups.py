@@ -29,7 +29,7 @@ from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, checked_query
 from jmdp_lib.moments import StoredMoments
 from jmdp_lib.operators.collapsed import CollapsedT2
-from jmdp_lib.operators.draws import draw_table, pick
+from jmdp_lib.operators.draws import action_law, draw
 
 Coordinate = Sequence[tuple[int, int]]
 FORMS = ("full", "centred")
@@ -59,7 +59,7 @@ def sample_t2(
         >>> drawn = [jl.sample_t2(jm, [0], mean, second, [(0, 0), (0, 0)], rng) for _ in range(100)]
         >>> exact = jl.apply_t2(jm, [0], mean, second)[1][0, 0, 0, 0]
         >>> print(f"{np.mean(drawn):.1f} +- {np.std(drawn) / 10:.1f}, exactly {exact:.2f}")
-        24.8 +- 0.5, exactly 25.25
+        24.6 +- 0.5, exactly 25.25
     """
     layout = Layout(checks.policy_matrix(simulator, policy), "full")
     values = layout.pack(*checks.collection("M", mean, second, simulator))
@@ -77,11 +77,12 @@ def sample_t2(
 class Rules(NamedTuple):
     """What a backup depends on besides the moments and the steps of two branches.
 
-    policy: (S, A), and policy_cdf: (S A,), cumulative within each state. full: form of the layout.
+    policy: (S, A). actions: the law of every state's action, as the state-action s A + a. full: the
+    form of the layout.
     """
 
     policy: Any
-    policy_cdf: Any
+    actions: Any
     gamma: float
     full: bool
 
@@ -112,7 +113,7 @@ class Layout:
 
     def rules(self, gamma: float) -> Rules:
         """What compiled targets know of this layout."""
-        return Rules(self.policy, np.cumsum(self.policy, axis=1).ravel(), gamma, self.full)
+        return Rules(self.policy, action_law(self.policy), gamma, self.full)
 
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
@@ -162,9 +163,7 @@ class Layout:
         mean, same, second = self.split(values.copy())
         if self.full:
             same = same - mean[:, :, None] * mean[:, None, :]
-            return mean, same, StoredMoments(second)
-        absent = 'form="centred" learns averages of the moments between states: ask for form="full"'
-        return mean, same, StoredMoments(None, absent)
+        return mean, same, StoredMoments(second if self.full else None)
 
 
 def backup(
@@ -182,14 +181,15 @@ def backup(
 
 @inline
 def compiled_backup(rng: Any, values: Any, i: int, model: Any, rules: Any) -> float:
-    """The same from known tables, a `DrawnModel`."""
+    """The same from known tables. model: their law in every state, rewards and next states."""
     s, a, t, b = _start(rng, i, rules)
-    k = draw_table(rng, model, s)
+    tables, rewards, next_states = model
+    k = draw(rng, tables, s)
     j = k
     if s != t:
-        j = draw_table(rng, model, t)
-    first = Branch(s, a, model.rewards[k, a], model.next_states[k, a])
-    second = Branch(t, b, model.rewards[j, b], model.next_states[j, b])
+        j = draw(rng, tables, t)
+    first = Branch(s, a, rewards[k, a], next_states[k, a])
+    second = Branch(t, b, rewards[j, b], next_states[j, b])
     return _finish(rng, values, i, (first, second), rules)
 
 
@@ -202,13 +202,6 @@ class Branch(NamedTuple):
     after: int
 
 
-@both()
-def _choose(rng: Any, rules: Any, s: int) -> int:
-    """What the policy plays at s, as the state-action s * A + a."""
-    num_actions = rules.policy.shape[1]
-    return pick(rng, rules.policy_cdf, s * num_actions, (s + 1) * num_actions)
-
-
 @both(inline="always")
 def _start(rng: Any, i: int, rules: Any) -> tuple[int, int, int, int]:
     """The state-actions (s, a) and (t, b) of a coordinate; of c(s, t) the policy draws a and b."""
@@ -219,7 +212,7 @@ def _start(rng: Any, i: int, rules: Any) -> tuple[int, int, int, int]:
         x, y = (i - num) // num, (i - num) % num
     elif i >= num + num * num_actions:
         cross = i - num - num * num_actions
-        x, y = _choose(rng, rules, cross // size), _choose(rng, rules, cross % size)
+        x, y = draw(rng, rules.actions, cross // size), draw(rng, rules.actions, cross % size)
     elif i >= num:
         x = (i - num) // num_actions
         y = x - x % num_actions + (i - num) % num_actions
@@ -264,9 +257,9 @@ def _finish(rng: Any, values: Any, i: int, branches: Any, rules: Any) -> float:
     num_actions = policy.shape[1]
     one = first.state == second.state and first.action == second.action
     if rules.full:
-        x = y = _choose(rng, rules, first.after)
+        x = y = draw(rng, rules.actions, first.after)
         if not one:
-            y = _choose(rng, rules, second.after)
+            y = draw(rng, rules.actions, second.after)
         here, there = values[x], values[y]
         later = values[num + x * num + y]
         target = first.reward * second.reward

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import both, cached, inline
+from jmdp_lib.machine import both, cached
 from jmdp_lib.model import JMDP
 
 
-@both()
+@cached(nogil=True)
 def find(u: float, cdf: Any, low: int, high: int) -> int:
     """Index in low..high-1 at which the cumulative probability passes a number."""
     while high - low > 8:
@@ -26,12 +26,6 @@ def find(u: float, cdf: Any, low: int, high: int) -> int:
     while low < high - 1 and cdf[low] <= u:
         low += 1
     return low
-
-
-@both()
-def pick(rng: Any, cdf: Any, low: int, high: int) -> int:
-    """Index in low..high-1 by its cumulative probability; no draw where there is no choice."""
-    return low if high - low == 1 else find(rng.random(), cdf, low, high)
 
 
 @cached()
@@ -89,7 +83,18 @@ class Law(NamedTuple):
         return cls(starts, threshold, meaning[entries].ravel())
 
 
-@inline
+def table_law(jm: JMDP) -> Law:
+    """The law of every state's table."""
+    return Law.of(jm.starts, jm.probs, np.arange(jm.probs.size))
+
+
+def action_law(policy: Floats) -> Law:
+    """The law of every state's action under a policy (S, A), as the state-action s A + a."""
+    pairs = np.arange(policy.size + 1)
+    return Law.of(pairs[:: policy.shape[1]], policy.ravel(), pairs)
+
+
+@both()
 def draw(rng: Any, law: Any, s: int) -> int:
     """What an entry of law s means; no draw where there is no choice.
 
@@ -102,27 +107,3 @@ def draw(rng: Any, law: Any, s: int) -> int:
     u = rng.random() * size
     i = low + int(u)
     return law.meaning[2 * i + int(u - int(u) >= law.threshold[i])]
-
-
-class DrawnModel(NamedTuple):
-    """A JMDP as compiled loops read it: its arrays, and the numbers to draw its tables by.
-
-    starts: (S + 1,). table_cdf: (T,), cumulative within each state. rewards, next_states: (T, A).
-    """
-
-    starts: Ints
-    table_cdf: Floats
-    rewards: Floats
-    next_states: Ints
-
-    @classmethod
-    def of(cls, jm: JMDP) -> DrawnModel:
-        total = np.concatenate([[0.0], np.cumsum(jm.probs)])
-        table_cdf = total[1:] - total[jm.starts[jm.table_states]]
-        return cls(jm.starts, table_cdf, jm.rewards, jm.next_states)
-
-
-@inline
-def draw_table(rng: Any, model: Any, s: int) -> int:
-    """A table of state s."""
-    return pick(rng, model.table_cdf, model.starts[s], model.starts[s + 1])

@@ -8,7 +8,6 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
-from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.montecarlo import RUNS_PER_STREAM, BranchModel, fill_rows
 from jmdp_lib.simulators.kernel import Branches, BranchRuns, BranchTask, fill_runs
@@ -45,28 +44,26 @@ class CompiledPlayer(Player):
         size = chunk.size
         width = len(plan.kinds)
         self._check_rewards(chunk.limits)
-        words = size * (2 * width + 1)
-        require(8.0 * words, f"a sample of num_runs = {size:,}", "ask for fewer")
         # Gaps must not depend on it: unless queries are counted, all runs are whole.
         task = BranchTask(
             state=self.state,
             actions=np.array(plan.names if plan.compared == "action" else [], np.int64),
             kinds=np.array(plan.kinds, np.int64),
+            one=plan.alike.argmax(axis=1),
             whole=chunk.whole or not chunk.counted,
         )
-        returns = np.zeros((size, width))
         labels = np.empty((size, width), np.int64)
-        queries = np.zeros(size, np.int64)
+        runs = BranchRuns(np.zeros((size, width)), labels, np.zeros(size, np.int64))
 
         def fill(rng: np.random.Generator, rows: slice) -> None:
-            runs = BranchRuns(returns[rows], labels[rows], queries[rows])
-            fill_runs(rng, runs, Branches.of(width), self.model, task)
+            own = BranchRuns(runs.returns[rows], labels[rows], runs.queries[rows])
+            fill_runs(rng, own, Branches.of(width), self.model, task)
 
         # Decisions look after few runs: all threads take part in these.
         per_stream = _FEW if chunk.counted else RUNS_PER_STREAM
         fill_rows(fill, size, per_stream, checks.seed_sequence(chunk.seed, "simulate_pairs"))
         apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
-        return Runs(returns.T, apart, int(queries.sum()), self.jm.reward_range)
+        return Runs(runs.returns.T, apart, int(runs.queries.sum()), self.jm.reward_range)
 
     def _check_rewards(self, limits: tuple[float, float] | None) -> None:
         """Refuse a range that does not hold all rewards of the model."""

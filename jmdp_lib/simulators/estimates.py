@@ -94,7 +94,7 @@ def estimate_gaps(
         exact mean 1.52; P(better) from 0.95 to 0.99
         >>> rows = jl.simulators.estimate_gaps(jm, policy, [(4, 0, 2), (4, 1, 2)], num_runs=20_000)
         >>> print(rows.mean.round(2), rows.mean_error.round(3))
-        [1.52 1.52] [0.004 0.004]
+        [1.52 1.53] [0.004 0.004]
     """
     if not isinstance(executor, Executor | None):
         raise ValueError(
@@ -142,7 +142,7 @@ def estimated(
 def _estimate_rows(
     jm: JMDP, policy: Policy, rows: ArrayLike, num_runs: int, seed: Seed, settings: Settings
 ) -> GapEstimate:
-    """Estimates (K,) of rows (state, action, other action)."""
+    """Estimates (K,) of rows (state, action, other action), each played by itself."""
     asked = checks.integers("actions", rows, "row", **{"(state, action, other action)": 3}).tolist()
     root = checks.seed_sequence(seed, "sample_gaps")
     player = CompiledPlayer(jm, asked[0][0], settings.coupling)
@@ -155,11 +155,11 @@ def _estimate_rows(
     found = []
     for s, *pair in asked:
         player.state = s
-        plan = replace(plan, names=pair)
-        runs = player.play(Chunk(plan, checks.seed_sequence(root, s, *pair), num_runs))
-        found.append(gap_statistics(_summed(plan, [runs], keep_returns=False).sums))
-    rest = {"num_runs": num_runs, "entropy": root.entropy}
-    return _gap_estimate(plan, np.transpose(found), jm.reward_range, **rest)
+        own_seed = checks.seed_sequence(root, s, *pair)
+        found.append(vars(estimated(replace(plan, names=pair), num_runs, own_seed)))
+    tables = [name for name, value in found[0].items() if np.ndim(value) == 2]
+    columns: Any = {name: np.array([each[name][0, 1] for each in found]) for name in tables}
+    return GapEstimate(**columns, num_runs=num_runs, entropy=root.entropy)
 
 
 def _play(
@@ -174,18 +174,19 @@ def _play(
         size = 8.0 * num_runs * len(plan.names)
         require(2.0 * size, f"the returns of num_runs = {num_runs:,}", "do without keep_returns")
     chunk = plan.player.chunk_size
-    sizes = [min(chunk, num_runs - start) for start in range(0, num_runs, chunk)]
-    jobs = [
-        (plan, checks.seed_sequence(root, number), size, keep_returns)
-        for number, size in enumerate(sizes)
-    ]
+    starts = range(0, num_runs, chunk)
+
+    def job(start: int) -> tuple[Any, ...]:
+        seed = checks.seed_sequence(root, start // chunk)
+        return plan, seed, min(chunk, num_runs - start), keep_returns
+
     if executor is not None:
-        return in_executor(_play_elsewhere, jobs, executor)
+        return in_executor(_play_elsewhere, [*map(job, starts)], executor)
     chunks = []
-    with progress(len(jobs), "estimate_gaps", unit="chunk") as bar:
-        for job in jobs:
+    with progress(len(starts), "estimate_gaps", unit="chunk") as bar:
+        for start in starts:
             try:
-                chunks.append(_play_chunk(*job))
+                chunks.append(_play_chunk(*job(start)))
             except SimulatorError as error:
                 return chunks, error
             bar.update()
@@ -239,6 +240,7 @@ def gap_table(
 ) -> GapEstimate:
     """Estimates (m, m) from the parts of every pair's sums.
 
+    How far the cut at the horizon may have moved a mean follows from the share of open gaps.
     extremes: of all rewards. rest: further fields of `GapEstimate`.
     """
     size = len(plan.names)
@@ -248,18 +250,7 @@ def gap_table(
         table[0, j, i] *= -1.0
         table[[4, 6], j, i] = table[[6, 4], i, j]  # what is worse for one is better for the other
     table[5] += np.eye(size)  # an action against itself: always a tie
-    return _gap_estimate(plan, table, extremes, **rest)
-
-
-def _gap_estimate(
-    plan: Plan, table: Floats, extremes: tuple[float, float], **rest: Any
-) -> GapEstimate:
-    """Estimates from the columns (9, ...) of `gap_statistics`; other arguments as of `gap_table`.
-
-    How far the cut at the horizon may have moved a mean follows from the share of open gaps.
-    """
     *columns, rest["prob_open"], apart = table
     cut = plan.largest_rest(extremes[1] - extremes[0])
-    missed = np.multiply(cut, apart, out=np.zeros_like(apart), where=apart > 0)
-    values: Any = (*columns, missed)
+    values: Any = (*columns, np.where(apart > 0, cut, 0.0) * apart)
     return GapEstimate(*values, **rest)

@@ -19,13 +19,14 @@ class BranchTask(NamedTuple):
     """Where m branches start, and until when they are played.
 
     actions: (m,) their first actions; (0,) if these are drawn, by one number for all branches.
-    kinds: (m,) which policy each of them follows. whole: on to the horizon, even where all branches
-    are one for good.
+    kinds: (m,) which policy each of them follows. one: (m,) the first branch that it is one with
+    from the start, for good. whole: on to the horizon, even where all branches are one for good.
     """
 
     state: int
     actions: Ints
     kinds: Ints
+    one: Ints
     whole: bool
 
 
@@ -46,7 +47,7 @@ class Branches(NamedTuple):
 
     states, steps: of every branch. one: the first branch that it is one with for good; itself, if
     it is still played. source: the first branch that comes from the same state-action: both draw
-    their next actions by one number. numbers: these, or nan before anybody needs them.
+    their next actions by one number, if there are several policies. numbers: these.
     """
 
     states: Ints
@@ -57,23 +58,8 @@ class Branches(NamedTuple):
 
     @classmethod
     def of(cls, size: int) -> Branches:
-        return cls(*np.zeros((4, size), np.int64), np.zeros(size))
-
-
-@inline
-def _action_by_number(rng: Any, at: Any, j: int, model: Any, kinds: Any) -> int:
-    """What branch j plays by the number of its source, which is drawn given what that one plays."""
-    source = at.source[j]
-    num_actions = model.num_actions
-    size = model.starts.size - 1
-    cdf = model.policy_cdf
-    if np.isnan(at.numbers[source]):
-        low = (kinds[source] * size + at.states[source]) * num_actions
-        i = low + at.steps[source] % num_actions
-        below = cdf[i - 1] if i > low else 0.0
-        at.numbers[source] = below + rng.random() * (cdf[i] - below)
-    low = (kinds[j] * size + at.states[j]) * num_actions
-    return find(at.numbers[source], cdf, low, low + num_actions) - low
+        states, steps, one, source = np.zeros((4, size), np.int64)
+        return cls(states, steps, one, source, np.zeros(size))
 
 
 @inline
@@ -106,13 +92,14 @@ def _draw_steps(rng: Any, at: Any, model: Any, task: Any, given: bool) -> tuple[
     for j in range(at.one.size):
         if at.one[j] != j:
             continue
-        law = task.kinds[j] * (model.starts.size - 1) + at.states[j]
-        at.steps[j] = draw(rng, model.law, law)
-        at.numbers[j] = np.nan
+        at.steps[j] = draw(rng, model.law, at.states[j])
         if given:
             at.steps[j] = with_action(at.steps[j], task.actions[j], model)
-        elif at.source[j] < j:
-            action = _action_by_number(rng, at, j, model, task.kinds)
+        elif model.several:
+            at.numbers[j] = rng.random() if at.source[j] == j else at.numbers[at.source[j]]
+            low = (task.kinds[j] * (model.starts.size - 1) + at.states[j]) * model.num_actions
+            high = low + model.num_actions
+            action = find(at.numbers[j], model.policy_cdf, low, high) - low
             at.steps[j] = with_action(at.steps[j], action, model)
         met = _couple(at, j, model, task.kinds)
         played += at.one[j] == j
@@ -128,12 +115,12 @@ def fill_runs(rng: Any, runs: Any, at: Any, model: Any, task: Any) -> None:
         returns = runs.returns[run]
         for j in range(size):
             at.states[j] = task.state
-            at.one[j] = j
+            at.one[j] = task.one[j]
             at.source[j] = 0
         played = size
         weight = 1.0
         left = model.horizon
-        while left > 0 and (played > 1 or left == model.horizon):
+        while left > 0 and (played > 1 or model.several or left == model.horizon):
             given = left == model.horizon and task.actions.size > 0
             played, queries = _draw_steps(rng, at, model, task, given)
             if played == 1 and not task.whole:
@@ -147,8 +134,7 @@ def fill_runs(rng: Any, runs: Any, at: Any, model: Any, task: Any) -> None:
             weight *= model.gamma
             left -= 1
         if left > 0 and task.whole:  # from here on all branches earn the same
-            shift = task.kinds[0] * (model.starts.size - 1)
-            earned = earned_alone(rng, at.states[0], shift, weight, left, model)
+            earned = earned_alone(rng, at.states[0], weight, left, model)
             for j in range(size):
                 returns[j] += earned
             runs.queries[run] += left

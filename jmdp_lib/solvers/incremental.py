@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +30,10 @@ from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators.backups import FORMS, Layout, backup, compiled_backup
-from jmdp_lib.operators.draws import DrawnModel
+from jmdp_lib.operators.draws import table_law
 from jmdp_lib.solvers.fixed_point import Solution
+
+_AT_ONCE = 50_000  # updates between two looks at Ctrl-C
 
 
 @dataclass(frozen=True)
@@ -62,10 +65,10 @@ class StepSize:
         if not 0.0 < self.scale <= 1.0:
             raise ValueError(f"{name}: the first step must lie in (0, 1]")
         if not 0.5 < self.power <= 1.0:
-            why = "the sum of its squares diverges (power <= 1/2), so the noise never dies out"
-            if self.power > 1.0:
-                why = "its sum converges (power > 1), so a wrong start is never forgotten"
-            raise ValueError(f"{name} breaks Robbins-Monro: {why}")
+            raise ValueError(
+                f"{name} breaks Robbins-Monro: up to 1/2 the sum of its squares diverges, and "
+                "noise never dies out; above 1 its sum converges, and a wrong start stays"
+            )
 
     @classmethod
     def of(cls, value: Steps) -> StepSize:
@@ -163,9 +166,8 @@ def incremental_jipe2(
     learned = Learned(values, np.zeros(values.size, dtype=np.int64))
     root = checks.seed_sequence(seed)
     update = updater(simulator, layout, learned, step, checks.generator(root, f"learn {form}"))
-    at_once = 1_000_000 if isinstance(simulator, JMDP) else 1_000  # between looks at Ctrl-C
     record = partial(_residual_and_error, simulator, layout, values, truth)
-    residuals, errors = np.transpose([record() for _ in _at_stops(stops, at_once, update)])
+    residuals, errors = np.transpose([record() for _ in _at_stops(stops, update)])
     error_bound = float(residuals[-1] / (1.0 - simulator.gamma))
     return IncrementalSolution(
         moments=_learned_moments(layout, values, simulator.gamma, error_bound),
@@ -182,16 +184,13 @@ def incremental_jipe2(
     )
 
 
-def _at_stops(stops: Sequence[int], at_once: int, update: Callable[[int], None]) -> Iterator[None]:
+def _at_stops(stops: Sequence[int], update: Callable[[int], None]) -> Iterator[None]:
     """Make updates, and pause at each stop."""
-    made = 0
     with progress(stops[-1], "incremental JIPE-2") as bar:
-        for stop in stops:
-            while made < stop:
-                count = min(stop - made, at_once)
-                update(count)
-                bar.update(count)
-                made += count
+        for made, stop in pairwise([0, *stops]):
+            for start in range(made, stop, _AT_ONCE):
+                update(min(stop - start, _AT_ONCE))
+                bar.update(min(stop - start, _AT_ONCE))
             yield
 
 
@@ -212,13 +211,11 @@ def _require_room(simulator: Simulator, layout: Layout) -> None:
 
 
 def _packed(name: str, given: Solution | Moments, layout: Layout) -> Floats:
-    """The moments to start from or to record errors against, if of this model, up to order 2."""
+    """The moments to start from or to record errors against, if of this model."""
     moments = given.moments if isinstance(given, Solution) else given
     if not isinstance(moments, Moments):
         raise ValueError(f"{name} must be a Solution or Moments, got {given!r}")
     checks.same_shape(name, moments.mean.shape, layout.policy.shape, "(S, A)")
-    if moments.order < 2:
-        raise ValueError(f"{name} holds orders up to {moments.order}, needed are 2")
     return layout.pack(moments.mean, moments.full_second())
 
 
@@ -270,7 +267,8 @@ def updater(
     fields = astuple(step)
     rules = layout.rules(simulator.gamma)
     if isinstance(simulator, JMDP):
-        world = DrawnModel.of(simulator), rules
+        model = table_law(simulator), simulator.rewards, simulator.next_states
+        world = model, rules
         return lambda count: _compiled_updates(rng, count, learned, fields, world)
     values, visits = learned
 
