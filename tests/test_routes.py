@@ -378,10 +378,11 @@ def random_model(num_states, num_tables, num_actions=2, gamma=0.9):
     return jl.JMDP(probs, rng.normal(size=shape), rng.integers(num_states, size=shape), gamma)
 
 
-def test_a_system_of_order_n_that_does_not_fit_is_refused(leave):
+@pytest.mark.parametrize("coupling", ["joint", "common"])
+def test_a_system_of_order_n_that_does_not_fit_is_refused(coupling, leave):
     jm = random_model(40, 3)
     policy = jl.uniform_policy(jm)
-    assert jl.jipe(jm, policy, 2).converged
+    assert jl.jipe(jm, policy, 2, coupling=coupling).converged
     leave(2 * 10**6)
     with pytest.raises(MemoryError, match=r"order 3 on 40 states with .* multisets.*lower"):
-        jl.jipe(jm, policy, 3)
+        jl.jipe(jm, policy, 3, coupling=coupling)

@@ -53,12 +53,13 @@ def test_jipe2_is_the_linear_solution_on_every_route(problem, coupling):
 @given(
     problems(max_states=2, max_actions=2, max_tables=2),
     st.sampled_from([1, 2, 3, 4]),
+    st.sampled_from(["joint", "independent"]),
 )
 @settings(max_examples=30)
-def test_jipe_is_brute_force(problem, order):
+def test_jipe_is_brute_force(problem, order, coupling):
     jm, policy, _ = problem
-    sol = jl.jipe(jm, policy, order=order, tol=1e-11)
-    truth = brute.moments(jm, policy, order)
+    sol = jl.jipe(jm, policy, order=order, tol=1e-11, coupling=coupling)
+    truth = brute.moments(jm if coupling == "joint" else brute.product_jmdp(jm), policy, order)
     scale = max(1.0, *map(abs, truth.values()))
     assert sol.converged
     for coordinate, value in truth.items():

@@ -14,14 +14,15 @@ state share the table; each then turns into a sum over how many of its factors p
 States are independent of each other, so a multiset steps one state at a time: the law of what the
 branches at a state turn into is worked out once per state and multiplicities, and the steps of all
 multisets at one of their states form a sparse matrix. The product of n such matrices lets every
-state step. On all multisets that can be reached, T_n is then one affine map x -> b + A x.
+state step. With common noise that holds given the noise, and T_n is the mixture over it. On all
+multisets that can be reached, T_n is then one affine map x -> b + A x.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement as combinations
 from itertools import product
@@ -64,7 +65,7 @@ class System(NamedTuple):
 
 @dataclass(frozen=True)
 class MultisetOperator:
-    """T_n for one JMDP and policy (S, A), acting on moments (N,) of multisets.
+    """T_n for one JMDP, policy (S, A) and coupling, acting on moments (N,) of multisets.
 
     A branch has a number: s, of which the policy draws the action; S + s, the same while its
     multiset steps and it has not yet; or 2 S + s A + a, a state-action. With its multiplicity m it
@@ -75,6 +76,13 @@ class MultisetOperator:
     jm: JMDP
     policy: Floats
     order: int
+    coupling: str = "joint"
+
+    @cached_property
+    def given_noise(self) -> list[tuple[float, MultisetOperator]]:
+        """The operators given what all states share, with probabilities: one for each noise."""
+        operators = [replace(self, jm=jm, coupling="joint") for jm in self.jm.given_noise]
+        return list(zip(self.jm.noise_probs.tolist(), operators, strict=True))
 
     def coordinate(self, state_actions: Iterable[StateAction]) -> Branches:
         """The branches of prod_i Z(s_i, a_i)."""
@@ -94,6 +102,8 @@ class MultisetOperator:
         """One step of prod_i Z(state, a_i); actions that are the same are one branch."""
         counts = Counter(actions).items()
         tables = range(self.jm.starts[state], self.jm.starts[state + 1])
+        if self.coupling == "independent" and len(counts) > 1:
+            return multiply(self._action_law(state, m * (a,)) for a, m in counts)
         joint = (multiply(self._power(table, *count) for count in counts) for table in tables)
         return mix(zip(self.jm.probs[tables], joint, strict=True))
 
@@ -175,6 +185,12 @@ class MultisetOperator:
         stepped = np.full(states.size, -1)
         return np.concatenate([stepped, states, states.repeat(self.jm.num_actions), [-1]])
 
+    def _merged(self, steps: sparse.coo_array, reached: Ints) -> tuple[sparse.csr_array, Ints]:
+        """Steps (q, N) to rows (N, n), with those to equal rows added up."""
+        _, first, target = np.unique(self.numbers(reached), return_index=True, return_inverse=True)
+        at = (steps.row, target.astype(np.int32)[steps.col])
+        return sparse.csr_array((steps.data, at), (steps.shape[0], len(first))), reached[first]
+
     def _step_one_state(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
         """Step the last waiting state of every row (q, n): a matrix (q, p), and the rows (p, n)."""
         n = self.order
@@ -189,13 +205,16 @@ class MultisetOperator:
         entry = (np.cumsum(sizes) - sizes)[law][source] + within
         moved = np.concatenate([np.where(steps, -1, rows)[source], successors[entry]], axis=1)
         moved = np.sort(moved, axis=1)[:, n:]
-        _, first, target = np.unique(self.numbers(moved), return_index=True, return_inverse=True)
-        at = source.astype(np.int32), target.astype(np.int32)
-        steps_to = sparse.csr_array((coefficients[entry], at), (len(rows), first.size))
-        return steps_to, moved[first]
+        at = source.astype(np.int32), np.arange(source.size)
+        each = sparse.coo_array((coefficients[entry], at), (len(rows), source.size))
+        return self._merged(each, moved)
 
     def step(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
         """Step every state of every row (q, n): a matrix (q, p), and the rows (p, n) reached."""
+        if self.coupling == "common":
+            steps = [(prob, *given.step(rows)) for prob, given in self.given_noise]
+            side_by_side = sparse.hstack([prob * step for prob, step, _ in steps], format="coo")
+            return self._merged(side_by_side, np.concatenate([after for _, _, after in steps]))
         last = self.jm.num_states * self.order  # what has not stepped has higher codes
         waiting = (rows >= 0) & (rows < last)
         matrix, rows = self._step_one_state(np.where(waiting, rows + last, rows))
@@ -208,7 +227,8 @@ class MultisetOperator:
         """Refuse the steps of `count` multisets, like those in rows (q, n), if they do not fit."""
         some = rows[:: 1 + len(rows) // _TRIED]
         entries = self.step(some)[0].nnz / len(some)
-        needed = count * (48.0 * entries + 72.0 * self.order)
+        matrices = 6 if self.coupling == "common" else 3
+        needed = count * (16.0 * matrices * entries + 72.0 * self.order)
         what = f"order {self.order} on {self.jm.num_states:,} states with {count:,} multisets"
         require(needed, what, "use a lower order, or jipe2 for means and covariances")
 

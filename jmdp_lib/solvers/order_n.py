@@ -12,21 +12,23 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import rounding_of
-from jmdp_lib.model import JMDP, require_tables
+from jmdp_lib.model import JMDP, checked_coupling, require_tables
 from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
 from jmdp_lib.operators.multisets import MultisetOperator, System
 from jmdp_lib.solvers.affine import Chain, Solved, solve
 from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, false_variance
 
 
-def jipe(jm: JMDP, policy: Policy, order: int = 2, tol: float = 1e-8) -> Solution:
+def jipe(
+    jm: JMDP, policy: Policy, order: int = 2, tol: float = 1e-8, coupling: str = "joint"
+) -> Solution:
     """All moments of orders 1 to `order`: the fixed point of $T_n$, eqs. (31) to (33).
 
     For means and covariances alone take `jipe2`: it is much faster, needs far less memory and
     loses no digits to cancellation. `jipe(order=2)` gives the same numbers, and is there to
-    check one by the other. Branches share their draws as in the paper, `coupling="joint"`.
+    check one by the other.
 
-    policy: as in `jipe2`.
+    policy, coupling: as in `jipe2`.
     tol: accuracy in $||.||_lambda$, eq. (34), relative to the largest absolute reward: the result
         has converged once error_bound is at most tol * jm.reward_bound.
 
@@ -54,7 +56,7 @@ def jipe(jm: JMDP, policy: Policy, order: int = 2, tol: float = 1e-8) -> Solutio
     require_tables("jipe", jm)
     order = checks.at_least("order", order, 1)
     matrix = checks.policy_matrix(jm, policy)
-    operator = MultisetOperator(jm.without_offset, matrix, order)
+    operator = MultisetOperator(jm.without_offset, matrix, order, checked_coupling(jm, coupling))
     allowed = checks.positive("tol", tol) * jm.reward_bound
     centred = operator.jm
     source = MomentsFromMultisets(operator, tol * centred.reward_bound * (1.0 - jm.gamma))
