@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gymnasium
 import numpy as np
 from hypothesis import strategies as st
 
@@ -31,6 +30,8 @@ def shared_noise_model(seed, num_states=3, num_actions=3, num_tables=3, gamma=0.
 
 def frozen_lake(gamma=0.95):
     """The tables of Gymnasium's lake: each action slips to the first, second or third it lists."""
+    import gymnasium
+
     listed = gymnasium.make("FrozenLake-v1").unwrapped.P
     tables = [[[row[a][k % len(row[a])] for a in row] for k in range(3)] for row in listed.values()]
     _, states, rewards, _ = np.moveaxis(tables, -1, 0)  # (S, K, A) each

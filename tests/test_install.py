@@ -188,4 +188,4 @@ def test_the_cores_tests_pass_where_nothing_but_the_core_is_installed(tmp_path: 
     assert done.returncode == 0, done.stdout + done.stderr
     skipped = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", done.stdout, re.MULTILINE)
     extras = {re.search(r'pip install "jmdp_lib\[(\w+)\]"$', reason)[1] for reason in skipped}
-    assert extras >= {"atari", "figures"}
+    assert extras >= {"atari", "figures", "torch"}
