@@ -69,11 +69,10 @@ test: $(STAMP)
 	  $(and_what_was_skipped)
 
 test-units: nbval
-	PYTHONPATH=tests $(PYTEST) -p core_coverage -n 2 --dist worksteal $(PROGRAMS:%=--ignore %)
+	PYTHONPATH=tests $(PYTEST) -p core_coverage -n 3 --dist worksteal $(PROGRAMS:%=--ignore %)
 
-# The longest first, so that no process is left alone with one at the end.
 test-programs: nbval
-	$(PYTEST) -n 2 --dist worksteal $(PROGRAMS)
+	$(PYTEST) $(PROGRAMS)
 
 # New examples in a new order. The header names the order, and --randomly-seed=N repeats it.
 test-random: $(STAMP)

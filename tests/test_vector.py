@@ -72,8 +72,9 @@ class Tables:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("actions", [[2, 0], [3, 0, 1, 2]], ids=["two", "four"])
-@pytest.mark.parametrize("coupling", COUPLINGS)
+@pytest.mark.parametrize(
+    ("coupling", "actions"), [*((c, [3, 0, 1, 2]) for c in COUPLINGS), ("joint", [2, 0])]
+)
 def test_gaps_of_random_models_are_those_of_jipe2_and_their_laws(coupling, actions):
     """With ends of episodes; all scores together must look like draws of N(0, 1)."""
     scores = []
