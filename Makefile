@@ -59,8 +59,8 @@ PROGRAMS := $(patsubst %,tests/test_%.py,batch_slurm batch batch_games batch_ref
 test test-fast: export SKIPPED_TESTS = out/skipped.txt
 and_what_was_skipped = code=$$?; if [ -s $(SKIPPED_TESTS) ]; then echo "Skipped:"; \
   sort -u $(SKIPPED_TESTS); fi; exit $$code
-# The notebooks come first: all others find what Numba has compiled for them. Units, and tests that
-# start programs and wait for these, run side by side, so that no core is idle.
+# Tests that start programs and wait for them run beside all else, so that no core is idle. The units
+# come after the notebooks: they find what Numba has compiled for those.
 test: $(STAMP)
 	@mkdir -p out && : > $(SKIPPED_TESTS)
 	@rm -f .coverage .coverage.*
@@ -69,10 +69,11 @@ test: $(STAMP)
 	  $(and_what_was_skipped)
 
 test-units: nbval
-	PYTHONPATH=tests $(PYTEST) -p core_coverage -n 3 --dist worksteal $(PROGRAMS:%=--ignore %)
+	PYTHONPATH=tests $(PYTEST) -p core_coverage -n 2 --dist worksteal $(PROGRAMS:%=--ignore %)
 
-test-programs: nbval
-	$(PYTEST) $(PROGRAMS)
+# The longest first, so that no process is left alone with one at the end.
+test-programs: $(STAMP)
+	$(PYTEST) -n 2 --dist worksteal $(PROGRAMS)
 
 # New examples in a new order. The header names the order, and --randomly-seed=N repeats it.
 test-random: $(STAMP)
