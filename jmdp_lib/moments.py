@@ -13,7 +13,7 @@ certifies the accuracy of any candidate M.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations, product
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, frozen
-from jmdp_lib.machine import ReadOnly, require, table
+from jmdp_lib.machine import ReadOnly, extra, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -216,8 +216,14 @@ class Moments(ReadOnly):
         """
         self._need(2, "to_frame")
         of_pairs = ("covariance", "correlation", "gap_mean", "gap_variance", "inferiority_bound")
-        columns = {name: getattr(self, name) for name in ("mean", "variance", *of_pairs)}
-        return gap_table(columns)
+        pairs = np.tile(~np.eye(self.mean.shape[1], dtype=bool), (len(self.mean), 1, 1))
+        states, actions, others = np.nonzero(pairs)
+        shown: dict[str, Any] = {"state": states, "action": actions, "other": others}
+        shown |= {name: getattr(self, name)[states, actions] for name in ("mean", "variance")}
+        shown |= {name: getattr(self, name)[pairs] for name in of_pairs}
+        with extra("figures"):  # only now: a plain install does without it
+            import pandas as pd
+        return pd.DataFrame(shown)
 
     def second(self, x: StateAction, y: StateAction) -> float:
         """$Sigma(s, a, t, b) = E[Z(s, a) Z(t, b)]$ for x = (s, a) and y = (t, b).
@@ -346,17 +352,6 @@ class Moments(ReadOnly):
             raise ValueError(f"a coordinate must be a pair (state, action), got {x!r}") from None
         num_states, num_actions = self.mean.shape
         return checks.index("state", s, num_states), checks.index("action", a, num_actions)
-
-
-def gap_table(columns: Mapping[str, Floats]) -> pd.DataFrame:
-    """A row per state and ordered pair of different actions, from arrays (S, A, A) or (S, A)."""
-    num_states, num_actions = next(iter(columns.values())).shape[:2]
-    pairs = np.tile(~np.eye(num_actions, dtype=bool), (num_states, 1, 1))
-    states, actions, others = np.nonzero(pairs)
-    shown: dict[str, Any] = {"state": states, "action": actions, "other": others}
-    for name, values in columns.items():
-        shown[name] = values[states, actions] if values.ndim == 2 else values[pairs]
-    return table(shown)
 
 
 def same_state_moments(

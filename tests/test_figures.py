@@ -33,6 +33,11 @@ def patches(ax: Axes, kind: type) -> list:
     return [patch for patch in ax.patches if isinstance(patch, kind)]
 
 
+def test_gridworld_without_wind_has_no_gusts(ax: Axes) -> None:
+    figures.gridworld(ax, jl.windy_gridworld(3, gust_prob=0.0), jl.goal_policy(3), columns=3)
+    assert not [text for text in ax.texts if "gust" in text.get_text()]
+
+
 def test_gridworld_shows_the_policy_and_where_gusts_lead(ax: Axes) -> None:
     figures.gridworld(ax, jl.windy_gridworld(3), jl.goal_policy(3), columns=3)
     assert len(patches(ax, Rectangle)) == 9

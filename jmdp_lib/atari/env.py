@@ -106,7 +106,7 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
 
     Actions are indices into the game's minimal action set.
 
-    game: such as BattleZone; an unknown name is refused with a list of all.
+    game: such as BattleZone; an unknown name is refused with the nearest ones.
     sticky_prob: probability that a frame repeats the previous action, as in the ALE.
     frame_skip: frames per step.
     shock: $sigma$ of a reward shock that all actions share (Section 6), $R(a) = clip(r, -1, 1) +

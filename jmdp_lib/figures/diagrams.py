@@ -44,6 +44,7 @@ def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
     """
     matrix = checks.policy_matrix(jm, policy)
     places = np.stack(np.divmod(np.arange(jm.num_states), columns)[::-1], -1)  # (S, 2): x, y
+    looks = (("black", 0.0), (_ORANGE, 0.16))[: jm.starts[1]]  # without wind there is one table
     for s, (x, y) in enumerate(places):
         led = jm.next_states[jm.starts[s] : jm.starts[s + 1]]  # (K, A)
         goal = bool((led == s).all())
@@ -53,14 +54,15 @@ def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
             ax.text(x, y, "Goal", ha="center", va="center", weight="bold")
             continue
         for a in np.flatnonzero(matrix[s]):
-            for after, color, aside in zip(led[:, a], ("black", _ORANGE), (0.0, 0.16), strict=True):
+            for after, (color, aside) in zip(led[:, a], looks, strict=True):
                 way = 0.62 * (places[after] - places[s])
                 _move(ax, x, y + aside, way, color=color, alpha=matrix[s, a])
     bottom = (columns - 1) / 2, jm.num_states // columns - 0.4
     look: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 6.5, "linespacing": 1.4}
     ax.text(*bottom, "black: in calm air\n\n", **look)
-    note = f"\norange: in a gust, probability {jm.probs[1]:g}\n(ring: the agent stays)"
-    ax.text(*bottom, note, color=_ORANGE, **look)
+    if len(looks) > 1:
+        note = f"\norange: in a gust, probability {jm.probs[1]:g}\n(ring: the agent stays)"
+        ax.text(*bottom, note, color=_ORANGE, **look)
     ax.set(xlim=(-0.52, columns - 0.48), ylim=(bottom[1] + 0.7, -0.52), aspect="equal")
     ax.axis("off")
     return ax

@@ -13,7 +13,7 @@ from jmdp_lib.machine.compiled import (
     threaded,
 )
 from jmdp_lib.machine.process import available_bytes, extra, gibibytes, progress, require
-from jmdp_lib.machine.results import ReadOnly, table
+from jmdp_lib.machine.results import ReadOnly
 
 __all__ = [
     "add_scaled",
@@ -28,4 +28,4 @@ __all__ = [
     "threaded",
 ]
 __all__ += ["available_bytes", "extra", "gibibytes", "progress", "require"]
-__all__ += ["ReadOnly", "table"]
+__all__ += ["ReadOnly"]

@@ -1,24 +1,11 @@
-"""Results: dataclasses that are read-only, and tables of pandas."""
+"""Results: dataclasses that are read-only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
-
-from jmdp_lib.machine.process import extra
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-def table(columns: Mapping[str, Any]) -> pd.DataFrame:
-    """A pandas table. Pandas is imported only now: a plain install does without it."""
-    with extra("figures"):
-        import pandas as pd
-    return pd.DataFrame(columns)
 
 
 class ReadOnly:
