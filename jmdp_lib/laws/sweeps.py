@@ -118,7 +118,7 @@ def place(x: Floats, points: Floats, kinds: Floats) -> Reads:
         y = (points - d) / factor
         cells[kind] = np.clip(np.searchsorted(x, y, "right") - 1, 0, widths.size - 1)
         shares[kind] = (y - x[cells[kind]]) / widths[cells[kind]]
-    return Reads(cells, shares, widths, kinds[1])
+    return Reads(cells, shares, widths, kinds[1].copy())
 
 
 @inline

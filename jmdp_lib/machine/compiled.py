@@ -18,7 +18,7 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import config, njit
 from numba.extending import register_jitable
 from numba.np.ufunc.parallel import threading_layer
 
@@ -71,8 +71,8 @@ if hasattr(os, "register_at_fork"):  # Windows does not fork
 def threaded(function: Callable[..., Any], size: Callable[..., int], least: int) -> Any:
     """The function compiled: on all threads, or on this one for arguments smaller than `least`.
 
-    It also runs on this one where there are no threads after a fork, so that its result must not
-    depend on their number.
+    It also runs on this one where there is no other, and where there are none after a fork, so that
+    its result must not depend on their number.
     """
     on_all = cached(error_model="numpy", parallel=True)(function)
     copied = FunctionType(function.__code__, function.__globals__)
@@ -80,7 +80,7 @@ def threaded(function: Callable[..., Any], size: Callable[..., int], least: int)
     alone = cached(error_model="numpy", nogil=True)(copied)
 
     def run(*arguments: Any) -> Any:
-        if _Threads.lost or size(*arguments) < least:
+        if _Threads.lost or config.NUMBA_NUM_THREADS == 1 or size(*arguments) < least:
             return alone(*arguments)
         with _Threads.lock:
             return on_all(*arguments)
