@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import functools
 import http.server
@@ -12,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,31 +129,6 @@ def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=size))
 
     return set_available
-
-
-@pytest.fixture
-def ends_when_killed() -> Callable[[str, int], None]:
-    """A check of code that starts so many processes: kill it outright, and they end too."""
-
-    def check(code: str, count: int) -> None:
-        parent = psutil.Popen([sys.executable, "-c", code])
-        deadline, family = time.monotonic() + 120, []
-        try:
-            while len(family) < count and time.monotonic() < deadline:
-                time.sleep(0.2)
-                family = parent.children(recursive=True)
-            time.sleep(2.0)  # they have begun to work
-            assert len(family) >= count
-            parent.kill()
-            parent.wait()
-            _, alive = psutil.wait_procs(family, timeout=120)
-            assert not alive
-        finally:
-            for process in (parent, *family):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-
-    return check
 
 
 # ---- the batch, on small projects ----------------------------------------------------------------

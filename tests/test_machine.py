@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+import psutil
 import pytest
 
 from experiments.atari.files import replacing
@@ -158,9 +160,17 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_processes_end_with_a_parent_that_was_killed_outright(
-    ends_when_killed: Callable[[str, int], None],
+    family: list[psutil.Process],
 ) -> None:
-    ends_when_killed(WORKERS, 3)  # two workers, and what tracks their resources
+    """Even those that have not begun to watch it."""
+    parent = psutil.Popen([sys.executable, "-c", WORKERS])
+    family.append(parent)
+    while len(family) < 4:  # two workers, and what tracks their resources
+        assert parent.poll() is None
+        time.sleep(0.1)
+        family[1:] = parent.children(recursive=True)
+    parent.kill()
+    assert not psutil.wait_procs(family, timeout=120)[1]
 
 
 # Calls that use threads, and what they give: gap laws, moments of order two and of order three.

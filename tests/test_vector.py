@@ -20,7 +20,7 @@ from jmdp_lib.simulators import (
 )
 
 COUPLINGS = ("joint", "independent", "common")
-MODELS = 30
+MODELS = 20
 
 
 def sell(stock, order, demand):

@@ -138,7 +138,8 @@ def write_gaps(training: Training, options: argparse.Namespace) -> None:
 
 def workers(lane: str, options: argparse.Namespace) -> ProcessPoolExecutor:
     """Processes for jobs: they end with this one, which comes first."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["experiments.atari.device"])  # torch is imported once
     return ProcessPoolExecutor(LANES[lane], context, start_worker, (options.settings,))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -35,12 +36,18 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def end_with_parent() -> None:
-    """From now on this process ends when its parent has died, even by a `kill -9`."""
-    parent = os.getppid()
+    """From now on this process ends when its parent has died, even by a `kill -9`.
+
+    A process of a pool that starts late may find its parent dead already.
+    """
+    started_by, parent = multiprocessing.parent_process(), os.getppid()
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
+        if started_by is not None:
+            started_by.join()
+        else:
+            while os.getppid() == parent:
+                time.sleep(1.0)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
