@@ -18,9 +18,9 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from numba import config, njit
+from numba import njit
 from numba.extending import register_jitable
-from numba.np.ufunc.parallel import threading_layer
+from numba.np.ufunc.parallel import get_thread_count, threading_layer
 
 
 def cached(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -80,7 +80,7 @@ def threaded(function: Callable[..., Any], size: Callable[..., int], least: int)
     alone = cached(error_model="numpy", nogil=True)(copied)
 
     def run(*arguments: Any) -> Any:
-        if _Threads.lost or config.NUMBA_NUM_THREADS == 1 or size(*arguments) < least:
+        if _Threads.lost or get_thread_count() == 1 or size(*arguments) < least:
             return alone(*arguments)
         with _Threads.lock:
             return on_all(*arguments)
