@@ -31,8 +31,8 @@ ifneq ($(and $(wildcard $(STAMP)),$(realpath $(PY)),$(value MADE_IN)),$(CURDIR))
 STALE := stale
 endif
 
-.PHONY: help figures test test-fast test-random test-units test-programs lint nbval coverage notebooks \
-  book clean stale
+.PHONY: help figures test test-fast test-random test-units test-quick test-programs lint nbval \
+  coverage notebooks book clean stale
 .DEFAULT_GOAL := help
 
 help:
@@ -87,9 +87,13 @@ nbval: $(STAMP)
 	  --nbval-lax --nbval-current-env --nbval-cell-timeout=600 --nbval-sanitize-with workflow/nbval.cfg \
 	  $(NOTEBOOKS)
 
-test-fast: lint
+FAST := lint test-quick
+test-fast: $(STAMP)
 	@mkdir -p out && : > $(SKIPPED_TESTS)
-	$(PYTEST) -n 3 --dist worksteal -m "not slow"; $(and_what_was_skipped)
+	@$(MAKE) --no-print-directory -j 2 $(FAST); $(and_what_was_skipped)
+
+test-quick: $(STAMP)
+	$(PYTEST) -n 2 --dist worksteal -m "not slow"
 
 lint: $(STAMP)
 	$(PY) -m ruff check .

@@ -60,6 +60,7 @@ def test_what_is_played_has_the_moments_of_policy_gaps(coupling, kinds):
     assert abs(np.mean(found, 0)[0]) <= 4.5 / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("functions", [False, True])
 def test_rows_that_are_stepped_in_turn_find_the_same(functions, coupling):
@@ -78,6 +79,7 @@ def test_rows_that_are_stepped_in_turn_find_the_same(functions, coupling):
     assert np.abs(scores(compiled, exact)).max() <= 4.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_rows_that_are_stepped_at_once_find_the_same(coupling):
     """With ends of episodes; all scores together must look like draws of N(0, 1)."""

@@ -95,6 +95,7 @@ def test_the_numbers_are_those_of_one_process(coupling):
         assert_same(estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=threads), alone)
 
 
+@pytest.mark.slow
 def test_other_processes_and_many_chunks():
     asked = {"state": 1, "num_runs": 300}
     alone = estimate_gaps(Walk(), POLICY, [0, 1], **asked)

@@ -74,6 +74,7 @@ def phi_contains_all_paths(law, paths):
         assert low - off.max() - 1e-9 <= cvar <= high + off.max() + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:gap_law. brackets")  # true all the same
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_brackets_contain_the_law_of_all_paths(coupling) -> None:
@@ -188,6 +189,7 @@ def test_what_is_faster_brackets_the_same_law(name, values, shape, coupling, mon
         assert most - least <= ratio * (high - low) + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:gap_law. brackets")
 @pytest.mark.parametrize(("size", "tables", "gamma"), [(5, 5, 0.5), (9, 5, 0.9), (4, 60, 0.9)])
 @pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
@@ -219,6 +221,7 @@ def test_brackets_contain_what_is_played(size, tables, gamma, coupling) -> None:
         assert high - low <= 0.05 * gaps.std()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:gap_law. brackets")
 def test_errors_are_of_first_and_of_second_order() -> None:
     """Twice the points halve the brackets of probabilities, and quarter those of CVaR, which are
@@ -581,6 +584,7 @@ def test_errors_of_means_widen_every_bound(monkeypatch) -> None:
     assert np.subtract(*phis[::-1]) == pytest.approx(0.5e-3, rel=1e-2)  # at both ends
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:gap_law. brackets")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("gamma", [0.5, 0.9])

@@ -82,6 +82,7 @@ def collection(seed):
     return jm, random_policy(rng, jm), mean, second + second.transpose(2, 3, 0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("form", FORMS)
 def test_sampled_backup_is_unbiased(seed, form):
@@ -97,6 +98,7 @@ def test_sampled_backup_is_unbiased(seed, form):
         assert abs(found.mean() - exact[i]) <= found.std() / 40 + 1e-9
 
 
+@pytest.mark.slow
 def test_noise_lemma_constants():
     """Lemma A.3: E[w^2] <= C_0 + C_1 ||M||^2 with the constants of eq. (59), rewards in [0, 1]."""
     base, policy, mean, second = collection(3)

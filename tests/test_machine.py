@@ -139,6 +139,7 @@ def run_python(code: str, **environment: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.slow
 def test_what_was_compiled_is_on_disk(tmp_path: Path) -> None:
     assert run_python(PRELUDE + SHORT, NUMBA_CACHE_DIR=str(tmp_path)) > 0
     assert run_python(PRELUDE + SHORT, NUMBA_CACHE_DIR=str(tmp_path)) == 0
@@ -208,6 +209,7 @@ assert numba.threading_layer() == sys.argv[1]
 
 
 # The layer of Numba that does not survive a fork, and the one that does not survive two calls.
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.parametrize(
     ("code", "layer"),

@@ -30,6 +30,7 @@ def mostly_right(cell):
     return [0.8, 0.2] if cell[1] % 2 else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_what_is_played_is_what_local_jipe2_certifies(coupling):
     known = jl.large.local_jipe2(LINE, mostly_right, [("cell", 2)], tol=1e-4, coupling=coupling)

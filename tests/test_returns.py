@@ -27,6 +27,7 @@ def standard_errors_off(sample, exact):
     return np.abs(sample.mean(0) - exact) / (error + 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deterministic", [False, True], ids=["mixed", "deterministic"])
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("model", MODELS)
@@ -65,6 +66,7 @@ def test_ragged_tables_and_signs(coupling):
     assert standard_errors_off(gaps**2, second).max() < 5.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_gaps_have_the_law_of_gap_law(coupling):
     """The share of samples at or below a point is in the law's bracket, to 5 standard errors."""

@@ -223,6 +223,7 @@ def test_the_choice_of_a_route():
     assert jl.jipe2(local, goal, queries=[0]).pairs < sol.pairs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 5, 10, 12])
 @pytest.mark.parametrize("kind", ["goal", "uniform"])
 def test_the_default_does_little_more_than_the_best_route(size, kind):
