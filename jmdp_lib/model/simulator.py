@@ -12,6 +12,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -204,11 +205,15 @@ class StepSimulator:
         checks.distributions("noise_probs", self.noise_probs, "noise")
         declared_range(self.reward_range)
 
+    @cached_property
+    def _cumulative(self) -> list[float]:
+        return np.cumsum(self.noise_probs).tolist()
+
     def query(
         self, state: int, actions: Sequence[int], rng: np.random.Generator
     ) -> tuple[list[float], list[int]]:
         """Rewards (m,) and next states (m,) of the actions under one draw of the noise."""
-        noise = draw_index(np.cumsum(self.noise_probs), rng)
+        noise = draw_index(self._cumulative, rng)
         rewards, states = zip(*(self.step(state, a, noise) for a in actions), strict=True)
         return list(rewards), list(states)
 
