@@ -31,14 +31,14 @@ ifneq ($(and $(wildcard $(STAMP)),$(realpath $(PY)),$(value MADE_IN)),$(CURDIR))
 STALE := stale
 endif
 
-.PHONY: help figures test test-fast test-random test-units test-quick test-programs lint nbval \
-  coverage notebooks book clean stale
+.PHONY: help figures test test-fast test-random test-units test-quick test-programs lint imports \
+  nbval coverage notebooks book clean stale
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make figures     run every notebook into out/PROFILE (PROFILE=quick; smoke, paper)"
 	@echo "make test        lint, type check, tests, notebooks"
-	@echo "make test-fast   the same without slow tests and notebooks: two minutes"
+	@echo "make test-fast   the same without slow tests and notebooks: a minute and a half"
 	@echo "make test-random the same tests with new examples, in a new order"
 	@echo "make notebooks   write notebooks/*.ipynb, executed, from notebooks/*.py"
 	@echo "make coverage    how much of the core chapters 1 to 6 execute"
@@ -64,15 +64,20 @@ and_what_was_skipped = code=$$?; if [ -s $(SKIPPED_TESTS) ]; then echo "Skipped:
 test: $(STAMP)
 	@mkdir -p out && : > $(SKIPPED_TESTS)
 	@rm -f .coverage .coverage.*
-	@$(MAKE) --no-print-directory -j 3 nbval test-programs lint test-units && $(PY) -m coverage combine -q \
+	@$(MAKE) --no-print-directory -j 3 IMPORTED=imports lint nbval test-programs test-units \
+	  && $(PY) -m coverage combine -q \
 	  && echo "Of the core, its own tests execute $$($(PY) -m coverage report --format=total)%"; \
 	  $(and_what_was_skipped)
+
+# A new environment has no byte code: one process makes it, before four start together and each do so.
+imports: $(STAMP)
+	@$(PY) -c "import nbval, papermill, scipy.stats, seaborn, snakemake.cli, sphinx.cmd.build, torch"
 
 test-units: nbval
 	PYTHONPATH=tests $(PYTEST) -p core_coverage -n 2 --dist worksteal $(PROGRAMS:%=--ignore %)
 
 # The longest first, so that no process is left alone with one at the end.
-test-programs: $(STAMP)
+test-programs: $(STAMP) $(IMPORTED)
 	$(PYTEST) -n 2 --dist worksteal $(PROGRAMS)
 
 # New examples in a new order. The header names the order, and --randomly-seed=N repeats it.
@@ -82,7 +87,7 @@ test-random: $(STAMP)
 # Every committed notebook as it stands; its claims and their verdicts are compared with the committed
 # ones, their numbers are not: some depend on the processor.
 NOTEBOOKS = notebooks/*.ipynb
-nbval: $(STAMP)
+nbval: $(STAMP) $(IMPORTED)
 	PYTHONPATH=workflow $(PY) -m pytest -p no:randomly -p nbval_kernels -n 2 --dist loadfile \
 	  --nbval-lax --nbval-current-env --nbval-cell-timeout=600 --nbval-sanitize-with workflow/nbval.cfg \
 	  $(NOTEBOOKS)
