@@ -95,9 +95,9 @@ nbval: $(STAMP) $(IMPORTED)
 FAST := lint test-quick
 test-fast: $(STAMP)
 	@mkdir -p out && : > $(SKIPPED_TESTS)
-	@$(MAKE) --no-print-directory -j 2 $(FAST); $(and_what_was_skipped)
+	@$(MAKE) --no-print-directory -j 2 IMPORTED=imports $(FAST); $(and_what_was_skipped)
 
-test-quick: $(STAMP)
+test-quick: $(STAMP) $(IMPORTED)
 	$(PYTEST) -n 2 --dist worksteal -m "not slow"
 
 lint: $(STAMP)

@@ -324,6 +324,7 @@ def test_game_over_belongs_to_the_branch():
     assert env.query([0])[0].info["lives"] == 5
 
 
+@pytest.mark.slow
 def test_memory_does_not_say_where_a_paddle_knob_stands_and_the_knob_decides():
     """At an end of its range pressing on changes nothing: NOOP and RIGHT have one future."""
     env = started("Pong", 12, sticky_prob=0.0, obs="ram+paddles")

@@ -64,6 +64,7 @@ def still(seen):
     return np.zeros(1, np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "actions", "policy", "needs"),
     [

@@ -46,6 +46,7 @@ def between_states(jm, policy, variance, gap_variance):
     return np.linalg.solve(np.eye(same.size) - moves, source).reshape(len(kernel), -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_states", "num_tables"), [(1, 3), (2, 2), (2, 4), (3, 3)])
 def test_two_actions_solve_the_optimality_equation(num_states, num_tables):
     """The extreme covariances of a state's two actions are those of the best joint law of one step,

@@ -158,6 +158,7 @@ def test_read_points_are_exact_where_the_law_has_atoms() -> None:
         assert law.width < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:gap_law. brackets")
 @pytest.mark.parametrize(
     ("name", "values", "shape", "coupling"),
@@ -307,6 +308,7 @@ def test_actions_that_are_alike_but_for_rounding_tie(rewards) -> None:
     assert law.quantile(0.5) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goal", [True, False])
 def test_gridworld_as_played(goal) -> None:
     jm = jl.windy_gridworld(4)

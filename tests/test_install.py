@@ -28,6 +28,7 @@ SOURCE = (
     "CITATION.cff",
 )
 NO_CACHES = shutil.ignore_patterns("__pycache__")
+pytestmark = pytest.mark.slow
 
 
 def built(folder: Path) -> tuple[Path, Path]:
@@ -142,7 +143,6 @@ for extra, call in [
 SHORTER = {"2_000": "20", "100_000": "1_000", "range(100)": "range(3)", "width=0.02": "width=0.5"}
 
 
-@pytest.mark.slow
 def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(
     tmp_path: Path, distributions: tuple[Path, Path]
 ) -> None:
@@ -167,7 +167,6 @@ def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(
 CORE = "bounds environments figures model neural readme trace"
 
 
-@pytest.mark.slow
 def test_the_cores_tests_pass_where_nothing_but_the_core_is_installed(tmp_path: Path) -> None:
     """What needs an extra is skipped, and the reason names the extra; nothing fails."""
     python, packages = new_environment(tmp_path)

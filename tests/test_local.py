@@ -316,6 +316,7 @@ def two_ways(length, noisy, following, low=-1.0, high=1.0, gamma=0.5):
     return jl.large.ImplicitJMDP(tables, 2, gamma, (low, high)), cells
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
 @pytest.mark.parametrize("reward_range", RANGES)
 def test_values_at_opposite_ends_attain_the_bounds(coupling, reward_range):

@@ -229,6 +229,7 @@ def test_solvers_after_a_fork_and_in_two_threads_at_once(code: str, layer: str) 
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_where_numba_finds_no_folder_solvers_run_all_the_same() -> None:
     """As a user without a home does, of an install that nobody can write to."""
     no_folder = "from numba.core import caching\ncaching.CacheImpl._locator_classes = []\n"

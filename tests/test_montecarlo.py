@@ -25,6 +25,7 @@ def standard_errors(z, m, s, a, b):
         yield abs(sample.mean() - exact) / (error + 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coupling", ["joint", "independent"])
 @given(problem=problems(max_gamma=0.9))
 @settings(max_examples=25, derandomize=True)
@@ -39,6 +40,7 @@ def test_inside_its_error_bars(problem, coupling):
     assert max(standard_errors(z, m, s, a, b)) < 5.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("jm", "state"),
     [

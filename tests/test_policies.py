@@ -49,6 +49,7 @@ CALLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
 def test_arrays_and_functions_give_the_same_numbers(call):
     forms = {

@@ -82,6 +82,7 @@ def test_occupancy(problem):
     assert beta > 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cone", ["augmented", "psd", "none"])
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=12)
@@ -138,6 +139,7 @@ def test_weights_without_a_contraction_claim_nothing():
     assert sol.error_bound == sol.approximation_bound(exact) == np.inf
 
 
+@pytest.mark.slow
 def test_projection_against_an_oracle():
     """The constrained least-squares step, against Clarabel."""
     import cvxpy as cp

@@ -251,6 +251,7 @@ def deviations(jm, policy):
     yield jl.laws.cautious_improvement(jm, policy, level=0.0).policy[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("constant", [-1e3, 1e3, 1e6, 1e9])
 def test_a_constant_in_all_rewards_is_in_no_gap(constant):
     """Gaps agree to the digits that rewards still have after the constant was added to them."""

@@ -192,6 +192,7 @@ def depot_of(library):
     return VectorSimulator(torch_sell, torch_demands, 5, 0.9), state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("library", ["numpy", "torch", "strict"])
 def test_array_libraries_agree(library, coupling):
