@@ -38,7 +38,7 @@ endif
 help:
 	@echo "make figures     run every notebook into out/PROFILE (PROFILE=quick; smoke, paper)"
 	@echo "make test        lint, type check, tests, notebooks"
-	@echo "make test-fast   the same without slow tests and notebooks: a minute and a half"
+	@echo "make test-fast   the same without slow tests and notebooks: one minute, two the first time"
 	@echo "make test-random the same tests with new examples, in a new order"
 	@echo "make notebooks   write notebooks/*.ipynb, executed, from notebooks/*.py"
 	@echo "make coverage    how much of the core chapters 1 to 6 execute"
@@ -95,10 +95,10 @@ nbval: $(STAMP) $(IMPORTED)
 FAST := lint test-quick
 test-fast: $(STAMP)
 	@mkdir -p out && : > $(SKIPPED_TESTS)
-	@$(MAKE) --no-print-directory -j 2 IMPORTED=imports $(FAST); $(and_what_was_skipped)
+	@$(MAKE) --no-print-directory -j 2 $(FAST); $(and_what_was_skipped)
 
-test-quick: $(STAMP) $(IMPORTED)
-	$(PYTEST) -n 2 --dist worksteal -m "not slow"
+test-quick: $(STAMP)
+	$(PYTEST) -n 2 --dist loadfile -m "not slow"
 
 lint: $(STAMP)
 	$(PY) -m ruff check .

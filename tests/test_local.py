@@ -52,6 +52,7 @@ def check_certificate(local, whole, states):
 RANGES = [(-1.0, 1.0), (-3.0, 5.0), (2.0, 6.0), (-1.0, 0.0), (-7.0, -4.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::jmdp_lib.ConvergenceWarning")
 @pytest.mark.parametrize("reward_range", RANGES)
 @pytest.mark.parametrize(

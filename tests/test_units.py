@@ -189,6 +189,7 @@ SOLVERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: solver.__name__)
 @settings(max_examples=3)
 @given(seed=st.integers(0, 2**32 - 1), power=st.integers(-12, 12))
