@@ -322,5 +322,5 @@ def _fill_samples(rng: Any, out: Any, scratch: Any, maps: Any) -> None:
                     then = after[draw(rng, actions, next_states[table, a])]
                     z[s * num_actions + a] = rewards[table, a] + gamma * then
         if steps % 2 == 1:  # the last step wrote to the scratch
-            for n in range(z.size):
+            for n in range(z.size):  # `out[sample] = z` takes 3 seconds longer to compile
                 out[sample, n] = z[n]

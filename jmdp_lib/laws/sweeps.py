@@ -118,7 +118,8 @@ def place(x: Floats, points: Floats, kinds: Floats) -> Reads:
         y = (points - d) / factor
         cells[kind] = np.clip(np.searchsorted(x, y, "right") - 1, 0, widths.size - 1)
         shares[kind] = (y - x[cells[kind]]) / widths[cells[kind]]
-    return Reads(cells, shares, widths, kinds[1].copy())
+    factors = kinds[1].copy()  # of the layout that all have, or all is compiled once more
+    return Reads(cells, shares, widths, factors)
 
 
 @inline
