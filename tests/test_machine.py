@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.atari.files import replacing
+from experiments.files import replacing
 from jmdp_lib import machine
 from jmdp_lib.machine import extra, process
 
@@ -153,7 +153,7 @@ def test_no_solver_compiles_in_a_second_process() -> None:
 
 WORKERS = """
 import time
-from experiments.atari.tables import in_processes
+from experiments.processes import in_processes
 if __name__ == "__main__":
     in_processes(time.sleep, [(600,), (600,)], 2, "sleep")
 """

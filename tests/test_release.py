@@ -1,69 +1,476 @@
-"""The experiment of the authors' release: shock by position, targets, recursion, going on."""
+"""The authors' release: games, losses, training and rules, against other ways to say them."""
 
 from __future__ import annotations
 
-import json
-import pickle
 from dataclasses import replace
-from pathlib import Path
+from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 import torch._inductor  # a first optimiser imports it, and that sets a variable
+from PIL import Image
+from torch.nn import functional
 
-from experiments.atari import release, release_training
-from experiments.atari import release_play as play
-from experiments.atari.copies import copies_recursion
-from experiments.atari.release_network import (
-    Answers,
-    Covariances,
-    answers,
-    covariances,
-    losses,
-    predictions,
-    targets,
-)
-from experiments.atari.release_settings import PROTOCOL, Settings, settings_of
-from experiments.atari.release_training import Learner, block_draws, train
-from experiments.atari.release_verdict import verdict
+from experiments.release import play, results, runs, training
+from experiments.release.network import LOSSES, predictions
+from experiments.release.settings import PROTOCOL, settings_of
+from experiments.release.training import Learner, block_draws, data_on, train
 
-FIGURES = Path(__file__).parents[1] / "figures"
+STEPS = 24
+NUM_ACTIONS = 6  # of Pong
 
 
-@pytest.fixture
-def tiny():
-    """Settings of a few steps."""
-    return replace(
-        settings_of(smoke=True),
-        steps=12,
-        learn_from=4,
-        record_every=2,
-        save_every=4,
-        copy_every=3,
-        batch=2,
-        states=2,
-    )
+def tiny(name, **changed):
+    """The named settings with a few steps of a small network."""
+    small = {"steps": STEPS, "learn_from": 4, "window": 2, "copy_every": 3, "replay": 16}
+    sizes = {"batch": 2, "hidden": 6, "embedding": 3, "states": 3, "pairs": 3, "horizon": 8}
+    gram = {"gram_dim": 4} if name == "launcher" else {}
+    return replace(settings_of(name, miniature=True), **small | sizes | gram | changed)
 
 
-@pytest.fixture
-def collected():
-    """A play of random screens; every fifth step ends a game."""
+def made_up(num_steps=STEPS):
+    """A play of random screens, in which all kinds of ends happen."""
     rng = np.random.default_rng(0)
-    steps = 12
-    screens = rng.integers(256, size=(2 * steps + 1, play.SIDE, play.SIDE), dtype=np.uint8)
-    ended = np.zeros((steps, 2), bool)
-    ended[::5] = True
+    screens = rng.integers(256, size=(2 * num_steps + 1, 84, 84), dtype=np.uint8)
     return play.Collected(
-        screens[: steps + 1],
-        screens[steps + 1 :],
-        play.action_pairs(rng, steps, 3),
-        rng.integers(-1, 2, (steps, 2)).astype(np.float32),
-        ended,
-        rng.choice(np.array([-1, 1], np.int8), steps),
-        3,
+        screens[: num_steps + 1],
+        screens[num_steps + 1 :],
+        play.distinct_pairs(rng.random((num_steps, 2)), NUM_ACTIONS),
+        rng.integers(-1, 3, (num_steps, 2)).astype(np.float32),
+        rng.random((num_steps, 2)) < 0.3,
+        rng.choice(np.array([-1, 1], np.int8), num_steps),
+        NUM_ACTIONS,
     )
+
+
+def learner_of(name, found=None, **changed):
+    settings = tiny(name, **changed)
+    data = data_on("cpu", made_up() if found is None else found, settings)
+    return Learner(name, settings, "Pong", 0, data)
+
+
+def nudge(learner):
+    """Make the target another network than the one that learns, and its vectors no tiny ones."""
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(1)
+        for module in (learner.network, learner.target):
+            for weights in module.parameters():
+                weights.add_(0.1 * torch.randn(weights.shape))
+
+
+class Plain:
+    """A network in doubles, from its weights: one screen and one action at a time."""
+
+    def __init__(self, network):
+        self.weights = {
+            name: value.detach().double().requires_grad_()
+            for name, value in network.named_parameters()
+        }
+        self.pair = "head.layers.0.weight" in self.weights
+
+    def linear(self, name, x):
+        return self.weights[f"{name}.weight"] @ x + self.weights[f"{name}.bias"]
+
+    def h(self, screen):
+        x = torch.from_numpy(screen / 255.0)[None]
+        for layer, stride in ((0, 4), (2, 2), (4, 1)):
+            kernel, bias = (self.weights[f"encoder.{layer}.{part}"] for part in ("weight", "bias"))
+            x = functional.conv2d(x, kernel, bias, stride).relu()
+        return self.linear("encoder.7", x.flatten()).relu()
+
+    def mu(self, screen, action):
+        return self.linear("mean.2", self.linear("mean.0", self.h(screen)).relu())[action]
+
+    def e(self, action):
+        return self.weights["embedding.weight"][action]
+
+    def v(self, screen, action):
+        z = torch.cat([self.h(screen), self.e(action)])
+        return self.linear("head.features.2", self.linear("head.features.0", z).relu())
+
+    def sigma(self, s, a, t, b):
+        if not self.pair:
+            return self.mu(s, a) * self.mu(t, b) + self.v(s, a) @ self.v(t, b)
+        x, y = (torch.cat([self.h(s), self.e(a)]), torch.cat([self.h(t), self.e(b)]))
+        x = torch.cat([x + y, (x - y).abs(), x * y])
+        for layer in (0, 2):
+            x = self.linear(f"head.layers.{layer}", x).relu()
+        return self.linear("head.layers.4", x)[0]
+
+
+def plain_losses(online, target, found, settings, rows, next_actions):
+    """The five losses, written from the formulas of the facts, one row of a batch after the other.
+
+    rows (3, B): X, Y, Q. next_actions (6, B): for mu, diag, the two of cross, the two of same.
+    """
+    g = settings.gamma
+    total = torch.zeros(5, dtype=torch.float64)
+
+    def paid(row, position):
+        shock = settings.b * found.signs[row] * (1 if position == 0 else -1)
+        return (1 - g) * min(max(found.rewards[row, position] + shock, 0.0), 1.0)
+
+    def of(row, position):
+        """Screen, action, reward, next screen, alive."""
+        then = found.screens[row + 1] if position == 0 else found.others[row]
+        alive = 0.0 if found.ended[row, position] else 1.0
+        action = int(found.actions[row, position])
+        return found.screens[row], action, paid(row, position), then, alive
+
+    def product(one, two, a1, a2):
+        _, _, r1, then1, alive1 = one
+        _, _, r2, then2, alive2 = two
+        target_sum = r1 * r2 + g * r1 * alive2 * target.mu(then2, a2)
+        target_sum = target_sum + g * r2 * alive1 * target.mu(then1, a1)
+        return target_sum + g**2 * alive1 * alive2 * target.sigma(then1, a1, then2, a2)
+
+    def error(one, two, t):
+        (s, a), (other, b) = one[:2], two[:2]
+        if online.pair:
+            return (online.sigma(s, a, other, b) - t) ** 2
+        cov = online.v(s, a) @ online.v(other, b)
+        return (cov - (t - target.mu(s, a) * target.mu(other, b))) ** 2
+
+    for (i, j, k), actions in zip(rows.T.tolist(), next_actions.T.tolist(), strict=True):
+        for_mu, for_diag, for_x, for_y, for_first, for_second = actions
+        x, y, first, second = of(i, 0), of(j, 0), of(k, 0), of(k, 1)
+        s, a, r, then, alive = x
+        mu = (online.mu(s, a) - r - g * alive * target.mu(then, for_mu)) ** 2
+        t = r**2 + 2 * g * r * alive * target.mu(then, for_diag)
+        t = t + g**2 * alive * target.sigma(then, for_diag, then, for_diag)
+        diag = error(x, x, t)
+        same = error(first, second, product(first, second, for_first, for_second))
+        cross = error(x, y, product(x, y, for_x, for_y))
+        s, a, r1, then1, alive1 = first
+        _, b, r2, then2, alive2 = second
+        means = alive1 * target.mu(then1, for_first) - alive2 * target.mu(then2, for_second)
+        sigmas = alive1 * target.sigma(then1, for_first, then1, for_first)
+        sigmas = sigmas + alive2 * target.sigma(then2, for_second, then2, for_second)
+        both = target.sigma(then1, for_first, then2, for_second)
+        sigmas = sigmas - 2 * alive1 * alive2 * both
+        t = (r1 - r2) ** 2 + 2 * g * (r1 - r2) * means + g**2 * sigmas
+        says = online.sigma(s, a, s, a) + online.sigma(s, b, s, b) - 2 * online.sigma(s, a, s, b)
+        total = total + torch.stack([mu, diag, same, cross, (says - t) ** 2])
+    return total / rows.shape[1]
+
+
+@pytest.mark.parametrize("name", ["defaults", "launcher"])
+def test_losses_and_gradients_are_those_of_the_formulas(name):
+    found = made_up()
+    learner = learner_of(name, found, gamma=0.9)
+    nudge(learner)
+    rng = np.random.default_rng(2)
+    rows = rng.integers(STEPS, size=(3, 4))
+    rows[1, 0] = rows[0, 0]  # a row beside itself
+    next_actions = rng.integers(NUM_ACTIONS, size=(6, 4))
+    assert {found.ended[rows, 0].any(), found.ended[rows, 0].all()} == {True, False}
+    given = learner._losses(
+        torch.from_numpy(rows), learner.identity[torch.from_numpy(next_actions)]
+    )
+    online, target = Plain(learner.network), Plain(learner.target)
+    expected = plain_losses(online, target, found, learner.settings, rows, next_actions)
+    torch.testing.assert_close(given.double(), expected, rtol=1e-4, atol=1e-9)
+    for loss, plain in zip(given, expected, strict=True):
+        options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+        slopes = torch.autograd.grad(loss, list(learner.network.parameters()), **options)
+        wanted = torch.autograd.grad(plain, list(online.weights.values()), **options)
+        size = max(slope.abs().max().item() for slope in wanted)
+        for slope, exact in zip(slopes, wanted, strict=True):
+            torch.testing.assert_close(slope.double(), exact, rtol=1e-3, atol=1e-5 * size)
+    mean = torch.autograd.grad(given[4], learner.network.mean[2].weight)[0]
+    assert mean.any() == (name == "launcher")  # the gap's gradient reaches the means
+
+
+@pytest.mark.parametrize("name", ["defaults", "launcher"])
+def test_predictions_are_those_of_the_formulas(name):
+    learner = learner_of(name)
+    nudge(learner)
+    net, found = Plain(learner.network), made_up(3)
+    asked = np.array([[0, 2], [3, 1], [5, 4]])
+    told = predictions(
+        learner.network, torch.from_numpy(found.others), learner.identity[torch.from_numpy(asked)]
+    )
+    coupled, independent, squares = [], [], []
+    for s, (a, b) in zip(found.others, asked.tolist(), strict=True):
+        saa, sbb, sab = net.sigma(s, a, s, a), net.sigma(s, b, s, b), net.sigma(s, a, s, b)
+        mu_a, mu_b = net.mu(s, a), net.mu(s, b)
+        squares += [saa - mu_a**2, sbb - mu_b**2]
+        coupled.append(max(0.0, (saa + sbb - 2 * sab - (mu_a - mu_b) ** 2).item()))
+        independent.append(sum(max(0.0, square.item()) for square in squares[-2:]))
+    assert told["coupled"] == pytest.approx(np.mean(coupled), rel=1e-3, abs=1e-7)
+    assert told["independent"] == pytest.approx(np.mean(independent), rel=1e-3, abs=1e-7)
+    assert told["independent"] > 0.0
+
+
+def test_networks_are_those_of_the_release():
+    for name, head in (("defaults", [(256, 864), (256, 256), (1, 256)]), ("launcher", None)):
+        settings = settings_of(name)
+        network = training.new_network(settings, 18, np.random.SeedSequence(0))
+        shapes = {key: tuple(value.shape) for key, value in network.named_parameters()}
+        matrices = [shape for key, shape in shapes.items() if key.endswith("weight")]
+        body = [(32, 1, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (256, 3136), (256, 256), (18, 256)]
+        assert matrices == [*body, (18, 32), *(head or [(256, 288), (128, 256)])]
+        assert network.encode(torch.zeros(2, 84, 84, dtype=torch.uint8)).shape == (2, 256)
+    last = network.head.features[2]
+    assert not last.bias.any()
+    assert last.weight.std().item() == pytest.approx(1e-3, rel=0.05)
+    largest = network.head.features[0].weight.abs().max().item()
+    assert largest == pytest.approx(288**-0.5, rel=0.01)  # torch's own start
+
+
+def test_update_is_a_step_of_adam_with_a_short_gradient():
+    learner = learner_of("launcher", gradient_norm=1e-3)
+    nudge(learner)
+    learner.begin_block(6)
+    rows, actions = (torch.from_numpy(drawn[0]) for drawn in block_draws(learner, 6))
+    found = learner._losses(rows, learner.identity[actions])
+    loss = found[:4].sum() + 0.1 * found[4]
+    before = [weights.detach().clone() for weights in learner.network.parameters()]
+    slopes = torch.autograd.grad(loss, list(learner.network.parameters()))
+    norm = torch.cat([slope.flatten() for slope in slopes]).norm()
+    assert norm > 1e-2
+    target = [weights.clone() for weights in learner.target.parameters()]
+    learner.update()
+    for was, slope, now in zip(before, slopes, learner.network.parameters(), strict=True):
+        cut = slope * 1e-3 / norm
+        step = 1e-4 * cut / (cut.abs() + 1e-8)
+        torch.testing.assert_close(was - now, step, rtol=1e-2, atol=2e-7)
+    torch.testing.assert_close(learner.written[0], found.detach())
+    assert all(map(torch.equal, target, learner.target.parameters()))
+
+
+@pytest.mark.parametrize("name", ["defaults", "launcher"])
+def test_target_is_copied_after_the_updates_of_its_steps(name, tmp_path, monkeypatch):
+    learner = learner_of(name)
+    assert all(map(torch.equal, learner.target.parameters(), learner.network.parameters()))
+    seen = []
+    update = learner.update
+
+    def spied():
+        old = learner.target.embedding.weight.clone()
+        update()
+        seen.append((old, learner.network.embedding.weight.detach().clone()))
+
+    monkeypatch.setattr(learner, "update", spied)
+    start = learner.target.embedding.weight.clone()
+    train([learner], [tmp_path / "run.pt"])
+    assert len(seen) == STEPS - 4 + 1  # the first at step 4
+    wanted, copies = start, 0
+    for step, (target, learned) in enumerate(seen, start=4):
+        assert torch.equal(target, wanted)
+        assert learner.settings.copies(step) == copies
+        if step % 3 == 0:
+            wanted, copies = learned, copies + 1
+    assert [(told["step"], told["copies"]) for told in learner.records][-2:] == [(22, 6), (24, 6)]
+
+
+def test_copies_at_full_size():
+    settings = settings_of("launcher")
+    steps = [5000, 6000, 6001, 50000, 50001, 200000]
+    assert list(map(settings.copies, steps)) == [0, 0, 1, 22, 23, 97]
+
+
+def test_draws_reach_from_the_ring_buffers_oldest_row_to_the_present():
+    settings = tiny("defaults", batch=400)
+    learner = SimpleNamespace(settings=settings, seed=0, game="Pong", num_actions=3, step=3)
+    rows, next_actions = block_draws(learner, 20)
+    newest = np.arange(4, 21) - 1  # the row of a step is there at its update
+    np.testing.assert_array_equal(rows.max(2), np.stack([newest] * 3, 1))
+    np.testing.assert_array_equal(rows.min(2), np.stack([np.maximum(0, newest - 15)] * 3, 1))
+    assert next_actions.shape == (17, 6, 400)
+    assert np.bincount(next_actions.ravel()).tolist() == pytest.approx([13600] * 3, rel=0.05)
+    for drawn in (rows, next_actions):
+        whole = {part.tobytes() for part in drawn.reshape(-1, 400)}
+        assert len(whole) == drawn.size // 400  # each batch and each use has its own
+    learner.step = 19
+    assert not np.array_equal(block_draws(learner, 20)[1], next_actions[:1])  # and each block
+
+
+@pytest.mark.slow
+def test_stopped_training_goes_on_bit_for_bit(tmp_path, monkeypatch, capsys):
+    names = ["defaults", "launcher"]
+    train([learner_of(name) for name in names], [tmp_path / f"{name}.pt" for name in names])
+    assert f"step {STEPS}: 2 networks" in capsys.readouterr().out
+    for name in names:  # now each alone, and stopped after the save of step 20
+        stopped, path = learner_of(name), tmp_path / "stopped" / f"{name}.pt"
+        begin_block = stopped.begin_block
+
+        def killed(stop, begin_block=begin_block):
+            if stop > 22:
+                raise KeyboardInterrupt
+            begin_block(stop)
+
+        monkeypatch.setattr(stopped, "begin_block", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train([stopped], [path])
+        resumed = learner_of(name)
+        resumed.restore(path)
+        assert resumed.step == 20
+        train([resumed], [path])
+        one, other = (training.load(folder / f"{name}.pt") for folder in (tmp_path, path.parent))
+        assert one["records"] == other["records"]
+        assert torch.equal(torch.cat(one["losses"]), torch.cat(other["losses"]))
+        for part in ("network", "target"):
+            assert all(torch.equal(one[part][key], other[part][key]) for key in one[part])
+        moments = (state["optimiser"]["state"].values() for state in (one, other))
+        for kept, again in zip(*moments, strict=True):
+            assert all(torch.equal(kept[key], again[key]) for key in kept)
+
+
+# ---- the games -----------------------------------------------------------------------------------
+
+
+class Gym:
+    """Gymnasium's emulator, which saves and takes back whole states, as the release has it."""
+
+    def __init__(self, game):
+        self.env = gymnasium.make(
+            f"ALE/{game}-v5", obs_type="rgb", frameskip=1, repeat_action_probability=0.0
+        )
+        self.ale = self.env.unwrapped.ale
+        self.reset()
+
+    def reset(self):
+        return self.seen(self.env.reset(seed=0)[0])
+
+    def seen(self, rgb):
+        return np.asarray(Image.fromarray(rgb).convert("L").resize((84, 84), Image.BILINEAR))
+
+    def after(self, state, action):
+        """Reward, screen and state after an action in a saved state."""
+        self.ale.restoreState(state)
+        rgb, reward, *_ = self.env.step(action)
+        return reward, self.seen(rgb), self.ale.cloneState()
+
+
+@pytest.mark.parametrize(("game", "sticky"), [("Boxing", 0.0), ("Pong", 1.0), ("Atlantis", 0.5)])
+def test_collected_play_is_that_of_gymnasium(game, sticky, monkeypatch):
+    monkeypatch.setattr(play, "MAX_FRAMES", 25)  # plays are cut off then
+    played = []
+    act = play.Emulator.act
+    monkeypatch.setattr(
+        play.Emulator, "act", lambda player, action: played.append(action) or act(player, action)
+    )
+    found = play.collect(game, 3, tiny("defaults", steps=60, sticky=sticky))
+    gym = Gym(game)
+    np.testing.assert_array_equal(found.screens[0], gym.reset())
+    state, last, repeated = gym.ale.cloneState(), 0, []
+    for t, chosen in enumerate(found.actions.tolist()):
+        queried = sorted(played[2 * t : 2 * t + 2])
+        repeated.append(queried != sorted(chosen))
+        actions = [last, last] if repeated[-1] else chosen
+        assert queried == sorted(actions)  # one lottery for both
+        (r1, screen, then), (r2, other, _) = (gym.after(state, a) for a in actions)
+        over = t % 25 == 24
+        assert found.ended[t].tolist() == [over, over]
+        assert found.rewards[t].tolist() == [r1, r2]
+        state, last = then, chosen[0]
+        if over:
+            screen, last = gym.reset(), 0
+            state = gym.ale.cloneState()
+        np.testing.assert_array_equal(found.screens[t + 1], screen)
+        np.testing.assert_array_equal(found.others[t], other)
+    assert np.mean(repeated) == pytest.approx(sticky, abs=0.2 if 0.0 < sticky < 1.0 else 0.0)
+    assert (found.actions[:, 0] != found.actions[:, 1]).all()
+    gym.env.close()
+
+
+def test_longer_play_begins_like_a_shorter_one():
+    short, long = (play.collect("Pong", 1, tiny("defaults", steps=n)) for n in (20, 40))
+    for name in ("others", "actions", "rewards", "ended", "signs"):
+        np.testing.assert_array_equal(getattr(short, name), getattr(long, name)[:20])
+    np.testing.assert_array_equal(short.screens, long.screens[:21])
+    first, second = (
+        play.collect("Pong", seed, tiny("defaults", steps=20)).actions for seed in (1, 2)
+    )
+    assert not np.array_equal(first, second)
+
+
+def test_shock_by_position_is_clipped_and_scaled():
+    rewards = np.array([[0.0, 0.0], [1.0, 1.0], [-1.0, 1000.0], [0.0, 0.0]])
+    signs = np.array([1, 1, -1, -1], np.int8)
+    at_one = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+    assert play.shocked(rewards, signs[:, None], 1.0).tolist() == at_one
+    at_quarter = [[0.25, 0.0], [1.0, 0.75], [0.0, 1.0], [0.0, 0.25]]
+    assert play.shocked(rewards, signs[:, None], 0.25).tolist() == at_quarter
+    found = replace(made_up(4), rewards=rewards.astype(np.float32), signs=signs)
+    learned = data_on("cpu", found, tiny("defaults"))
+    np.testing.assert_allclose(learned.rewards, 0.01 * np.array(at_quarter), rtol=1e-6)
+    np.testing.assert_array_equal(learned.alive, 1.0 - found.ended)
+
+
+def test_evaluation_states_are_the_first_of_a_play_of_single_actions():
+    settings = tiny("defaults", states=40, sticky=0.0)
+    starts = play.evaluation_starts("Boxing", 0, settings)
+    gym = Gym("Boxing")
+    state, screen, ram = gym.ale.cloneState(), gym.reset(), gym.ale.getRAM()
+    player = play.Emulator("Boxing")
+    assert starts[0].last == 0
+    for start, following in zip(starts, [*starts[1:], None], strict=True):
+        player.ale.restoreState(start.state)
+        np.testing.assert_array_equal(player.ale.getRAM(), ram)
+        np.testing.assert_array_equal(start.screen, screen)
+        assert start.asked[0] != start.asked[1]
+        if following is not None:
+            _, screen, state = gym.after(state, following.last)
+            ram = gym.ale.getRAM()
+    stuck = play.evaluation_starts("Boxing", 0, tiny("defaults", states=40, sticky=1.0))
+    assert [start.last for start in stuck] == [start.last for start in starts]  # what was chosen
+    assert len({start.last for start in starts}) > 10
+    gym.env.close()
+
+
+@pytest.mark.parametrize("sticky", [0.0, 0.5])
+def test_shared_query_plays_both_branches_from_one_state(sticky):
+    """Equal RAM is taken for one state: the release has one emulator for all branches."""
+    start = play.evaluation_starts("Pong", 0, tiny("defaults", sticky=sticky))[-1]
+    rng = np.random.default_rng(3)
+    gym = Gym("Pong")
+    players = [play.Emulator("Pong"), play.Emulator("Pong")]
+    shared = []
+    for _ in range(6):
+        plays = rng.integers(NUM_ACTIONS, size=(2, 60))
+        plays[:, 1:4] = plays[0, 1:4]  # so that last actions are equal now and then
+        repeats = rng.random((2, 60)) < sticky
+        rewards, alive, same = play.play_pair(players, start, plays, repeats, sticky=sticky > 0.0)
+        assert alive.all()
+        gym.ale.restoreState(start.state)
+        states, rams = [gym.ale.cloneState()] * 2, [bytes(gym.ale.getRAM())] * 2
+        last = [start.last] * 2
+        for t in range(60):
+            one = rams[0] == rams[1] and (sticky == 0.0 or last[0] == last[1])
+            assert same[t] == one
+            if one:
+                states[1] = states[0]
+            for branch in (0, 1):
+                stuck = repeats[0 if one else branch, t]
+                action = int(last[branch] if stuck else plays[branch, t])
+                reward, _, states[branch] = gym.after(states[branch], action)
+                rams[branch] = bytes(gym.ale.getRAM())
+                last[branch] = plays[branch, t]
+                assert rewards[branch, t] == reward
+        shared.append(same.mean())
+    assert 0.0 < np.mean(shared) < 1.0
+    gym.env.close()
+
+
+def test_simulated_pairs_begin_with_the_asked_actions(monkeypatch):
+    asked = []
+
+    def spied(players, start, plays, repeats, sticky):
+        asked.append((plays[:, 0].tolist() == start.asked.tolist(), plays.shape, sticky))
+        return play_pair(players, start, plays, repeats, sticky)
+
+    play_pair = play.play_pair
+    monkeypatch.setattr(play, "play_pair", spied)
+    found = play.simulate("Atlantis", 0, tiny("launcher"))
+    assert asked == [(True, (2, 9), False)] * 9  # the first query and 8 more steps
+    assert found.rewards.shape == found.alive.shape == (3, 3, 2, 9)
+    assert found.same.shape == (3, 3, 9)
+    assert found.same[:, :, 0].all()
 
 
 def pairs_of(same, alive=None, count=1, horizon=4):
@@ -72,268 +479,239 @@ def pairs_of(same, alive=None, count=1, horizon=4):
     return play.Pairs(np.zeros(alive.shape, np.float32), alive, np.full((1, count, horizon), same))
 
 
-def test_recursion_gives_the_second_column_without_a_network():
-    mean, variance = copies_recursion(1500, 0.99)
-    np.testing.assert_allclose(mean, (1.0 - 0.99 ** np.arange(1501)) / 2.0)
-    simulated = np.array([1.50, 1.65, 1.67, 1.87]) * 1e-4
-    assert np.round(2.0 * variance[23] / simulated).tolist() == [129, 117, 116, 103]
-    assert variance.argmax() == 125
-    assert 2.0 * variance[125] / simulated[0] == pytest.approx(700, abs=5)
-    fixed_point = 0.01**2 / 4.0 / (1.0 - 0.99**2)  # the variance of such a return
-    assert variance[-1] == pytest.approx(fixed_point, rel=1e-3)
-    with pytest.raises(ValueError, match="num_copies must be at least 0"):
-        copies_recursion(-1, 0.99)
-
-
-def test_shock_by_position_is_clipped():
-    rewards = np.array([[0.0, 0.0], [1.0, 1.0], [-1.0, 1000.0], [0.0, 0.0]])
-    signs = np.array([1, 1, -1, -1])[:, None]
-    at_one = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
-    assert play.shocked(rewards, signs, 1.0).tolist() == at_one
-    at_quarter = [[0.25, 0.0], [1.0, 0.75], [0.0, 1.0], [0.0, 0.25]]
-    assert play.shocked(rewards, signs, 0.25).tolist() == at_quarter
-
-
-def test_branches_in_one_state_share_the_sign_by_position():
-    most = 0.01 * np.sum(0.99 ** np.arange(4))
+def test_one_query_gives_its_positions_one_sign_and_nothing_is_paid_after_the_end():
     rng = np.random.default_rng(0)
+    most = 0.01 * np.sum(0.99 ** np.arange(4))
     together = play.pair_returns(pairs_of(True, count=50), 1.0, 0.99, rng)
-    np.testing.assert_allclose(together.sum(-1), most)
+    np.testing.assert_allclose(together.sum(-1), most)  # one of the two is paid at each time
     apart = play.pair_returns(pairs_of(False, count=50), 1.0, 0.99, rng)
     assert np.ptp(apart.sum(-1)) > 0.1 * most
+    alive = np.ones((1, 50, 2, 4), bool)
+    alive[:, :, 1, 1:] = False
+    ended = play.pair_returns(pairs_of(False, alive), 1.0, 0.99, rng)
+    assert set(np.round(ended[0, :, 1], 9)) == {0.0, 0.01}
+    lonely = pairs_of(False, count=500, horizon=1)
+    lonely.rewards[:] = -0.5  # a unit of shock is half paid
+    np.testing.assert_allclose(
+        np.unique(play.pair_returns(lonely, 1.0, 0.99, rng)), [0.0, 0.005], atol=1e-12
+    )
 
 
-def test_simulated_gap_variance_is_that_of_independent_coins():
+def test_simulated_variances_of_coins():
     pairs = pairs_of(False, count=4000, horizon=30)
-    found = play.simulated(play.pair_returns(pairs, 0.25, 0.9, np.random.default_rng(1)))
+    found = play.simulated_variances(play.pair_returns(pairs, 0.25, 0.9, np.random.default_rng(1)))
     exact = 2.0 / 64.0 * 0.1**2 * np.sum(0.9 ** (2 * np.arange(30)))
-    assert found.gap_variance == pytest.approx(exact, rel=0.1)
-    assert found.independent_variance == pytest.approx(exact, rel=0.1)
+    assert found["gap_variance"] == pytest.approx(exact, rel=0.1)
+    assert found["independent_variance"] == pytest.approx(exact, rel=0.1)
+    assert abs(found["gap_variance"] - exact) < 4.0 * found["gap_variance_error"] < 0.2 * exact
+    shared = play.pair_returns(
+        pairs_of(True, count=4000, horizon=30), 0.25, 0.9, np.random.default_rng(1)
+    )
+    twice = play.simulated_variances(shared)["gap_variance"]  # one is paid what the other is not
+    assert twice == pytest.approx(2.0 * exact, rel=0.1)
 
 
 def test_simulated_variances_divide_by_the_number_of_pairs():
-    found = play.simulated(np.array([[[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 0.0]]]))
-    assert found.gap_variance == 1.0  # gaps 1 and -1, gaps 2 and 0
-    assert found.independent_variance == 0.75
+    found = play.simulated_variances(np.array([[[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 0.0]]]))
+    assert found["gap_variance"] == 1.0  # gaps 1 and -1, gaps 2 and 0
+    assert found["independent_variance"] == 0.75
 
 
-def test_collected_play_can_be_played_again(tmp_path):
-    play.collect("Pong", 3, 30, 4, tmp_path)
-    found = play.Collected.load(tmp_path / "steps.npz")
-    states = pickle.loads((tmp_path / "states.pkl").read_bytes())
-    assert sorted(states) == [0, 1, 2, 3, 11, 18, 26]
-    player = play.Emulator("Pong")
-    for step, state in states.items():
-        for position, seen in enumerate([found.screens[step + 1], found.others[step]]):
-            player.ale.restoreState(state)
-            told = player.act(found.actions[step, position])
-            assert told == (found.rewards[step, position], found.ended[step, position])
-            np.testing.assert_array_equal(player.screen(), seen)
-    play.simulate("Pong", 3, "spaced", 30, 4, 3, 6, tmp_path)
-    pairs = play.Pairs.load(tmp_path / "pairs_spaced.npz")
-    assert pairs.rewards.shape == pairs.alive.shape == (4, 3, 2, 6)
-    assert pairs.same[:, :, 0].all()
-    assert not pairs.same.all()
+# ---- the settings, the tables and the command ----------------------------------------------------
 
 
-def test_targets_of_a_batch_by_hand():
-    now = Answers(torch.tensor([[0.1, 0.2], [0.3, 0.4]]), torch.zeros(2, 2, 1))
-    later = Answers(
-        torch.tensor([[0.5, 0.6], [0.7, 0.8]]), torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]])
-    )
-    rewards = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    alive = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
-    mean, found = targets(rewards, alive, now, later, 0.5)
-    expected = [[0.75, 0.3], [0.35, 0.5]]
-    torch.testing.assert_close(mean, torch.tensor(expected))
-    diag = [[0.5625 + 0.25 - 0.01, 0.09 + 1.0 - 0.04], [0.1225 + 2.25 - 0.09, 0.25 + 0.0 - 0.16]]
-    torch.testing.assert_close(found.diag, torch.tensor(diag))
-    same = [0.75 * 0.3 + 0.5 - 0.02, 0.35 * 0.5 + 0.0 - 0.12]
-    torch.testing.assert_close(found.same, torch.tensor(same))
-    cross = [0.75 * 0.5 + 0.0 - 0.04, 0.35 * 0.3 + 1.5 * 1.0 - 0.06]
-    torch.testing.assert_close(found.cross, torch.tensor(cross))
-    assert found.gap[0].item() == pytest.approx(sum(diag[0]) - 2.0 * same[0])
-
-
-def test_losses_of_a_batch_by_hand():
-    predicted = Answers(torch.tensor([[1.0, 2.0]]), torch.tensor([[[1.0, 0.0], [1.0, 1.0]]]))
-    wanted = Covariances(torch.tensor([[1.0, 1.0]]), torch.tensor([0.0]), torch.tensor([1.0]))
-    found = losses(predicted, torch.tensor([[1.0, 0.0]]), wanted)
-    assert found.tolist() == [2.0, 0.5, 1.0, 0.0, 1.0]  # the gap's variance: 1 instead of 2
-
-
-def test_predictions_are_those_of_the_asked_actions():
-    mean = torch.tensor([[1.0, 2.0, 3.0]])
-    vectors = torch.tensor([[[3.0, 0.0], [9.0, 9.0], [0.0, 4.0]]])
-    asked = torch.eye(3)[torch.tensor([[0, 2]])]
-    found = predictions((mean, vectors), asked)
-    expected = {"mean": 2.0, "coupled": 25.0, "independent": 25.0, "states_apart": 0.0}
-    assert found == expected
-    aligned = torch.tensor([[[3.0, 0.0], [9.0, 9.0], [1.0, 0.0]]])
-    found = predictions((mean, aligned), asked)
-    assert found == {"mean": 2.0, "coupled": 4.0, "independent": 10.0, "states_apart": 0.0}
-    assert covariances(answers((mean, aligned), asked).vectors).same.tolist() == [3.0]
-    apart = torch.tensor([[[0.0], [5.0]], [[2.0], [5.0]], [[4.0], [5.0]]])  # (S, A, D) = (3, 2, 1)
-    found = predictions((torch.zeros(3, 2), apart), torch.eye(2).expand(3, 2, 2))
-    assert found["states_apart"] == pytest.approx((4.0 + 4.0 + 16.0) / 3.0 / 2.0)
-
-
-def test_copies_are_counted_from_the_first_update_on():
-    settings = settings_of(smoke=False)
-    steps = [5000, 6000, 6001, 7500, 50000, 50001, 70000]
-    assert list(map(settings.copies, steps)) == [0, 0, 1, 1, 22, 23, 32]
-
-
-def test_draws_reach_up_to_the_present(tiny):
-    settings = replace(tiny, batch=500, learn_from=500, steps=504)
-    rows, next_actions = block_draws(settings, "Pong", 0, 4, 3)
-    assert rows.max(1).tolist() == [4, 5]
-    assert rows.min() == 0
-    assert set(next_actions.ravel().tolist()) == {0, 1, 2}
-    again, _ = block_draws(settings, "Pong", 0, 4, 3)
-    np.testing.assert_array_equal(rows, again)
-    assert not np.array_equal(rows, block_draws(settings, "Boxing", 0, 4, 3)[0])
-
-
-def test_targets_look_at_the_successor_of_each_action(tiny, collected):
-    learner = Learner(tiny, "Pong", 0, collected, "cpu")
-    values = torch.tensor([1.0, 2.0, 3.0])
-    learner.target = lambda screens: (
-        screens.float().mean((1, 2))[:, None] * values,
-        torch.zeros(len(screens), 3, 1),
-    )
-    rows = torch.tensor([5, 6])
-    chosen = learner.data.chosen[rows]
-    next_actions = torch.tensor([[0, 1], [2, 0]])
-    mean, found = learner._targets(
-        rows, learner.data.screens[rows], chosen, learner.identity[next_actions]
-    )
-    screens = collected.screens.mean((1, 2))
-    others = collected.others.mean((1, 2))
-    paid = play.shocked(collected.rewards[6], np.repeat(collected.signs[6], 2), 1.0)
-    beyond = np.array([screens[7] * 3.0, others[6] * 1.0])
-    np.testing.assert_allclose(mean[1], 0.01 * paid + 0.99 * beyond, rtol=1e-5)
-    first = play.shocked(collected.rewards[5], np.repeat(collected.signs[5], 2), 1.0)
-    np.testing.assert_allclose(mean[0], 0.01 * first, rtol=1e-5)  # the game is over
-    old = screens[6] * (collected.actions[6] + 1.0)
-    same = mean[1, 0] * mean[1, 1] - old.prod()
-    np.testing.assert_allclose(found.same[1], same, rtol=1e-5)
-
-
-def test_target_is_copied_after_its_step(tiny, collected):
-    learner = Learner(tiny, "Pong", 0, collected, "cpu")
-    weights = learner.target.mean.weight
-    learner.begin_block()
-    assert torch.equal(weights, learner.network.mean.weight)
-    learner.advance()
-    learner.advance()
-    fresh = weights.clone()
-    assert learner.step == 6  # a multiple of 3; the copy is due before the next update
-    learned = learner.network.mean.weight.clone()
-    assert not torch.equal(fresh, learned)
-    learner.begin_block()
-    learner.advance()
-    assert torch.equal(weights, learned)
-
-
-def test_killed_training_goes_on_as_if_nothing_had_happened(
-    tiny, collected, tmp_path, monkeypatch, capsys
-):
-    whole = Learner(tiny, "Pong", 0, collected, "cpu")
-    (tmp_path / "whole").mkdir()
-    train([whole], [tmp_path / "whole"])
-    assert [record["step"] for record in whole.records] == [4, 6, 8, 10, 12]
-
-    def killed(learners):
-        if learners[0].step == 10:  # after the save of step 8
-            raise KeyboardInterrupt
-        return train_block(learners)
-
-    train_block = release_training.train_block
-    monkeypatch.setattr(release_training, "train_block", killed)
-    with pytest.raises(KeyboardInterrupt):
-        train([Learner(tiny, "Pong", 0, collected, "cpu")], [tmp_path])
-    monkeypatch.undo()
-    resumed = Learner(tiny, "Pong", 0, collected, "cpu")
-    resumed.restore(tmp_path)
-    assert resumed.step == 8
-    train([resumed], [tmp_path])
-    assert repr(resumed.records) == repr(whole.records)
-    assert all(map(torch.equal, resumed.network.parameters(), whole.network.parameters()))
-    assert "step 12: 1 networks" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_the_whole_experiment_in_miniature(tmp_path, capsys):
-    words = ["--work", str(tmp_path / "work"), "--games", "pong", "--seeds", "10"]
-    words += ["--processes", "1"]
-    small = {"steps": 120, "record_every": 20, "save_every": 40, "horizon": 5}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PROTOCOL, "smoke", PROTOCOL["smoke"] | small)
-        patch.setitem(PROTOCOL, "tolerance", PROTOCOL["tolerance"] | {"step": 120})
-        release.main([*words, "--smoke"])
-        first = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").glob("Pong_10/*")}
-        release.main([*words, "--smoke"])
-        release.main(["table", *words, "--out", str(tmp_path)])
-    assert all(path.stat().st_mtime_ns == made for path, made in first.items())
-    rows = pd.read_csv(tmp_path / "release.csv")
-    assert len(rows) == 3 * 2 * 2  # steps 80, 100 and 120, b, where
-    np.testing.assert_allclose(
-        rows.coupled_ratio * rows.simulated_gap_variance, rows.coupled, rtol=1e-4
-    )
-    told = json.loads((tmp_path / "release.json").read_text())
-    assert [call["device"] for call in told["calls"]][:1] == ["cpu"]
-    assert {"commit", "versions", "hardware", "seconds"} <= told["calls"][0].keys()
-    assert told["recorded"] == [{"game": "Pong", "seed": 10, "last_step": 120}]
-    assert len(told["verdict"]) == 2
-    assert "independent_ratio" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        release.main(words)
-    assert "other settings" in capsys.readouterr().err
-
-
-def test_verdict_follows_from_the_tolerance():
-    keys = {"game": "Pong", "step": 50000, "b": 0.25, "where": "first"}
-    rows = [
-        {**keys, "seed": 0, "coupled_ratio": 1.5, "independent_ratio": 80.0},
-        {**keys, "seed": 1, "coupled_ratio": 2.3, "independent_ratio": 110.0},
-        {**keys, "seed": 1, "coupled_ratio": 99.0, "independent_ratio": 99.0, "b": 1.0},
-    ]
-    found = verdict(pd.DataFrame(rows), PROTOCOL)
-    assert found["mean"].tolist() == [1.9, 95.0]
-    assert found.within.tolist() == [1.9 / 1.3 <= 1.5, True]
-    rows[0]["coupled_ratio"] = 2.2
-    assert not verdict(pd.DataFrame(rows), PROTOCOL).within[0]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--games", "Pang"], "did you mean Pong"),
-        (["--seeds", "-1"], "--seeds must be at least 0"),
-        (["--games", "Pong", "pong"], "named twice"),
-        (["--processes", "0"], "--processes must be at least 1"),
-        (["table"], "there is no run"),
-    ],
-)
-def test_bad_input_is_refused_before_work(words, message, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        release.main([*words, "--work", str(tmp_path / "work")])
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "work").exists()
+def test_settings_are_the_releases():
+    ours = {name: settings_of(name) for name in PROTOCOL["settings"]}
+    for name, expected in {
+        "defaults": ("both", 0.25, 0.25, "pair", 0.0),
+        "launcher": ("reward", 0.0, 1.0, "covgram", 0.1),
+        "pair_reward": ("reward", 0.0, 1.0, "pair", 0.0),
+        "gram_both": ("both", 0.25, 0.25, "covgram", 0.1),
+    }.items():
+        found = ours[name]
+        assert (found.coupling, found.sticky, found.b, found.network, found.gap_weight) == expected
+    launcher = ours["launcher"]
+    assert (launcher.gram_dim, launcher.gram_start, launcher.eval_b) == (128, 1e-3, 0.25)
+    assert settings_of("defaults", steps=200000) == replace(ours["defaults"], steps=200000)
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"gamma": 1.0}, "gamma"),
-        ({"batch": 1}, "batch must be at least 2"),
-        ({"save_every": 7}, "save_every must be a multiple of record_every"),
-        ({"steps": 40}, "steps must be at least"),
-        ({"eval_b": [0.0]}, "eval_b"),
-        ({"epochs": 3}, "no 'epochs'"),
+        ({"b": 0.0}, "b must lie in"),
+        ({"pairs": 1}, "pairs must be at least 2"),
+        ({"replay": 3}, "replay must be at least 4"),
+        ({"steps": 6}, "steps must be at least 8"),
+        ({"steps": 25}, "steps must be a multiple of window = 2, got 25"),
     ],
 )
 def test_bad_settings_are_refused(changed, message):
     with pytest.raises(ValueError, match=message):
-        Settings.of(PROTOCOL["settings"] | PROTOCOL["smoke"] | changed)
+        tiny("defaults", **changed)
+
+
+def test_windows_of_updates():
+    steps = np.arange(4, 25)
+    losses = np.outer(steps, 10.0 ** np.arange(5))
+    means = results.window_means(losses, first_step=4, window=4)
+    assert means.step.tolist() == [7, 12, 16, 20, 24]
+    assert means.mu.tolist() == [5.5, 10.5, 14.5, 18.5, 22.5]
+    assert means.gap.tolist() == (1e4 * means.mu).tolist()
+    at_full_size = results.window_means(np.zeros((45001, 5)), 5000, 1000).step
+    assert at_full_size.tolist() == [5999, *range(7000, 50001, 1000)]
+
+
+def test_rule_of_figure_7():
+    blocks = PROTOCOL["figure7"]["blocks"]
+    rows = []
+    for seed, (first, last) in enumerate([(400.0, 1.0), (100.0, 3.0)]):
+        for step, value in ((7000, 50.0), (60000, 1e-9), (50000, last), (5999, first)):
+            key = {"settings": "defaults", "game": "Pong", "seed": seed, "step": step}
+            rows.append(key | dict.fromkeys(LOSSES, value) | {"mu": 1.0})
+    td = pd.DataFrame(rows)
+    table = results.figure7(td)
+    assert len(table) == len(blocks) == 4
+    diag = table.loc["defaults", "Pong", "sigma_diag"]
+    assert diag.tolist() == [250.0, 2.0, 125.0, 1, 2]  # of the means; one seed by itself
+    assert table.loc["defaults", "Pong", "mu"].fall == 1.0
+    falls = results.falls(td, 50000)
+    assert falls.sigma_same.tolist() == pytest.approx([400.0, 100.0 / 3.0])
+
+
+def test_rule_of_table_1():
+    keys = {"settings": "launcher", "game": "Pong"}
+    predicted = pd.DataFrame(
+        [
+            {**keys, "seed": 0, "step": 50000, "coupled": 3.0, "independent": 160.0},
+            {**keys, "seed": 1, "step": 50000, "coupled": 2.3, "independent": 330.0},
+            {**keys, "seed": 1, "step": 49000, "coupled": 99.0, "independent": 99.0},
+            {**keys, "seed": 0, "step": 50000, "coupled": 99.0, "independent": 99.0}
+            | {"settings": "defaults"},
+        ]
+    )
+    pairs = pd.DataFrame(
+        [
+            {"coupling": coupling, "game": "Pong", "seed": seed, "b": b, "gap_variance": variance}
+            for coupling, seed, b, variance in [
+                ("reward", 0, 0.25, 2.0),
+                ("reward", 1, 0.25, 1.0),
+                ("reward", 1, 1.0, 16.0),
+                ("both", 1, 0.25, 77.0),
+            ]
+        ]
+    )
+    rows = results.ratios(predicted, pairs, "launcher", 0.25)
+    found = results.table1(rows).set_index("column")
+    assert found["mean"].tolist() == [1.9, 205.0]
+    assert found["least"].tolist() == [1.5, 80.0]
+    assert found["largest"].tolist() == [2.3, 330.0]
+    assert found.paper.tolist() == [1.30, 135.4]
+    assert found.within.tolist() == [True, False]  # 1.9 / 1.3 = 1.46; 205 / 135.4 = 1.51
+
+
+def test_tables_are_in_the_protocols_order():
+    rows = pd.DataFrame(
+        [
+            {"settings": settings, "game": game, "seed": seed}
+            for seed in (1, 0)
+            for game in reversed(PROTOCOL["games"])
+            for settings in reversed(PROTOCOL["settings"])
+        ]
+    )
+    ordered = results._by_protocol(rows)
+    assert list(dict.fromkeys(ordered.settings)) == list(PROTOCOL["settings"])
+    assert ordered.game[::2].tolist() == PROTOCOL["games"] * 4
+    assert ordered.seed.tolist() == [0, 1] * 16
+
+
+def refused(words, capsys):
+    """The one line that a command ends with."""
+    with pytest.raises(SystemExit):
+        runs.main([*map(str, words)])
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--games", "Pang"], "unknown game 'Pang': did you mean Pong"),
+        (["--settings", "default"], "settings must be one of 'defaults', 'launcher'"),
+        (["--seeds", "-1"], "--seeds must be at least 0"),
+        (["--games", "Pong", "pong"], "something is named twice"),
+        (["--settings", "defaults", "defaults"], "something is named twice"),
+        (["--seeds", "1", "1"], "something is named twice"),
+        (["--steps", "50500"], "steps must be a multiple of window = 1000"),
+        (["--processes", "0"], "--processes must be at least 1"),
+        (["--device", "gpu"], "device 'gpu' is unknown"),
+        (["--device", "cuda:99"], "device 'cuda:99' was asked for"),
+    ],
+)
+def test_bad_input_is_refused_before_work(words, message, tmp_path, capsys):
+    assert message in refused([*words, "--work", tmp_path / "work"], capsys)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_work_folder_is_refused_before_work(tmp_path, capsys):
+    words = ["--work", tmp_path, "--out", tmp_path / "out", "--games", "Pong", "--seeds", "0"]
+    runs.check_folder(tmp_path, miniature=True)
+    assert "holds runs with other settings (miniature)" in refused(words, capsys)
+    path = tmp_path / "runs" / "defaults-Pong-0.pt"
+    path.parent.mkdir()
+    path.write_bytes(b"PK\3\4 and then nothing")
+    assert f"{path} is damaged" in refused([*words, "--miniature"], capsys)
+    torch.save({"step": 3}, path)
+    assert f"{path} is no run of this program" in refused([*words, "--miniature"], capsys)
+    found = {str(made.relative_to(tmp_path)) for made in tmp_path.rglob("*") if made.is_file()}
+    assert found == {"settings.json", "runs/defaults-Pong-0.pt"}
+    file = tmp_path / "settings.json"
+    file.write_text("{")
+    assert str(file) in refused([*words, "--miniature"], capsys)
+    assert str(file) in refused(["--work", file, "--miniature"], capsys)
+
+
+@pytest.fixture(autouse=True)
+def variables(monkeypatch):
+    """The command sets them."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+
+@pytest.fixture
+def miniature(monkeypatch):
+    """A miniature of the miniature."""
+    small = {"learn_from": 8, "steps": 24, "window": 4, "batch": 2, "states": 2, "horizon": 4}
+    monkeypatch.setitem(PROTOCOL, "miniature", PROTOCOL["miniature"] | small)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("miniature")
+def test_the_whole_experiment_in_miniature(tmp_path, capsys):
+    work, out = tmp_path / "work", tmp_path / "out"
+    words = ["--work", work, "--out", out, "--games", "pong", "--seeds", "0", "--processes", "1"]
+    words = [*map(str, words), "--miniature"]
+    runs.main(words)
+    tables = {path.stem: path.read_bytes() for path in out.iterdir()}
+    made = {path: path.stat().st_mtime_ns for path in work.glob("*/*")}
+    td = pd.read_csv(out / "td_errors.csv")
+    assert td.settings.tolist() == ["defaults"] * 4 + ["launcher"] * 4
+    assert td.step.tolist() == [11, 16, 20, 24] * 2
+    assert (td[list(LOSSES)] > 0.0).all(axis=None)
+    predicted = pd.read_csv(out / "predictions.csv")
+    assert predicted.step.tolist() == [12, 16, 20, 24] * 2
+    pairs = pd.read_csv(out / "pairs.csv")
+    shocks = [("both", 0.25), ("reward", 0.25), ("reward", 1.0)]
+    assert list(zip(pairs.coupling, pairs.b, strict=True)) == shocks
+    assert len(results.ratios(predicted, pairs, "launcher", 0.25)) == 4
+    told = pd.read_csv(out / "runs.csv")
+    assert told.steps.tolist() == [24, 24]
+    assert set(told.device) == {"cpu"}
+    runs.main(words)
+    assert {path: path.stat().st_mtime_ns for path in work.glob("*/*")} == made
+    assert {path.stem: path.read_bytes() for path in out.iterdir()} == tables
+    runs.main([*words, "--steps", "32"])  # goes on from the end
+    again = pd.read_csv(out / "td_errors_extra.csv")
+    assert again.step.tolist() == [28, 32] * 2
+    assert (out / "td_errors.csv").read_bytes() == tables["td_errors"]
+    assert "step 32: 2 networks" in capsys.readouterr().out

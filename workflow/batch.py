@@ -42,6 +42,8 @@ from notebook_job import (
 
 WORKFLOW = Path(__file__).resolve().parent
 FILES = "_files"  # parameters that end so are lists of files that must be there
+# What training the games anew writes (experiments/release/results.py).
+TABLES = ["td_errors", "td_errors_extra", "predictions", "pairs", "runs"]
 ATARI = "atari"  # the entry of a profile that is not a notebook, and the folder of its results
 INTERRUPTED = 130  # the exit code
 PATIENCE = 1.0  # seconds that jobs have to end before they are killed
@@ -100,7 +102,7 @@ def atari_jobs(entry: dict[str, Any] | None, device: str, elsewhere: bool) -> di
 
     elsewhere: the jobs run on other machines, which may have the device when this one has not.
     """
-    from experiments.atari.training import require_device
+    from experiments.processes import require_device
     from jmdp_lib.atari.emulator import title
 
     if entry is None:
@@ -113,7 +115,7 @@ def atari_jobs(entry: dict[str, Any] | None, device: str, elsewhere: bool) -> di
         raise ProjectError(f"{ATARI}: {error}") from error
     if len(set(games)) < len(games):
         raise ProjectError(f"{ATARI}: games must be distinct, found {games}")
-    return {**entry, "games": games, "device": device}
+    return {**entry, "games": games, "device": device, "tables": TABLES}
 
 
 def make_plan(
@@ -130,14 +132,11 @@ def make_plan(
     atari = atari_jobs(entries.get(ATARI), device, elsewhere) if device else None
 
     def found(name: str, file: str) -> str:
-        if atari and file.startswith("figures/atari/paper_"):
+        if atari and file.startswith("figures/atari/") and Path(file).stem in TABLES:
             return f"out/{profile}/{ATARI}/{Path(file).name}"
         if not (root / file).is_file():
             raise ProjectError(f"{name}: there is no file {file}")
         return file
-
-    if atari and "settings" in atari:
-        found(f"{profile}.yaml", atari["settings"])
 
     notebooks = {name: entries.get(name) or {} for name in defaults}
     for name, given in notebooks.items():

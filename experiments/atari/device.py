@@ -32,7 +32,6 @@ import pandas as pd
 import torch
 
 from experiments.atari.experiment import collected_tables, evaluate, monte_carlo
-from experiments.atari.files import end_with_parent, replacing
 from experiments.atari.networks import Network
 from experiments.atari.protocol import (
     PROJECT,
@@ -43,7 +42,9 @@ from experiments.atari.protocol import (
     settings,
 )
 from experiments.atari.replay import Replay
-from experiments.atari.training import Run, Trained, require_device, steps_to_the_end
+from experiments.atari.training import Run, Trained, steps_to_the_end
+from experiments.files import replacing
+from experiments.processes import end_with_parent, require_device
 from jmdp_lib import checks
 
 sys.path.append(str(PROJECT / "workflow"))

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from experiments.atari.checkpoints import refuse_other
-from experiments.atari.files import write_whole
 from experiments.atari.networks import Config
 from experiments.atari.predictions import (
     backed_up_gaps,
@@ -34,7 +33,9 @@ from experiments.atari.predictions import (
 from experiments.atari.recursive_pairs import PairGaps, PairRecords, pair_gaps, record_pairs
 from experiments.atari.replay import Replay
 from experiments.atari.tables import Game, QueryTables, collect, evaluation_states
-from experiments.atari.training import Trained, require_device, train
+from experiments.atari.training import Trained, train
+from experiments.files import write_whole
+from experiments.processes import require_device
 from jmdp_lib import checks
 from jmdp_lib.atari import Snapshot
 from jmdp_lib.atari.emulator import rom_id

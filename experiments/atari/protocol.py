@@ -18,9 +18,10 @@ from typing import Any
 import pandas as pd
 
 from experiments.atari.experiment import Experiment
-from experiments.atari.files import end_with_parent, write_whole
 from experiments.atari.networks import Config
 from experiments.atari.predictions import gap_table
+from experiments.files import write_whole
+from experiments.processes import end_with_parent
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROTOCOL: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())

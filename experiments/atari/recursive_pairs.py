@@ -22,7 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from experiments.atari.tables import Arrays, Flags, Game, emulator_of, in_processes
+from experiments.atari.tables import Game, emulator_of
+from experiments.files import Arrays, Flags
+from experiments.processes import in_processes
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed

@@ -9,30 +9,24 @@ branches may meet again, which states drawn at random from a buffer never show.
 from __future__ import annotations
 
 import atexit
-import multiprocessing
-import os
-import zipfile
 import zlib
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.atari.files import end_with_parent, replacing
+from experiments.files import Arrays, Flags
+from experiments.processes import in_processes
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed
-from jmdp_lib.machine import progress, require
+from jmdp_lib.machine import require
 from jmdp_lib.model.simulator import Outcome
 
-Result = TypeVar("Result")
 Bytes = NDArray[np.uint8]
-Flags = NDArray[np.bool_]
 # States per trajectory: enough to pay for the way to its start; few for evaluation, where states
 # should be independent.
 _CHUNK = 256
@@ -41,37 +35,6 @@ _EVALUATION_SPACING = 100
 _START_STEPS = 500  # a trajectory starts after fewer random actions than this
 # Steps after a query at which its two branches are queried again: few, but early and late ones.
 _AGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-
-
-class Arrays:
-    """A frozen dataclass of arrays, which an .npz file holds."""
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self], **shared: Any) -> Self:
-        """The parts, one after the other; the `shared` fields are taken as they are."""
-        names = vars(parts[0]).keys() - shared.keys()
-        return cls(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in names}, **shared)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all fields; a run that is killed leaves no half of a file."""
-        with replacing(path) as part, part.open("wb") as file:
-            np.savez(file, **vars(self))
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote; no code in the file is executed."""
-        try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                return cls(**{name: x if x.ndim else int(x) for name, x in arrays.items()})
-        except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{path} holds no {cls.__name__}: {error}") from error
-
-    @classmethod
-    def load_or_make(cls, path: Path, make: Callable[[], Self]) -> Self:
-        """What the file holds; made and saved there first if it is missing."""
-        if not path.exists():
-            make().save(path)
-        return cls.load(path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,39 +172,6 @@ class _Settings:
     actions: int | None = None
     follow_share: float = 0.0
     keep_snapshots: bool = False
-
-
-def in_processes(
-    work: Callable[..., Result],
-    jobs: Sequence[tuple[Any, ...]],
-    processes: int | None,
-    label: str,
-) -> list[Result]:
-    """[work(*job) for job in jobs] in `processes` processes, one per core unless given.
-
-    Jobs carry their own seeds, so how many processes share them changes nothing. New processes are
-    spawned, not forked, since the parent may run threads (numba, torch): a script must start its
-    work under `if __name__ == "__main__"`.
-    """
-    workers = _cores() if processes is None else checks.at_least("processes", processes, 1)
-    workers = min(workers, len(jobs))
-    context = multiprocessing.get_context("spawn")
-    columns = zip(*jobs, strict=True)
-    results: list[Result] = []
-    with (
-        ProcessPoolExecutor(workers, context, end_with_parent) as pool,  # starts none by itself
-        progress(len(jobs), label, unit="chunk") as bar,
-    ):
-        for result in map(work, *columns) if workers == 1 else pool.map(work, *columns):
-            results.append(result)
-            bar.update()
-    return results
-
-
-def _cores() -> int:
-    """The number of cores that this process may run on."""
-    bound = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
 
 
 def _collect_chunks(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from experiments.atari.checkpoints import load_checkpoint, refuse_other
-from experiments.atari.files import replacing
 from experiments.atari.networks import TD_BLOCKS, Config, Network, Params
 from experiments.atari.replay import Replay
 from experiments.atari.tables import QueryTables
 from experiments.atari.td_errors import block_errors, expected_errors, sampled_errors
+from experiments.files import replacing
+from experiments.processes import require_device
 from jmdp_lib import checks
 from jmdp_lib.machine import extra
 
@@ -68,17 +68,6 @@ class Trained:
             refuse_other(path, state["of"], settings)
         config = Config(**{name: state["of"][name] for name in asdict(Config())})
         return Trained(Network(config, *state["network"]), state["params"], Path(folder))
-
-
-def require_device(name: str) -> torch.device:
-    """The device `cpu`, `cuda` or, say, `cuda:1`; raises if the machine does not have it."""
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", str(name)):
-        raise ValueError(f"device {name!r} is unknown: give 'cpu', 'cuda' or, say, 'cuda:1'")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count() or "no"
-        raise RuntimeError(f"device {name!r} was asked for, but there is {count} GPU")
-    return device
 
 
 def _generator(device: torch.device, seed: int, *key: int) -> torch.Generator:

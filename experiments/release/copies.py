@@ -23,7 +23,7 @@ def copies_recursion(num_copies: int, gamma: float) -> tuple[Floats, Floats]:
     """(num_copies + 1,) means m_K and variances C_K for K = 0, ..., num_copies, from zero on.
 
     Example:
-        >>> from experiments.atari.copies import copies_recursion
+        >>> from experiments.release.copies import copies_recursion
         >>> mean, variance = copies_recursion(23, gamma=0.99)
         >>> print(round(mean[22], 3), round(2.0 * variance[23] / 1.5e-4))
         0.099 129

@@ -1,0 +1,82 @@
+"""Processes that work side by side and end with their parent, and the device that they train on."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, TypeVar
+
+from jmdp_lib import checks
+from jmdp_lib.machine import extra, progress
+
+Result = TypeVar("Result")
+
+
+def end_with_parent() -> None:
+    """From now on this process ends when its parent has died, even by a `kill -9`.
+
+    A process of a pool that starts late may find its parent dead already.
+    """
+    started_by, parent = multiprocessing.parent_process(), os.getppid()
+
+    def watch() -> None:
+        if started_by is not None:
+            started_by.join()
+        else:
+            while os.getppid() == parent:
+                time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def in_processes(
+    work: Callable[..., Result],
+    jobs: Sequence[tuple[Any, ...]],
+    processes: int | None,
+    label: str,
+) -> list[Result]:
+    """[work(*job) for job in jobs] in `processes` processes, one per core unless given.
+
+    Jobs carry their own seeds, so how many processes share them changes nothing. New processes are
+    spawned, not forked, since the parent may run threads (numba, torch): a script must start its
+    work under `if __name__ == "__main__"`.
+    """
+    workers = _cores() if processes is None else checks.at_least("processes", processes, 1)
+    workers = min(workers, len(jobs))
+    context = multiprocessing.get_context("spawn")
+    columns = zip(*jobs, strict=True)
+    results: list[Result] = []
+    with (
+        ProcessPoolExecutor(workers, context, end_with_parent) as pool,  # starts none by itself
+        progress(len(jobs), label, unit="chunk") as bar,
+    ):
+        for result in map(work, *columns) if workers == 1 else pool.map(work, *columns):
+            results.append(result)
+            bar.update()
+    return results
+
+
+def _cores() -> int:
+    """The number of cores that this process may run on."""
+    bound = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
+
+
+def require_device(name: str) -> Any:
+    """The device `cpu`, `cuda` or, say, `cuda:1`; raises if the machine does not have it."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", str(name)):
+        raise ValueError(f"device {name!r} is unknown: give 'cpu', 'cuda' or, say, 'cuda:1'")
+    with extra("torch"):
+        import torch  # here: processes that play games do without it
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count() or "no"
+        raise RuntimeError(f"device {name!r} was asked for, but there is {count} GPU")
+    return device

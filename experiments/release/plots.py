@@ -1,0 +1,197 @@
+"""The release's results: a state and its successors, TD errors (Figure 7), ratios (Table 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+#: The four blocks of Figure 7: label, colour, line.
+BLOCK_STYLES: dict[str, tuple[str, str, Any]] = {
+    "mu": (r"$\mu$", "#000000", "-"),
+    "sigma_diag": (r"$\sigma_{\mathrm{diag}}$", "#0072B2", "--"),
+    "sigma_same": (r"$\sigma_{\mathrm{same}}$", "#D55E00", "-."),
+    "sigma_cross": (r"$\sigma_{\mathrm{cross}}$", "#009E73", (0, (4, 1, 1, 1, 1, 1))),
+}
+#: The two columns of the paper's Table 1: label, colour.
+RATIO_STYLES = {
+    "coupled_ratio": ("coupled / MC", "#0072B2"),
+    "independent_ratio": ("independent / MC", "#D55E00"),
+}
+#: What copies of the target network alone give: colour and line.
+RECURSION_STYLE: dict[str, Any] = {"color": "black", "ls": (0, (3, 1.5)), "lw": 1.2}
+
+
+def screen(
+    ax: Axes, picture: NDArray[np.uint8], title: str, other: NDArray[np.uint8] | None = None
+) -> Axes:
+    """A screen (H, W, 3); boxes around what differs from the screen `other`.
+
+    Example:
+        >>> import numpy as np
+        >>> from experiments.release import plots
+        >>> from matplotlib.figure import Figure
+        >>> before = np.zeros((210, 160, 3), dtype=np.uint8)
+        >>> after = before.copy()
+        >>> after[100:104, 80:82] = 255  # a ball
+        >>> len(plots.screen(Figure().subplots(), after, "after", before).patches)
+        1
+    """
+    ax.imshow(picture, interpolation="nearest", aspect="auto")
+    ax.set(title=title, xticks=[], yticks=[])
+    ax.grid(visible=False)
+    different = (picture != (picture if other is None else other)).any(-1)
+    columns = np.flatnonzero(different.any(0))
+    # things that are more than eight columns apart are two
+    for part in np.split(columns, np.flatnonzero(np.diff(columns) > 8) + 1) if columns.size else ():
+        rows = np.flatnonzero(different[:, part].any(1))
+        width = int(np.ptp(part)) + 6
+        height = int(np.ptp(rows)) + 6
+        corner = part[0] - 3, rows[0] - 3
+        ax.add_patch(Rectangle(corner, width, height, fill=False, color="#E69F00", lw=1.2))
+    return ax
+
+
+def td_errors(ax: Axes, curves: pd.DataFrame, window: int = 1) -> Axes:
+    """Mean squared errors of the BLOCK_STYLES against SGD steps: bold mean, faint seeds.
+
+    curves: columns step, seed and the blocks. window: logged steps of the moving average, centred,
+    shorter at the ends.
+
+    Example:
+        >>> import pandas as pd
+        >>> from experiments.release import plots
+        >>> from matplotlib.figure import Figure
+        >>> curves = pd.DataFrame({"step": [0, 100, 0, 100], "seed": [0, 0, 1, 1]})
+        >>> curves = curves.assign(**dict.fromkeys(plots.BLOCK_STYLES, [1.0, 0.1, 2.0, 0.2]))
+        >>> ax = plots.td_errors(Figure().subplots(), curves)
+        >>> len(ax.lines)  # two seeds and their mean, for each of four blocks
+        12
+    """
+    for block, (_, color, line) in BLOCK_STYLES.items():
+        each = curves.pivot_table(index="step", columns="seed", values=block)
+        each = each.rolling(window, center=True, min_periods=1).mean()
+        ax.semilogy(each.index, each, color=color, alpha=0.3, lw=0.6)
+        ax.semilogy(each.index, each.mean(axis=1), color=color, lw=1.4, ls=line)
+    return ax
+
+
+def block_legend(fig: Figure) -> None:
+    """The legend of `td_errors`, below the figure.
+
+    Example:
+        >>> from experiments.release import plots
+        >>> from matplotlib.figure import Figure
+        >>> fig = Figure(layout="constrained")
+        >>> plots.block_legend(fig)
+        >>> len(fig.legends[0].get_texts())
+        4
+    """
+    handles = [
+        Line2D([], [], color=color, ls=line, lw=1.4) for _, color, line in BLOCK_STYLES.values()
+    ]
+    labels = [label for label, *_ in BLOCK_STYLES.values()]
+    fig.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+
+
+def seed_curves(ax: Axes, rows: pd.DataFrame, column: str, color: str) -> Axes:
+    """A column against training steps: a thin line for each seed, a thick one for their mean.
+
+    rows: columns step, seed and `column`.
+
+    Example:
+        >>> import pandas as pd
+        >>> from experiments.release import plots
+        >>> from matplotlib.figure import Figure
+        >>> rows = pd.DataFrame({"step": [1, 2, 1, 2], "seed": [0, 0, 1, 1], "x": [1, 2, 3, 4]})
+        >>> ax = plots.seed_curves(Figure().subplots(), rows, "x", "black")
+        >>> ax.lines[-1].get_ydata().tolist()
+        [2.0, 3.0]
+    """
+    each = rows.pivot_table(index="step", columns="seed", values=column)
+    ax.plot(each.index, each, color=color, lw=0.6, alpha=0.6)
+    ax.plot(each.index, each.mean(axis=1), color=color, lw=1.8)
+    return ax
+
+
+def ratios(
+    ax: Axes, rows: pd.DataFrame, paper: Sequence[float], step: int, calibrated: float
+) -> Axes:
+    """Both columns of Table 1 of one game during training, and the paper's values at `step`.
+
+    rows: of figures/atari/release.csv, one game, one b, one kind of states. paper: its coupled and
+    its independent ratio. calibrated: where a right coupled ratio would be, a dotted line. The
+    dashed line is what copies of the target network alone give.
+
+    Example:
+        >>> from experiments.release import plots
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> rows = figures.results(["figures/atari/release.csv"])
+        >>> pong = rows[(rows.game == "Pong") & (rows.b == 0.25) & (rows["where"] == "first")]
+        >>> ax = plots.ratios(Figure().subplots(), pong, [1.30, 135.4], 50_000, 16.0)
+        >>> ax.get_yscale()
+        'log'
+    """
+    ax.axvline(step, color="0.6", lw=0.8, zorder=0)
+    ax.axhline(calibrated, color="0.6", lw=0.8, ls=":", zorder=0)
+    for (column, (_, color)), printed in zip(RATIO_STYLES.items(), paper, strict=True):
+        seed_curves(ax, rows, column, color)
+        ax.plot(step, printed, "o", color=color, mec="black", ms=5, zorder=3)
+    recursion = rows.groupby("step")["recursion_ratio"].mean()
+    ax.plot(recursion.index, recursion, **RECURSION_STYLE)
+    ax.set(yscale="log")
+    ax.set_yticks([1, 10, 100], ["1", "10", "100"])
+    ax.set_xticks(ax.get_xticks(), [f"{tick / 1000:g}k" for tick in ax.get_xticks()])
+    ax.set_xlim(rows["step"].min() - 2000, rows["step"].max() + 2000)
+    return ax
+
+
+def ratio_legend(fig: Figure) -> None:
+    """The legend of `ratios`, below the figure.
+
+    Example:
+        >>> from experiments.release import plots
+        >>> from matplotlib.figure import Figure
+        >>> fig = Figure(layout="constrained")
+        >>> plots.ratio_legend(fig)
+        >>> [text.get_text() for text in fig.legends[0].get_texts()][-1]
+        'the paper'
+    """
+    handles = [
+        Line2D([], [], color=color, lw=1.8, label=label) for label, color in RATIO_STYLES.values()
+    ]
+    handles.append(Line2D([], [], label="copies alone, no network", **RECURSION_STYLE))
+    handles.append(Line2D([], [], color="0.6", ls=":", lw=0.8, label="coupled, if calibrated"))
+    handles.append(Line2D([], [], ls="", marker="o", mfc="0.7", mec="black", label="the paper"))
+    fig.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+
+
+def text_table(ax: Axes, cells: Sequence[Sequence[str]]) -> Axes:
+    """A typeset table, the first row its head.
+
+    Example:
+        >>> from experiments.release import plots
+        >>> from matplotlib.figure import Figure
+        >>> ax = plots.text_table(Figure().subplots(), [["game", "ratio"], ["Breakout", "1.02"]])
+        >>> len(ax.texts)
+        4
+    """
+    widths = [max(map(len, column)) + 2.0 for column in zip(*cells, strict=True)]
+    left = np.concatenate([[0.0], np.cumsum(widths)]) / sum(widths)
+    for i, row in enumerate(cells):
+        for c, text in enumerate(row):
+            at, side = (0.005, "left") if c == 0 else (left[c + 1] - 0.01, "right")
+            ax.text(at, i + 0.5, text, ha=side, va="center")
+    for i, width in ((0, 1.0), (1, 0.6), (len(cells), 1.0)):
+        ax.axhline(i, color="black", lw=width, clip_on=False)
+    ax.set(xlim=(0, 1), ylim=(len(cells), 0))
+    ax.axis("off")
+    return ax

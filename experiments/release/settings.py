@@ -1,0 +1,74 @@
+"""The settings of the release's experiment, read from settings.toml and checked."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jmdp_lib import checks
+
+PROTOCOL: dict[str, Any] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text())
+POSITIVE = ("learning_rate", "gradient_norm", "b", "eval_b", "gram_start")
+COUNTS = ("copy_every", "batch", "hidden", "embedding", "window", "states", "horizon", "gram_dim")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of one run; settings.toml says what each field is. coupling, network: its tables there."""
+
+    coupling: str
+    network: str
+    sticky: float
+    b: float
+    gap_weight: float
+    gamma: float
+    replay: int
+    learn_from: int
+    steps: int
+    copy_every: int
+    batch: int
+    learning_rate: float
+    gradient_norm: float
+    hidden: int
+    embedding: int
+    window: int
+    eval_b: float
+    states: int
+    pairs: int
+    horizon: int
+    gram_dim: int = 1
+    gram_start: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.discount(self.gamma)
+        checks.probability("sticky", self.sticky)
+        checks.real("gap_weight", self.gap_weight, "[0, inf)")
+        for name in POSITIVE:
+            checks.positive(name, getattr(self, name))
+        for name in COUNTS:
+            checks.at_least(name, getattr(self, name), 1)
+        checks.at_least("pairs", self.pairs, 2)  # a variance
+        checks.at_least("replay", self.replay, self.learn_from)
+        checks.at_least("learn_from", self.learn_from, 1)
+        checks.at_least("steps", self.steps, self.learn_from + 2 * self.window)
+        for name in ("learn_from", "steps"):
+            if getattr(self, name) % self.window:
+                raise ValueError(
+                    f"{name} must be a multiple of window = {self.window}, "
+                    f"got {getattr(self, name)}"
+                )
+
+    def copies(self, step: int) -> int:
+        """How many copies of the target were in use at the update of a step."""
+        return max(0, (step - 1) // self.copy_every - (self.learn_from - 1) // self.copy_every)
+
+
+def settings_of(name: str, miniature: bool = False, steps: int | None = None) -> Settings:
+    """The named settings, in miniature if asked; steps: to train up to another step."""
+    checks.one_of("settings", name, list(PROTOCOL["settings"]))
+    chosen = PROTOCOL["settings"][name]
+    table = PROTOCOL["common"] | (PROTOCOL["miniature"] if miniature else {})
+    table |= PROTOCOL["couplings"][chosen["coupling"]] | PROTOCOL["networks"][chosen["network"]]
+    return Settings(**table | chosen | ({} if steps is None else {"steps": steps}))

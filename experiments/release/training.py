@@ -1,0 +1,270 @@
+"""The release's training: draws on the host, updates on the device, records on the way.
+
+Everything random is drawn on the host, a block of steps at a time, so that a device only computes:
+a run that was stopped goes on with the same numbers. On CUDA one update of all learners is one
+captured graph, in which they run side by side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.files import replacing
+from experiments.release.network import (
+    LOSSES,
+    PRESENT_PAIRS,
+    Coordinates,
+    Future,
+    Network,
+    losses,
+    new_network,
+    paired,
+    predictions,
+    targets,
+)
+from experiments.release.play import Collected, evaluation_starts, shocked
+from experiments.release.settings import Settings
+from jmdp_lib import checks
+from jmdp_lib.checks import Ints
+from jmdp_lib.machine import extra
+
+with extra("torch"):
+    import torch
+    from torch import Tensor, nn
+
+EAGER_UPDATES = 3  # before an update is captured as a graph: libraries set themselves up in these
+STATE = ("step", "losses", "records", "network", "target", "optimiser")
+
+
+class Data(NamedTuple):
+    """A collected play on the device; see `Collected`.
+
+    chosen: (N, 2, A) rows of the identity matrix. rewards: (N, 2) with shocks, times 1 - gamma.
+    alive: (N, 2) 0 where the game was over.
+    """
+
+    screens: Tensor
+    others: Tensor
+    chosen: Tensor
+    rewards: Tensor
+    alive: Tensor
+
+
+def data_on(device: str, play: Collected, settings: Settings) -> Data:
+    """The play on the device, with its rewards as they are learned."""
+    rewards = (1.0 - settings.gamma) * shocked(play.rewards, play.signs[:, None], settings.b)
+    chosen = np.eye(play.num_actions, dtype=np.float32)[play.actions]
+    alive = ~play.ended
+    floats = (array.astype(np.float32) for array in (rewards, alive))
+    arrays = (play.screens, play.others, chosen, *floats)
+    return Data(*(torch.from_numpy(array).to(device) for array in arrays))
+
+
+class Learner:
+    """The training of one game and seed under one setting."""
+
+    def __init__(self, name: str, settings: Settings, game: str, seed: int, data: Data) -> None:
+        self.name = name
+        self.settings = settings
+        self.game = game
+        self.seed = seed
+        self.data = data
+        self.step = settings.learn_from - 1
+        self.losses: list[Tensor] = []  # (T, 5) of every block
+        self.records: list[dict[str, Any]] = []
+        device = data.screens.device
+        self.num_actions = data.chosen.shape[2]
+        start = checks.seed_sequence(seed, f"release, network, {game}")
+        self.network = new_network(settings, self.num_actions, start).to(device)
+        self.target = new_network(settings, self.num_actions, start).to(device)
+        self.target.requires_grad_(False)
+        on_cuda = device.type == "cuda"
+        self.stream: Any = torch.cuda.Stream(device) if on_cuda else None
+        self.optimiser = torch.optim.Adam(
+            self.network.parameters(), settings.learning_rate, fused=on_cuda, capturable=on_cuda
+        )
+        self.weights = torch.tensor([1.0, 1.0, 1.0, 1.0, settings.gap_weight], device=device)
+        self.identity = torch.eye(self.num_actions, device=device)
+        self.of_future = torch.tensor([0, 0, 0, 1, 2, 3], device=device)  # X, X, X, Y, Q, Q
+        self._reserve(device)
+
+    def _reserve(self, device: torch.device) -> None:
+        """The memory that an update reads and writes, always at the same place."""
+        longest = self.settings.window + 1
+        batch = self.settings.batch
+        self.rows = torch.zeros((longest, 3, batch), dtype=torch.int64, device=device)
+        self.next_actions = torch.zeros((longest, 6, batch), dtype=torch.int64, device=device)
+        self.written = torch.zeros((longest, len(LOSSES)), device=device)
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)  # in the block
+        starts = evaluation_starts(self.game, self.seed, self.settings)
+        asked = torch.from_numpy(np.array([start.asked for start in starts])).to(device)
+        screens = torch.from_numpy(np.array([start.screen for start in starts])).to(device)
+        self.evaluated = (screens, self.identity[asked])
+
+    def begin_block(self, stop: int) -> None:
+        """Bring the draws of all updates after `self.step` up to the step `stop`."""
+        rows, next_actions = block_draws(self, stop)
+        self.rows[: len(rows)].copy_(torch.from_numpy(rows))
+        self.next_actions[: len(rows)].copy_(torch.from_numpy(next_actions))
+        self.position.zero_()
+
+    def update(self) -> None:
+        """One step of Adam. All that it reads stays at its place in memory; no host is asked."""
+        rows = self.rows.index_select(0, self.position).squeeze(0)
+        next_actions = self.next_actions.index_select(0, self.position).squeeze(0)
+        found = self._losses(rows, self.identity[next_actions])
+        self.optimiser.zero_grad(set_to_none=True)
+        (found * self.weights).sum().backward()
+        nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.gradient_norm)
+        self.optimiser.step()
+        self.written.index_copy_(0, self.position, found.detach()[None])
+        self.position.add_(1)
+
+    def _losses(self, rows: Tensor, next_chosen: Tensor) -> Tensor:
+        """(5,) of batches X, Y and Q: rows (3, B); next_chosen (6, B, A) as in FUTURE_PAIRS."""
+        data = self.data
+        flat = rows.flatten()
+        screens = data.screens.index_select(0, flat)
+        answered = [part.index_select(0, flat).unflatten(0, rows.shape) for part in data[2:]]
+        chosen, rewards, alive = (  # X, Y, Q first, Q second
+            torch.cat([part[:, :, 0], part[2:, :, 1]]) for part in answered
+        )
+        now = self._present(self.network, screens, rows, chosen)
+        with torch.no_grad():
+            old: Tensor | float = 0.0
+            if self.target.head.centred:
+                before = self._present(self.target, screens, rows, chosen)
+                old = self.target.beyond(*paired(before, PRESENT_PAIRS))
+            executed = data.screens.index_select(0, flat + 1)
+            looked_at = data.others.index_select(0, rows[2])
+            encoded = self.target.encode(torch.cat([executed, looked_at])).unflatten(0, (4, -1))
+            x, y, first, second = encoded.unbind()
+            after = self.target.at(torch.stack([x, x, x, y, first, second]), next_chosen)
+            future = Future(*(part[self.of_future] for part in (rewards, alive)))
+            mean, moments = targets(self.target, future, after, self.settings.gamma)
+        return losses(self.network, now, mean, moments, old)
+
+    def _present(
+        self, network: Network, screens: Tensor, rows: Tensor, chosen: Tensor
+    ) -> Coordinates:
+        """A network at the four present coordinates (4, B): both actions of Q share its states."""
+        x, y, q = network.encode(screens).unflatten(0, rows.shape).unbind()
+        return network.at(torch.stack([x, y, q, q]), chosen)
+
+    @torch.no_grad()
+    def copy_target(self) -> None:
+        pairs = zip(self.target.parameters(), self.network.parameters(), strict=True)
+        for kept, learned in pairs:
+            kept.copy_(learned)
+
+    def end_block(self, stop: int) -> None:
+        """Note the losses of the block, and what the network says at the evaluation states."""
+        self.losses.append(self.written[: stop - self.step].cpu().clone())
+        self.step = stop
+        copies = self.settings.copies(stop)
+        told = predictions(self.network, *self.evaluated)
+        self.records.append({"step": stop, "copies": copies, **told})
+
+    def save(self, path: Path) -> None:
+        """Write all that `restore` needs to go on as if nothing had happened."""
+        modules = {name: getattr(self, name).state_dict() for name in STATE[3:]}
+        with replacing(path) as part:
+            torch.save({name: getattr(self, name) for name in STATE[:3]} | modules, part)
+
+    def restore(self, path: Path) -> None:
+        """Go on from what `save` wrote, if it is there. Only before the first update."""
+        if path.exists():
+            state = load(path, self.data.screens.device)
+            for name in STATE[3:]:
+                getattr(self, name).load_state_dict(state[name])
+            self.step, self.losses, self.records = (state[name] for name in STATE[:3])
+
+
+def load(path: Path, device: Any = "cpu") -> dict[str, Any]:
+    """What `Learner.save` wrote; tensors, numbers and words only."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:
+        raise ValueError(f"{path} is damaged; remove it to train this run anew: {error}") from error
+    if not isinstance(state, dict) or state.keys() != set(STATE):
+        raise ValueError(f"{path} is no run of this program")
+    return state
+
+
+def block_draws(learner: Learner, stop: int) -> tuple[Ints, Ints]:
+    """Rows (T, 3, B) and next actions (T, 6, B) of the updates after a learner's step.
+
+    The update of step t draws, with replacement, from the last `replay` of the rows 0, ..., t - 1.
+    """
+    settings = learner.settings
+    rng = checks.generator(learner.seed, f"release, draws, {learner.game}", learner.step)
+    newest = np.arange(learner.step + 1, stop + 1)[:, None, None]
+    oldest = np.maximum(0, newest - settings.replay)
+    rows = rng.integers(oldest, newest, size=(len(newest), 3, settings.batch))
+    return rows, rng.integers(learner.num_actions, size=(len(newest), 6, settings.batch))
+
+
+def side_by_side(learners: list[Learner]) -> None:
+    """One update of each learner; on a GPU they run at once."""
+    if learners[0].stream is None:
+        for learner in learners:
+            learner.update()
+        return
+    here = torch.cuda.current_stream()
+    for learner in learners:
+        learner.stream.wait_stream(here)
+        with torch.cuda.stream(learner.stream):
+            learner.update()
+    for learner in learners:
+        here.wait_stream(learner.stream)
+
+
+def one_update(learners: list[Learner]) -> Callable[[], None]:
+    """`side_by_side`, which becomes a graph after a few calls on a GPU."""
+    graph: torch.cuda.CUDAGraph | None = None
+    calls = 0
+
+    def update() -> None:
+        nonlocal graph, calls
+        if learners[0].stream is None or calls < EAGER_UPDATES:
+            side_by_side(learners)
+        else:
+            if graph is None:
+                for learner in learners:
+                    learner.optimiser.zero_grad(set_to_none=True)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):  # records, and does not run
+                    side_by_side(learners)
+            graph.replay()
+        calls += 1
+
+    return update
+
+
+def train(learners: list[Learner], paths: list[Path]) -> None:
+    """Train learners of one step and of equal sizes to their last step; save into the paths."""
+    settings = learners[0].settings
+    update = one_update(learners)
+    started = time.perf_counter()
+    while learners[0].step < settings.steps:
+        step = learners[0].step
+        stop = (step // settings.window + 1) * settings.window
+        stop += settings.window * (stop == settings.learn_from)
+        for learner in learners:
+            learner.begin_block(stop)
+        for t in range(step + 1, stop + 1):
+            update()
+            if t % settings.copy_every == 0:
+                for learner in learners:
+                    learner.copy_target()
+        for learner, path in zip(learners, paths, strict=True):
+            learner.end_block(stop)
+            if stop % (5 * settings.window) == 0 or stop == settings.steps:
+                learner.save(path)
+        seconds = time.perf_counter() - started
+        print(f"step {stop}: {len(learners)} networks, {seconds:.0f} s", flush=True)
