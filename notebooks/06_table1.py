@@ -37,12 +37,12 @@ from itertools import product
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-
-from experiments.atari import plots
 from experiments.atari.copies import copies_recursion
-from experiments.atari.recursive_pairs import shock_ratio
 from experiments.atari.release_settings import PROTOCOL
 from experiments.atari.release_verdict import paper_layout, verdict
+
+from experiments.atari import plots
+from experiments.atari.recursive_pairs import shock_ratio
 from jmdp_lib import figures
 
 figures.style()
