@@ -2,11 +2,13 @@
 
 Into the folder of results go, for all runs of a work folder,
 
-    td_errors.csv        squared TD errors, means of `window` updates: the authors' two settings
-    td_errors_extra.csv  the same of crossed settings, and beyond the steps of settings.toml
-    predictions.csv      what networks say at the evaluation states during training
-    pairs.csv            what recursive pairs show there
-    runs.csv             every run: how far it went, and where and with what it was made
+    td_errors.csv    squared TD errors, means of `window` updates
+    predictions.csv  what networks say at the evaluation states during training
+    pairs.csv        what recursive pairs show there
+    runs.csv         every run: how far it went, and where and with what it was made
+
+The first two have the authors' two settings, up to the steps of settings.toml. What there is of
+crossed settings and further steps is in td_errors_extra.csv and predictions_extra.csv.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ import numpy as np
 import pandas as pd
 
 from experiments.files import write_whole
+from experiments.release.limits import shock_floors
 from experiments.release.network import LOSSES
 from experiments.release.play import Pairs, pair_returns, simulated_variances
-from experiments.release.settings import PROTOCOL
+from experiments.release.settings import PROTOCOL, settings_of
 from experiments.release.training import load
 from jmdp_lib import checks
 
@@ -61,18 +64,17 @@ def write_results(work: Path, out: Path) -> None:
         errors.append(means.assign(**key))
         predicted.append(pd.DataFrame(state["records"]).assign(**key))
         runs.append(key | {"steps": state["step"]} | _provenance(path.with_suffix(".json")))
-    order = _by_protocol
     columns = [*KEY, "step"]
-    td = order(pd.concat(errors))[[*columns, *LOSSES]]
-    own = td.settings.isin(["defaults", "launcher"]) & (td.step <= common["steps"])
-    records = order(pd.concat(predicted))
+    td = _by_protocol(pd.concat(errors))[[*columns, *LOSSES]]
+    records = _by_protocol(pd.concat(predicted))
     tables = {
-        "td_errors": td[own],
-        "td_errors_extra": td[~own],
-        "predictions": records[[*columns, *records.columns.difference(columns, sort=False)]],
         "pairs": simulated_pairs(work, told, common),
-        "runs": order(pd.DataFrame(runs)),
+        "runs": _by_protocol(pd.DataFrame(runs)),
     }
+    for name, table in {"td_errors": td, "predictions": records}.items():
+        own = table.settings.isin(["defaults", "launcher"]) & (table.step <= common["steps"])
+        table = table[[*columns, *table.columns.difference(columns, sort=False)]]
+        tables |= {name: table[own], f"{name}_extra": table[~own]}
     for name, table in tables.items():
         text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
         write_whole(out / f"{name}.csv", text)
@@ -135,6 +137,19 @@ def figure7(td: pd.DataFrame) -> pd.DataFrame:
     reached = ends["first"] / ends["last"] >= rule["fall"]
     table["seeds"] = reached.groupby(["settings", "game", "block"], sort=False).sum()
     return table.assign(of=by_block.size())
+
+
+def floors(td: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
+    """For each row of `td` and each block: what the shock alone leaves of the error."""
+    rows = td[[*KEY, "step"]].reset_index().sort_values("step")
+    means = predicted[[*KEY, "step", "mean"]].sort_values("step")
+    rows = pd.merge_asof(rows, means, on="step", by=KEY, direction="forward").set_index("index")
+    parts = []
+    for name, part in rows.groupby("settings"):
+        settings = settings_of(name)
+        found = shock_floors(settings.b, part["mean"].to_numpy(), settings.gamma)
+        parts.append(pd.DataFrame(found, index=part.index))
+    return pd.concat(parts).loc[td.index]
 
 
 def ratios(predicted: pd.DataFrame, pairs: pd.DataFrame, name: str, b: float) -> pd.DataFrame:
