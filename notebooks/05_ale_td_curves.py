@@ -195,7 +195,7 @@ figures.save(fig, "fig7_td_curves", defaults, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 5.2.** The paper's Figure 7, under the defaults of the authors' training script: squared TD errors of the four blocks; bold: mean of three seeds, faint: the seeds. An error jumps when the target is copied.
+# **Figure 5.2.** The paper's Figure 7, under the defaults of the authors' training script: squared TD errors of the four blocks; bold: mean of three seeds, faint: the seeds. The stairs at the left are the first copies of the target.
 #
 # <!-- alt: Four panels, one for each game, with four curves each on a logarithmic axis. All start between 0.0004 and 0.002 and fall steeply at first. That of the mean levels off at 0.000002; those of second moments end between 0.00000005 and 0.0000008, with spikes on the way. -->
 
@@ -237,15 +237,15 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 5.3.** The same under the launcher's settings; colours as in Figure 5.2. Dotted: what the shock alone leaves (Section 5.4), for the mean, the variances and the covariances between states; for covariances within a state it is zero.
 #
-# <!-- alt: Four panels. The mean falls from 0.001 to its dotted floor at 0.000025. The other three start near 0.000005, those of variances and of covariances between states meet their rising dotted floors near 0.000001. -->
+# <!-- alt: Four panels. The error of the mean falls from 0.001 to its dotted floor at 0.000025. The other three start near 0.000005 and fall to between 0.00000001 and 0.0000001 at 10,000 steps; then they rise. Those of variances and of covariances between states do so along their dotted floors, to about 0.000001. -->
 
 # %% [markdown]
 # ## 5.4 What decides how far an error falls
 #
 # **A floor.** A target is noisy, and no mean squared error falls below its variance. Where the game pays nothing, a reward
 # is 0 or $\rho = (1-\gamma)\,b$ with equal chances, so the shock alone gives the target of $\mu$ a variance of $\rho^2/4$. With the target
-# network's mean $m$ that of $\sigma_{\mathrm{diag}}$ has $(\rho^2 + 2\gamma\rho m)^2/4$, and it grows as $m$ does. In $\sigma_{\mathrm{same}}$
-# the two positions cancel: exactly one of them is paid.
+# network's mean $m$ that of $\sigma_{\mathrm{diag}}$ has $(\rho^2 + 2\gamma\rho m)^2/4$. It grows as $m$ does, which is why errors in
+# Figure 5.3 *rise* from 10,000 steps on. In $\sigma_{\mathrm{same}}$ the two positions cancel: exactly one of them is paid.
 #
 # **A start.** A fresh pair network answers about 0.03, and a fresh Gram network has covariances of nearly zero.
 #
@@ -289,10 +289,9 @@ text = f"{both:.0f}"
 claims.check("either change alone: least fall of a sigma block", text, both > 100, enough=whole)
 
 # %% [markdown]
-# **The mean** starts at about the same error everywhere and ends at 1.04 to 1.54 times its floor, so *the size of the shock decides* how far
-# it falls. **Second moments** fall at most 50-fold only where small first answers meet a large shock, as in
-# Table 1's setting. With either change alone each of them falls at least 255-fold: the Gram network with the smaller shock starts as low as in
-# the launcher's setting and goes down to $10^{-10}$.
+# **The mean** ends at 1.04 to 1.54 times its floor everywhere, so *the size of the shock decides* how far it falls. **Second moments**
+# fall 50-fold or less only where small first answers meet a large shock, as in Table 1's setting. With either change alone each of them falls at
+# least 255-fold: the Gram network with the smaller shock starts as low as in the launcher's setting and ends below $10^{-8}$.
 #
 # How much of an error *could* be learned away? Subtract the floor from both ends:
 

@@ -81,8 +81,13 @@ def td_errors(ax: Axes, curves: pd.DataFrame, floors: pd.DataFrame | None = None
         if floors is not None and floors[block].max() > 0.0:
             floor = floors[block].groupby(curves.step).mean()
             ax.semilogy(floor.index, floor, color=color, lw=1.0, ls=":")
-    ax.set_xticks(ax.get_xticks(), [f"{tick / 1000:g}k" for tick in ax.get_xticks()])
+    ax.xaxis.set_major_formatter(thousands)
     return ax
+
+
+def thousands(steps: float, _: int = 0) -> str:
+    """20k for 20,000, on an axis of steps."""
+    return f"{steps / 1000:g}k"
 
 
 def first_and_last(ax: Axes, ends: pd.DataFrame) -> Axes:
@@ -159,18 +164,18 @@ def ratios(
 ) -> Axes:
     """Both columns of Table 1 of one game during training, and the paper's values at `step`.
 
-    rows: of figures/atari/release.csv, one game, one b, one kind of states. paper: its coupled and
-    its independent ratio. calibrated: where a right coupled ratio would be, a dotted line. The
-    dashed line is what copies of the target network alone give.
+    rows: of `results.ratios`, one game. paper: its coupled and its independent ratio. calibrated:
+    where a right coupled ratio would be, a dotted line. The dashed line is what copies of the
+    target network alone give.
 
     Example:
-        >>> from experiments.release import plots
+        >>> from experiments.release import plots, results
         >>> from jmdp_lib import figures
         >>> from matplotlib.figure import Figure
-        >>> rows = figures.results(["figures/atari/release.csv"])
-        >>> pong = rows[(rows.game == "Pong") & (rows.b == 0.25) & (rows["where"] == "first")]
-        >>> ax = plots.ratios(Figure().subplots(), pong, [1.30, 135.4], 50_000, 16.0)
-        >>> ax.get_yscale()
+        >>> tables = [figures.results([f"figures/atari/{x}.csv"]) for x in ("predictions", "pairs")]
+        >>> rows = results.ratios(*tables, "launcher", b=0.25)
+        >>> pong = rows[rows.game == "Pong"]
+        >>> plots.ratios(Figure().subplots(), pong, [1.30, 135.4], 50_000, 16.0).get_yscale()
         'log'
     """
     ax.axvline(step, color="0.6", lw=0.8, zorder=0)
@@ -182,8 +187,7 @@ def ratios(
     ax.plot(recursion.index, recursion, **RECURSION_STYLE)
     ax.set(yscale="log")
     ax.set_yticks([1, 10, 100], ["1", "10", "100"])
-    ax.set_xticks(ax.get_xticks(), [f"{tick / 1000:g}k" for tick in ax.get_xticks()])
-    ax.set_xlim(rows["step"].min() - 2000, rows["step"].max() + 2000)
+    ax.xaxis.set_major_formatter(thousands)
     return ax
 
 

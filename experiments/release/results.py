@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.files import write_whole
-from experiments.release.limits import shock_floors
+from experiments.release.limits import copies_recursion, shock_floors
 from experiments.release.network import LOSSES
 from experiments.release.play import Pairs, pair_returns, simulated_variances
 from experiments.release.settings import PROTOCOL, settings_of
@@ -128,7 +128,7 @@ def figure7(td: pd.DataFrame) -> pd.DataFrame:
     themselves, of `of`.
     """
     rule = PROTOCOL["figure7"]
-    td = td[td.step <= rule["step"]].sort_values("step")
+    td = td[td.step <= rule["step"]].sort_values("step", kind="stable")
     each = td.melt([*KEY, "step"], rule["blocks"], "block").groupby([*KEY, "block"], sort=False)
     ends = each.value.agg(["first", "last"])
     by_block = ends.groupby(["settings", "game", "block"], sort=False)
@@ -153,20 +153,32 @@ def floors(td: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
 
 
 def ratios(predicted: pd.DataFrame, pairs: pd.DataFrame, name: str, b: float) -> pd.DataFrame:
-    """Predictions of one setting with the two ratios of Table 1, at shocks of size b."""
-    coupling = PROTOCOL["settings"][name]["coupling"]
-    simulated = pairs[(pairs.coupling == coupling) & (pairs.b == b)].drop(columns=["coupling"])
+    """Predictions of one setting with the two ratios of Table 1, at shocks of size b.
+
+    recursion_ratio: the second one by the recursion of `limits`, without a network.
+    """
+    settings = settings_of(name)
+    mine = (pairs.coupling == settings.coupling) & (pairs.b == b)
+    simulated = pairs[mine].drop(columns=["coupling"])
     rows = predicted[predicted.settings == name].merge(simulated, on=["game", "seed"])
-    rows["coupled_ratio"] = rows.coupled / rows.gap_variance
-    rows["independent_ratio"] = rows.independent / rows.gap_variance
-    return rows
+    _, variances = copies_recursion(int(rows.copies.max()) + 1, settings.gamma)
+    predictions = {
+        "coupled_ratio": rows.coupled,
+        "independent_ratio": rows.independent,
+        "recursion_ratio": 2.0 * settings.b**2 * variances[rows.copies + 1],
+    }
+    return rows.assign(**{k: values / rows.gap_variance for k, values in predictions.items()})
 
 
 def table1(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rule for Table 1: the paper's cells beside the seeds' mean, least and largest."""
+    """The rule for Table 1: the paper's cells beside the seeds' mean, least and largest.
+
+    At the rule's step, or at the last one of runs that end before it.
+    """
     rule = PROTOCOL["table1"]
+    step = rows.step[rows.step <= rule["step"]].max()
     cells = []
-    for game, mine in rows[rows.step == rule["step"]].groupby("game", sort=False):
+    for game, mine in rows[rows.step == step].groupby("game", sort=False):
         columns = ("coupled_ratio", "independent_ratio")
         for column, paper in zip(columns, rule["paper"].get(game, ()), strict=False):
             values = mine[column]
