@@ -156,9 +156,11 @@ class Claims:
         >>> claims = figures.Claims()
         >>> claims.check("one and one", 1 + 1, 1 + 1 == 2)
         >>> claims.check("a rate of at most 5%", "1 of 3", False, enough=False)
+        >>> claims.check("calibrated within 5%", 1.07, 1.07 < 1.05, otherwise="goal missed")
         >>> claims.print()
         one and one | 2 | holds
         a rate of at most 5% | 1 of 3 | too few runs to tell
+        calibrated within 5% | 1.07 | goal missed
     """
 
     TOO_FEW = "too few runs to tell"
@@ -182,11 +184,15 @@ class Claims:
         holds: object,
         verdict: str = "holds",
         enough: object = True,
+        otherwise: str = "",
     ) -> None:
         """Record a claim with its value and verdict; fail unless `holds` is true.
 
-        enough: whether there were enough runs to tell, such as `num_runs >= 20`.
+        enough: whether there were enough runs to tell, such as `num_runs >= 20`. otherwise: the
+        verdict where a result misses a rule that was stated before it was known.
         """
+        if otherwise and not bool(holds):
+            verdict, holds = otherwise, True
         if verdict not in self.VERDICTS:
             raise ValueError(f"the verdict must be one of {self.VERDICTS}, got {verdict!r}")
         if not bool(enough):
