@@ -8,7 +8,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.atari import plots
+from experiments.release import plots
 
 
 @pytest.fixture
