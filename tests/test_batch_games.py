@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 
 import batch
@@ -11,7 +12,7 @@ from projects import Project
 
 PLAYED = """\
 # %% tags=["parameters"]
-result_files = ["figures/atari/paper_gaps.csv", "figures/atari/other.csv"]
+result_files = ["figures/atari/td_errors.csv", "figures/atari/other.csv"]
 out_dir = ""
 
 # %%
@@ -21,21 +22,13 @@ from pathlib import Path
 rows = [row for file in result_files for row in csv.DictReader((Path.cwd().parent / file).open())]
 
 # %% tags=["summary"]
-found = sorted({" ".join((row["game"], row["scale"])) for row in rows})
-print(f"games and scales | {', '.join(found)} | holds")
+found = sorted({" ".join((row["game"], row["settings"])) for row in rows})
+print(f"games and settings | {', '.join(found)} | holds")
 """
-SMALL = "atari:\n  games: [Pong]\n  seeds: [0]\n  settings: small.toml\n"
-SETTINGS = """\
-[calibrate]
-fresh = [1]
-experiment = { num_states = 40, num_held_out = 10, num_evaluation = 2, repeats = 3, horizon = 5 }
-config = { sigma = 1.0, kinds = ["gram"], steps = 4, batch = 16, hidden = 16 }
-
-[paper]
-like = "calibrate"
-trials = { divided = { scale = "divided" }, natural = { scale = "natural" } }
-"""
-COMMITTED = ["figures/atari/paper_gaps.csv", "figures/atari/other.csv"]
+SMALL = "atari:\n  games: [Pong]\n  seeds: [0]\n  miniature: true\n"
+COMMITTED = ["figures/atari/td_errors.csv", "figures/atari/other.csv"]
+ROOT = batch.WORKFLOW.parent
+CHAPTERS = ("05_ale_td_curves", "06_table1")
 
 
 @pytest.fixture
@@ -43,38 +36,38 @@ def games(project: Project) -> Project:
     """A project with a notebook that reads what two committed files say of games."""
     project.notebook("03_played", PLAYED)
     project.profile("quick", SMALL)
-    (project.root / "small.toml").write_text(SETTINGS)
     (project.root / "figures" / "atari").mkdir(parents=True)
     for file in COMMITTED:
-        (project.root / file).write_text("game,scale\ncommitted,natural\n")
+        (project.root / file).write_text("game,settings\ncommitted,launcher\n")
     return project
 
 
 @pytest.mark.slow
-def test_games_are_trained_anew_and_none_twice(
+def test_games_are_trained_anew_and_the_chapters_hold_for_them(
     games: Project, run: Callable[..., tuple[int, str]]
 ) -> None:
+    """All of it in miniature: what trains Figure 7 and Table 1, and the chapters that draw them."""
+    shutil.copytree(
+        ROOT / "figures" / "atari", games.root / "figures" / "atari", dirs_exist_ok=True
+    )
+    for chapter in CHAPTERS:
+        shutil.copy(ROOT / "notebooks" / f"{chapter}.py", games.root / "notebooks")
+    (games.root / "pyproject.toml").touch()  # where chapters look for the root
     profile = f"{SMALL}03_played:\n  result_files: [{COMMITTED[0]}]\n"
     games.profile("quick", profile)
-    # On one core: to spawn a process takes longer than it saves.
-    again = ("--atari", "cpu", "--only", "03_played", "--cores", "1")
+    committed = (games.root / COMMITTED[0]).read_bytes()
+    again = ("--atari", "cpu", "--only", "03_played", *CHAPTERS)
     code, said = run(*again)
     assert code == 0, said
-    assert "games and scales | Pong divided, Pong natural\n" in said
-    tables = {f"paper_{name}.csv" for name in ("gaps", "floors", "curves")}
-    assert {p.name for p in games.out("atari").glob("paper*")} == {*tables, "paper.json"}
+    assert "games and settings | Pong defaults, Pong launcher\n" in said
+    assert "Table 1: numbers within a factor of 1.5" in said
+    assert {f"{name}.csv" for name in batch.TABLES} < {p.name for p in games.out("atari").iterdir()}
 
-    committed_file = games.root / COMMITTED[0]
-    assert committed_file.read_text().endswith("committed,natural\n")
-    committed_file.unlink()  # what is made anew need not be there
+    assert (games.root / COMMITTED[0]).read_bytes() == committed
+    (games.root / COMMITTED[0]).unlink()  # what is made anew need not be there
     games.profile("quick", profile.replace("[Pong]", "[Pong, Boxing]"))
     _, said = run(*again, "--", "--dry-run")  # would train the new game, and no game again
-    assert dict(re.findall(r"^(\w+) +(\d+)$", said, re.MULTILINE)) == {
-        "atari_game": "1",
-        "atari_results": "1",
-        "notebook": "1",
-        "total": "3",
-    }
+    assert dict(re.findall(r"^(\w+) +(\d+)$", said, re.MULTILINE))["atari"] == "1"
 
 
 def test_notebooks_read_what_is_trained_anew_or_what_is_committed(games: Project) -> None:
@@ -93,7 +86,7 @@ def test_notebooks_read_what_is_trained_anew_or_what_is_committed(games: Project
         ({"games": "Pong"}, "cpu", "games: 'Pong' is not of type 'array'"),
         ({"seeds": "[-1]"}, "cpu", "seeds: 0: -1 is less than"),
         ({"seeds": "0"}, "cpu", "seeds: 0 is not of type 'array'"),
-        ({"settings": "none.toml"}, "cpu", "quick.yaml: there is no file none.toml"),
+        ({"miniature": "small"}, "cpu", "miniature: 'small' is not of type 'boolean'"),
         ({}, "toaster", "is unknown"),
     ],
 )

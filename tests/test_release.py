@@ -14,7 +14,7 @@ import torch._inductor  # a first optimiser imports it, and that sets a variable
 from PIL import Image
 from torch.nn import functional
 
-from experiments.release import play, results, runs, training
+from experiments.release import limits, play, results, runs, training
 from experiments.release.network import LOSSES, predictions
 from experiments.release.settings import PROTOCOL, settings_of
 from experiments.release.training import Learner, block_draws, data_on, train
@@ -589,7 +589,7 @@ def test_rule_of_table_1():
             {**keys, "seed": 0, "step": 50000, "coupled": 99.0, "independent": 99.0}
             | {"settings": "defaults"},
         ]
-    )
+    ).assign(copies=22)
     pairs = pd.DataFrame(
         [
             {"coupling": coupling, "game": "Pong", "seed": seed, "b": b, "gap_variance": variance}
@@ -602,12 +602,57 @@ def test_rule_of_table_1():
         ]
     )
     rows = results.ratios(predicted, pairs, "launcher", 0.25)
+    _, variances = limits.copies_recursion(23, 0.99)
+    assert rows.recursion_ratio.tolist() == [variances[23], 2 * variances[23], 2 * variances[23]]
     found = results.table1(rows).set_index("column")
     assert found["mean"].tolist() == [1.9, 205.0]
     assert found["least"].tolist() == [1.5, 80.0]
     assert found["largest"].tolist() == [2.3, 330.0]
     assert found.paper.tolist() == [1.30, 135.4]
     assert found.within.tolist() == [True, False]  # 1.9 / 1.3 = 1.46; 205 / 135.4 = 1.51
+
+
+def test_table_1_of_runs_that_end_before_the_rules_step():
+    rows = pd.DataFrame({"game": "Pong", "step": [200, 240], "coupled_ratio": [9.0, 1.3]})
+    found = results.table1(rows.assign(independent_ratio=1.0))
+    assert found["mean"].tolist() == [1.3, 1.0]
+
+
+def test_floors_are_the_least_errors_that_shocks_allow():
+    rng = np.random.default_rng(0)
+    mean, b, g = 0.06, 0.25, 0.99
+    signs = rng.choice([-1, 1], (2, 100_000))
+    first = (1 - g) * play.shocked(np.zeros((100_000, 2)), signs[0][:, None], b)
+    other = (1 - g) * play.shocked(np.zeros((100_000, 2)), signs[1][:, None], b)
+
+    def least(x, y):
+        return np.var(x * y + g * mean * (x + y))
+
+    found = limits.shock_floors(b, np.array([0.0, mean]), g)
+    assert found["mu"][1] == pytest.approx(np.var(first[:, 0]), rel=0.02)
+    assert found["sigma_diag"][1] == pytest.approx(least(first[:, 0], first[:, 0]), rel=0.02)
+    assert found["sigma_cross"][1] == pytest.approx(least(first[:, 0], other[:, 0]), rel=0.02)
+    assert least(first[:, 0], first[:, 1]) < 1e-12 * mean**2
+    assert found["sigma_same"][1] < 1e-12 * mean**2
+    assert found["sigma_diag"][0] == pytest.approx(((1 - g) * b) ** 4 / 4)
+
+
+def test_floors_take_the_mean_of_their_run_at_the_end_of_the_window():
+    key = {"game": "Pong", "seed": 0}
+    td = pd.DataFrame(
+        [
+            key | {"settings": name, "step": step}
+            for name in ("launcher", "defaults")
+            for step in (5999, 7000)
+        ],
+        index=[3, 5, 8, 9],
+    )
+    means = [0.1, 0.2, 0.3, 0.4]
+    predicted = td.assign(step=[6000, 7000] * 2, mean=means)
+    found = results.floors(td, predicted.sample(frac=1.0, random_state=1))
+    assert found.index.tolist() == [3, 5, 8, 9]
+    for row, b, mean in zip(found.sigma_diag, [1.0, 1.0, 0.25, 0.25], means, strict=True):
+        assert row == limits.shock_floors(b, np.array([mean]), 0.99)["sigma_diag"][0]
 
 
 def test_tables_are_in_the_protocols_order():

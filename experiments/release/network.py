@@ -28,6 +28,7 @@ LOSSES = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "gap")
 # next actions are drawn anew for each use: X for mu, X for diag, X and Y for cross, both of Q.
 PRESENT_PAIRS = ((0, 0), (2, 3), (0, 1), (2, 2), (3, 3))
 FUTURE_PAIRS = ((1, 1), (4, 5), (2, 3), (4, 4), (5, 5))
+NUM_PRESENT, NUM_FUTURE = 4, 6
 
 
 class Coordinates(NamedTuple):
@@ -61,6 +62,8 @@ class Network(nn.Module):  # type: ignore[misc]
         width = hidden + settings.embedding
         kind = PairHead if settings.network == "pair" else GramHead
         self.head = kind(settings, width)
+        self.register_buffer("present", one_hot(PRESENT_PAIRS, NUM_PRESENT), persistent=False)
+        self.register_buffer("future", one_hot(FUTURE_PAIRS, NUM_FUTURE), persistent=False)
 
     def encode(self, screens: Tensor) -> Tensor:
         """(B, hidden) of bytes (B, 84, 84)."""
@@ -131,10 +134,23 @@ def new_network(settings: Settings, num_actions: int, seed: np.random.SeedSequen
         return Network(settings, num_actions)
 
 
-def paired(coordinates: Coordinates, pairs: tuple[tuple[int, int], ...]) -> list[Coordinates]:
-    """The left and the right ends, (len(pairs), B, ...), of coordinates (n, B, ...)."""
-    ends = zip(*pairs, strict=True)
-    return [Coordinates(*(torch.stack([c[k] for k in end]) for c in coordinates)) for end in ends]
+def one_hot(pairs: tuple[tuple[int, int], ...], size: int) -> Tensor:
+    """(2, P, size): the left and the right ends of P pairs, as rows of the identity matrix.
+
+    A product with them picks the ends of all pairs at once. Its gradient is one more product,
+    where that of an index would be two kernels for each end and a sum in an order of chance.
+    """
+    return torch.eye(size)[torch.tensor(pairs).T]
+
+
+def picked(ends: Tensor, part: Tensor) -> Tensor:
+    """(P, ...) of (n, ...): what one end of each pair, a row of `ends` (P, n), has."""
+    return torch.tensordot(ends, part, 1)
+
+
+def paired(coordinates: Coordinates, pairs: Tensor) -> list[Coordinates]:
+    """The left and the right ends, (P, B, ...), of coordinates (n, B, ...); pairs: `one_hot`."""
+    return [Coordinates(*(picked(ends, part) for part in coordinates)) for ends in pairs]
 
 
 class Future(NamedTuple):
@@ -156,10 +172,9 @@ def targets(
     """
     rewards, alive = future
     mean = rewards[0] + gamma * alive[0] * after.mean[0]
-    left, right = zip(*FUTURE_PAIRS, strict=True)
-    x, y = paired(after, FUTURE_PAIRS)
-    r, s = (torch.stack([rewards[k] for k in end]) for end in (left, right))
-    p, q = (torch.stack([alive[k] for k in end]) for end in (left, right))
+    x, y = paired(after, target.future)
+    r, s = (picked(ends, rewards) for ends in target.future)
+    p, q = (picked(ends, alive) for ends in target.future)
     both = p * q  # on the diagonal p^2 = p
     second = r * s + gamma * (r * q * y.mean + s * p * x.mean)
     return mean, second + gamma**2 * both * target.second(x, y)
@@ -179,7 +194,7 @@ def losses(
     old: what the target network says of `beyond` there: "covgram" fits covariances, that is second
     moments minus the product of the target network's own means at the present pair.
     """
-    x, y = paired(now, PRESENT_PAIRS)
+    x, y = paired(now, network.present)
     fitted = network.fitted(x, y)
     gaps = gap(fitted + network.beyond(x, y)) - gap(second)
     errors = torch.stack([now.mean[0] - mean, *(fitted - (second - old))[:3], gaps])

@@ -59,11 +59,10 @@ def screen(
     return ax
 
 
-def td_errors(ax: Axes, curves: pd.DataFrame, window: int = 1) -> Axes:
-    """Mean squared errors of the BLOCK_STYLES against SGD steps: bold mean, faint seeds.
+def td_errors(ax: Axes, curves: pd.DataFrame, floors: pd.DataFrame | None = None) -> Axes:
+    """Mean squared errors of the BLOCK_STYLES against training steps: bold mean, faint seeds.
 
-    curves: columns step, seed and the blocks. window: logged steps of the moving average, centred,
-    shorter at the ends.
+    curves: columns step, seed and the blocks. floors: the same rows' `results.floors`, dotted.
 
     Example:
         >>> import pandas as pd
@@ -77,9 +76,48 @@ def td_errors(ax: Axes, curves: pd.DataFrame, window: int = 1) -> Axes:
     """
     for block, (_, color, line) in BLOCK_STYLES.items():
         each = curves.pivot_table(index="step", columns="seed", values=block)
-        each = each.rolling(window, center=True, min_periods=1).mean()
         ax.semilogy(each.index, each, color=color, alpha=0.3, lw=0.6)
         ax.semilogy(each.index, each.mean(axis=1), color=color, lw=1.4, ls=line)
+        if floors is not None and floors[block].max() > 0.0:
+            floor = floors[block].groupby(curves.step).mean()
+            ax.semilogy(floor.index, floor, color=color, lw=1.0, ls=":")
+    ax.xaxis.set_major_formatter(thousands)
+    return ax
+
+
+def thousands(steps: float, _: int = 0) -> str:
+    """20k for 20,000, on an axis of steps."""
+    return f"{steps / 1000:g}k"
+
+
+def first_and_last(ax: Axes, ends: pd.DataFrame) -> Axes:
+    """For each of a few settings how far an error falls, a line for each game.
+
+    ends: rows of settings and game, columns first, last and floor. Rings are first errors, discs
+    last ones, dashes floors.
+
+    Example:
+        >>> import pandas as pd
+        >>> from experiments.release import plots
+        >>> from matplotlib.figure import Figure
+        >>> rows = {("defaults", "Pong"): (1e-3, 1e-6, 1e-7), ("launcher", "Pong"): (1e-5, 1e-6, 0)}
+        >>> ends = pd.DataFrame(rows, index=["first", "last", "floor"]).T
+        >>> len(plots.first_and_last(Figure().subplots(), ends).lines)  # one floor is zero
+        7
+    """
+    names = list(ends.index.unique(0))
+    for k, name in enumerate(names):
+        games = ends.loc[name]
+        places = k + 0.15 * (np.arange(len(games)) - (len(games) - 1) / 2)
+        for x, (first, last, floor) in zip(places, games.to_numpy(), strict=True):
+            ax.plot([x, x], [first, last], color="#0072B2", lw=1.0)
+            ax.plot(x, first, "o", color="#0072B2", mfc="white", ms=4)
+            ax.plot(x, last, "o", color="#0072B2", ms=4)
+            if floor > 0.0:
+                ax.plot(x, floor, "_", color="#D55E00", ms=7, mew=1.4)
+    ax.set_yscale("log")
+    ax.set_xticks(range(len(names)), names)
+    ax.grid(visible=False, axis="x")
     return ax
 
 
@@ -126,18 +164,18 @@ def ratios(
 ) -> Axes:
     """Both columns of Table 1 of one game during training, and the paper's values at `step`.
 
-    rows: of figures/atari/release.csv, one game, one b, one kind of states. paper: its coupled and
-    its independent ratio. calibrated: where a right coupled ratio would be, a dotted line. The
-    dashed line is what copies of the target network alone give.
+    rows: of `results.ratios`, one game. paper: its coupled and its independent ratio. calibrated:
+    where a right coupled ratio would be, a dotted line. The dashed line is what copies of the
+    target network alone give.
 
     Example:
-        >>> from experiments.release import plots
+        >>> from experiments.release import plots, results
         >>> from jmdp_lib import figures
         >>> from matplotlib.figure import Figure
-        >>> rows = figures.results(["figures/atari/release.csv"])
-        >>> pong = rows[(rows.game == "Pong") & (rows.b == 0.25) & (rows["where"] == "first")]
-        >>> ax = plots.ratios(Figure().subplots(), pong, [1.30, 135.4], 50_000, 16.0)
-        >>> ax.get_yscale()
+        >>> tables = [figures.results([f"figures/atari/{x}.csv"]) for x in ("predictions", "pairs")]
+        >>> rows = results.ratios(*tables, "launcher", b=0.25)
+        >>> pong = rows[rows.game == "Pong"]
+        >>> plots.ratios(Figure().subplots(), pong, [1.30, 135.4], 50_000, 16.0).get_yscale()
         'log'
     """
     ax.axvline(step, color="0.6", lw=0.8, zorder=0)
@@ -149,8 +187,7 @@ def ratios(
     ax.plot(recursion.index, recursion, **RECURSION_STYLE)
     ax.set(yscale="log")
     ax.set_yticks([1, 10, 100], ["1", "10", "100"])
-    ax.set_xticks(ax.get_xticks(), [f"{tick / 1000:g}k" for tick in ax.get_xticks()])
-    ax.set_xlim(rows["step"].min() - 2000, rows["step"].max() + 2000)
+    ax.xaxis.set_major_formatter(thousands)
     return ax
 
 

@@ -2,11 +2,13 @@
 
 Into the folder of results go, for all runs of a work folder,
 
-    td_errors.csv        squared TD errors, means of `window` updates: the authors' two settings
-    td_errors_extra.csv  the same of crossed settings, and beyond the steps of settings.toml
-    predictions.csv      what networks say at the evaluation states during training
-    pairs.csv            what recursive pairs show there
-    runs.csv             every run: how far it went, and where and with what it was made
+    td_errors.csv    squared TD errors, means of `window` updates
+    predictions.csv  what networks say at the evaluation states during training
+    pairs.csv        what recursive pairs show there
+    runs.csv         every run: how far it went, and where and with what it was made
+
+The first two have the authors' two settings, up to the steps of settings.toml. What there is of
+crossed settings and further steps is in td_errors_extra.csv and predictions_extra.csv.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ import numpy as np
 import pandas as pd
 
 from experiments.files import write_whole
+from experiments.release.limits import copies_recursion, shock_floors
 from experiments.release.network import LOSSES
 from experiments.release.play import Pairs, pair_returns, simulated_variances
-from experiments.release.settings import PROTOCOL
+from experiments.release.settings import PROTOCOL, settings_of
 from experiments.release.training import load
 from jmdp_lib import checks
 
@@ -61,18 +64,17 @@ def write_results(work: Path, out: Path) -> None:
         errors.append(means.assign(**key))
         predicted.append(pd.DataFrame(state["records"]).assign(**key))
         runs.append(key | {"steps": state["step"]} | _provenance(path.with_suffix(".json")))
-    order = _by_protocol
     columns = [*KEY, "step"]
-    td = order(pd.concat(errors))[[*columns, *LOSSES]]
-    own = td.settings.isin(["defaults", "launcher"]) & (td.step <= common["steps"])
-    records = order(pd.concat(predicted))
+    td = _by_protocol(pd.concat(errors))[[*columns, *LOSSES]]
+    records = _by_protocol(pd.concat(predicted))
     tables = {
-        "td_errors": td[own],
-        "td_errors_extra": td[~own],
-        "predictions": records[[*columns, *records.columns.difference(columns, sort=False)]],
         "pairs": simulated_pairs(work, told, common),
-        "runs": order(pd.DataFrame(runs)),
+        "runs": _by_protocol(pd.DataFrame(runs)),
     }
+    for name, table in {"td_errors": td, "predictions": records}.items():
+        own = table.settings.isin(["defaults", "launcher"]) & (table.step <= common["steps"])
+        table = table[[*columns, *table.columns.difference(columns, sort=False)]]
+        tables |= {name: table[own], f"{name}_extra": table[~own]}
     for name, table in tables.items():
         text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
         write_whole(out / f"{name}.csv", text)
@@ -126,7 +128,7 @@ def figure7(td: pd.DataFrame) -> pd.DataFrame:
     themselves, of `of`.
     """
     rule = PROTOCOL["figure7"]
-    td = td[td.step <= rule["step"]].sort_values("step")
+    td = td[td.step <= rule["step"]].sort_values("step", kind="stable")
     each = td.melt([*KEY, "step"], rule["blocks"], "block").groupby([*KEY, "block"], sort=False)
     ends = each.value.agg(["first", "last"])
     by_block = ends.groupby(["settings", "game", "block"], sort=False)
@@ -137,21 +139,46 @@ def figure7(td: pd.DataFrame) -> pd.DataFrame:
     return table.assign(of=by_block.size())
 
 
+def floors(td: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
+    """For each row of `td` and each block: what the shock alone leaves of the error."""
+    rows = td[[*KEY, "step"]].reset_index().sort_values("step")
+    means = predicted[[*KEY, "step", "mean"]].sort_values("step")
+    rows = pd.merge_asof(rows, means, on="step", by=KEY, direction="forward").set_index("index")
+    parts = []
+    for name, part in rows.groupby("settings"):
+        settings = settings_of(name)
+        found = shock_floors(settings.b, part["mean"].to_numpy(), settings.gamma)
+        parts.append(pd.DataFrame(found, index=part.index))
+    return pd.concat(parts).loc[td.index]
+
+
 def ratios(predicted: pd.DataFrame, pairs: pd.DataFrame, name: str, b: float) -> pd.DataFrame:
-    """Predictions of one setting with the two ratios of Table 1, at shocks of size b."""
-    coupling = PROTOCOL["settings"][name]["coupling"]
-    simulated = pairs[(pairs.coupling == coupling) & (pairs.b == b)].drop(columns=["coupling"])
+    """Predictions of one setting with the two ratios of Table 1, at shocks of size b.
+
+    recursion_ratio: the second one by the recursion of `limits`, without a network.
+    """
+    settings = settings_of(name)
+    mine = (pairs.coupling == settings.coupling) & (pairs.b == b)
+    simulated = pairs[mine].drop(columns=["coupling"])
     rows = predicted[predicted.settings == name].merge(simulated, on=["game", "seed"])
-    rows["coupled_ratio"] = rows.coupled / rows.gap_variance
-    rows["independent_ratio"] = rows.independent / rows.gap_variance
-    return rows
+    _, variances = copies_recursion(int(rows.copies.max()) + 1, settings.gamma)
+    predictions = {
+        "coupled_ratio": rows.coupled,
+        "independent_ratio": rows.independent,
+        "recursion_ratio": 2.0 * settings.b**2 * variances[rows.copies + 1],
+    }
+    return rows.assign(**{k: values / rows.gap_variance for k, values in predictions.items()})
 
 
 def table1(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rule for Table 1: the paper's cells beside the seeds' mean, least and largest."""
+    """The rule for Table 1: the paper's cells beside the seeds' mean, least and largest.
+
+    At the rule's step, or at the last one of runs that end before it.
+    """
     rule = PROTOCOL["table1"]
+    step = rows.step[rows.step <= rule["step"]].max()
     cells = []
-    for game, mine in rows[rows.step == rule["step"]].groupby("game", sort=False):
+    for game, mine in rows[rows.step == step].groupby("game", sort=False):
         columns = ("coupled_ratio", "independent_ratio")
         for column, paper in zip(columns, rule["paper"].get(game, ()), strict=False):
             values = mine[column]

@@ -186,5 +186,6 @@ def main(words: list[str] | None = None) -> None:
     if options.device != "cpu":
         torch.cuda.set_device(torch.device(options.device).index or 0)
     torch.backends.cudnn.deterministic = True
+    torch.backends.cuda.matmul.allow_tf32 = False  # torch's default, whatever the machine's is
     work_through(runs, options)
     write_results(options.work, options.out)

@@ -17,7 +17,6 @@ import numpy as np
 from experiments.files import replacing
 from experiments.release.network import (
     LOSSES,
-    PRESENT_PAIRS,
     Coordinates,
     Future,
     Network,
@@ -139,7 +138,7 @@ class Learner:
             old: Tensor | float = 0.0
             if self.target.head.centred:
                 before = self._present(self.target, screens, rows, chosen)
-                old = self.target.beyond(*paired(before, PRESENT_PAIRS))
+                old = self.target.beyond(*paired(before, self.target.present))
             executed = data.screens.index_select(0, flat + 1)
             looked_at = data.others.index_select(0, rows[2])
             encoded = self.target.encode(torch.cat([executed, looked_at])).unflatten(0, (4, -1))

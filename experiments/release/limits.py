@@ -1,4 +1,4 @@
-"""What a target network that is copied now and then can have learned after K copies.
+"""What no network of the release can escape: too few copies of its target, and the shock's noise.
 
 In the release's training a reward, shock included, is 0 or 1 with equal chances at almost every
 step, and returns are divided by 1 / (1 - gamma). The target network stands still between two
@@ -9,6 +9,8 @@ copies, so each copy is one backup of the mean and of the variance,
 
 The target of the variance is E (r + gamma m')^2 - m^2 + gamma^2 C with the *old* mean m: while the
 mean still rises, each copy adds m_(k+1)^2 - m_k^2, which no return has.
+
+A target that is drawn has a variance, and no mean squared error falls below it: its floor.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ def copies_recursion(num_copies: int, gamma: float) -> tuple[Floats, Floats]:
     """(num_copies + 1,) means m_K and variances C_K for K = 0, ..., num_copies, from zero on.
 
     Example:
-        >>> from experiments.release.copies import copies_recursion
+        >>> from experiments.release.limits import copies_recursion
         >>> mean, variance = copies_recursion(23, gamma=0.99)
         >>> print(round(mean[22], 3), round(2.0 * variance[23] / 1.5e-4))
         0.099 129
@@ -38,3 +40,30 @@ def copies_recursion(num_copies: int, gamma: float) -> tuple[Floats, Floats]:
         drift = mean[k + 1] ** 2 - mean[k] ** 2
         variance[k + 1] = reward_variance + drift + gamma**2 * variance[k]
     return mean, variance
+
+
+def shock_floors(b: float, mean: Floats, gamma: float) -> dict[str, Floats]:
+    """The variances (N,) that the shock alone gives the targets of four blocks.
+
+    mean: (N,) what the target network says of a next state. Where the game pays nothing, a reward
+    is 0 or (1 - gamma) b with equal chances. The two actions of one query are never paid both.
+
+    Example:
+        >>> import numpy as np
+        >>> from experiments.release.limits import shock_floors
+        >>> floors = shock_floors(1.0, np.array([0.1]), gamma=0.99)
+        >>> print(*(f"{floor[0]:.1e}" for floor in floors.values()))
+        2.5e-05 1.1e-06 0.0e+00 5.4e-07
+    """
+    x, y = (1.0 - gamma) * b * np.array([[0, 0, 1, 1], [0, 1, 0, 1]])  # four equal chances
+    m = mean[:, None]
+
+    def variance(one: Floats, other: Floats) -> Floats:
+        return (one * other + gamma * m * (one + other)).var(1)
+
+    return {
+        "mu": np.full(len(mean), x.var()),
+        "sigma_diag": variance(x, x),
+        "sigma_same": variance(x, x[::-1]),
+        "sigma_cross": variance(x, y),
+    }
