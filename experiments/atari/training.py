@@ -102,7 +102,7 @@ def _descend(network: Network, data: Replay) -> tuple[Params, Tensor]:
     target = {name: weight.clone() for name, weight in online.items()}
     rate = torch.zeros((), device=device)  # a graph reads it there
     draws = _generator(device, config.seed, 1)
-    step_of = _stepper(network, data, online, target, rate, draws)
+    make_step = _stepper(network, data, online, target, rate, draws)
     graph = None
     errors = []
     for step in range(config.steps):
@@ -111,9 +111,9 @@ def _descend(network: Network, data: Replay) -> tuple[Params, Tensor]:
             graph = torch.cuda.CUDAGraph()
             graph.register_generator_state(draws)
             with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
-                found = step_of()
+                found = make_step()
         if graph is None:
-            found = step_of()
+            found = make_step()
         else:
             graph.replay()
         errors.append(found.clone())
