@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -60,10 +60,3 @@ class Arrays:
                 return cls(**{name: x if x.ndim else int(x) for name, x in arrays.items()})
         except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} holds no {cls.__name__}: {error}") from error
-
-    @classmethod
-    def load_or_make(cls, path: Path, make: Callable[[], Self]) -> Self:
-        """What the file holds; made and saved there first if it is missing."""
-        if not path.exists():
-            make().save(path)
-        return cls.load(path)

@@ -109,7 +109,7 @@ for game, (marker, color) in zip(games, looks, strict=True):
     ax.loglog(each.index, each, marker=marker, lw=0.6, ms=4, mfc="none", color=color, label=game)
 ax.set(xlabel=r"$\gamma$", ylabel="independent / coupled, simulated")
 fig.legend(loc="outside right upper")
-drawn = ["mc", "mc_error", "mc_ratio", "mc_ratio_interval", "constant"]
+drawn = ["mc", "mc_error", "mc_ratio", "constant"]
 figures.save(fig, "fig_independent_ratio", played[drawn].reset_index(), out_dir)
 plt.show()
 

@@ -14,6 +14,7 @@ from experiments.atari.recursive_pairs import PairRecords, pair_gaps, record_pai
 from experiments.atari.tables import Game, QueryTables, collect, emulator_of, evaluation_states
 from jmdp_lib.atari import CoupledAtari
 from jmdp_lib.model.simulator import SimulatorError
+from jmdp_lib.simulators.rows import EnvironmentPlayer
 
 HERE = {"processes": 1}
 PONG = Game("Pong")
@@ -74,14 +75,14 @@ def test_a_part_of_the_actions_is_a_part_of_the_table():
     boxing = Game("Boxing")
     part = collect(boxing, 30, 3, actions=4, follow_share=0.3, **HERE)
     assert part.num_actions == 18
-    assert part.next_ids.shape == part.actions.shape == (len(part), 4)
+    assert part.next_ids.shape == part.actions.shape == (len(part.weights), 4)
     assert (np.diff(part.actions, axis=1) > 0).all()
     assert len(np.unique(part.actions)) == 18
     assert len(part.pairs) > 0
     # A query changes neither the state nor its draw, so the start of a trajectory is the same.
     whole = collect(boxing, 1, 3, **HERE)
-    assert (part.state_ids[: len(whole)] == whole.state_ids).all()
-    for row, asked in enumerate(part.actions[: len(whole)]):
+    assert (part.state_ids[: len(whole.weights)] == whole.state_ids).all()
+    for row, asked in enumerate(part.actions[: len(whole.weights)]):
         assert (part.next_ids[row] == whole.next_ids[row, asked]).all()
         assert (part.next_observations[row] == whole.next_observations[row, asked]).all()
 
@@ -116,16 +117,27 @@ def test_number_of_processes_changes_nothing(monkeypatch):
     assert equal(record(processes=2), alone)
 
 
-def test_records_agree_with_themselves():
+def test_records_agree_with_themselves(monkeypatch):
+    played = []  # actions (2, 12) of every pair
+
+    class Watched(EnvironmentPlayer):
+        def step(self, states, actions, alive, *others):
+            if not (states.any() or len(self.extremes)):
+                played.append([])
+            played[-1].append(actions[:, 0])
+            return super().step(states, actions, alive, *others)
+
+    monkeypatch.setattr(sys.modules[record_pairs.__module__], "EnvironmentPlayer", Watched)
     states, rows = evaluation_states(ATLANTIS, 3, 9, **HERE)
     assert [s.identity for s in states] == rows.state_ids.tolist()
     records = record_pairs(ATLANTIS, states, 12, 10, pairs_per_state=4, repeats=3, **HERE)
     assert records.rewards.shape == (36, 2, 12)
     assert (records.state_rows == np.repeat([0, 1, 2], 12)).all()
     assert (records.actions[:, 0] != records.actions[:, 1]).all()
-    assert (records.played[:, :, 0] == records.actions).all()
+    played = np.array(played).swapaxes(1, 2)
+    assert (played[:, :, 0] == records.actions).all()
     assert records.same_state[:, 0].all()
-    met = records.same_state & (records.played[:, 0] == records.played[:, 1])
+    met = records.same_state & (played[:, 0] == played[:, 1])
     one = np.maximum.accumulate(met, axis=1)  # one branch for good
     assert not one[:, 0].any()
     assert (one == met).all()
@@ -138,7 +150,7 @@ def test_records_agree_with_themselves():
         for branch in (0, 1):
             env.restore(states[records.state_rows[m]])
             visited = []
-            for t, action in enumerate(records.played[m, branch]):
+            for t, action in enumerate(played[m, branch]):
                 visited.append(env.snapshot().identity)
                 clipped = np.clip(env.step(action)[1], -1, 1)
                 assert clipped == records.rewards[m, branch, t]
@@ -200,7 +212,7 @@ def test_files(tmp_path, kind):
 def test_concatenated_pairs_point_at_their_rows():
     parts = [collect(ATLANTIS, 12, s, follow_share=1.0, **HERE) for s in (1, 2)]
     both = QueryTables.concatenate(parts)
-    assert len(both) == 24
+    assert len(both.weights) == 24
     assert (both.pairs[len(parts[0].pairs) :] - 12 == parts[1].pairs).all()
     assert len(parts[1].pairs) > 0
 

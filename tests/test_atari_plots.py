@@ -8,7 +8,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.atari import plots
+from experiments.release import plots
 
 
 @pytest.fixture
@@ -28,14 +28,14 @@ def test_a_screen_boxes_what_differs(ax: Axes) -> None:
     assert boxes == [(7, 2, 7, 8), (47, 17, 7, 9)]
 
 
-def test_td_errors_are_moving_averages_of_each_seed(ax: Axes) -> None:
+def test_td_errors_of_each_seed_and_their_mean(ax: Axes) -> None:
     blocks = list(plots.BLOCK_STYLES)
     rows = [
         {"step": 100 * t, "seed": seed, **dict.fromkeys(blocks, float(2**t) * (1 + seed))}
         for t in range(4)
         for seed in (0, 1)
     ]
-    plots.td_errors(ax, pd.DataFrame(rows), window=3)
+    plots.td_errors(ax, pd.DataFrame(rows))
     assert len(ax.lines) == 3 * len(blocks)  # two seeds and their mean
-    np.testing.assert_allclose(ax.lines[0].get_ydata(), [1.5, 7 / 3, 14 / 3, 6.0])
-    np.testing.assert_allclose(ax.lines[2].get_ydata(), 1.5 * np.array([1.5, 7 / 3, 14 / 3, 6.0]))
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), [1, 2, 4, 8])
+    np.testing.assert_allclose(ax.lines[2].get_ydata(), [1.5, 3, 6, 12])

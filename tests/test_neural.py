@@ -18,20 +18,14 @@ from experiments.atari.networks import (
     Estimate,
     Network,
 )
-from experiments.atari.predictions import backed_up_gaps, gaps_of
+from experiments.atari.predictions import backed_up_gaps
 from experiments.atari.replay import Replay
 from experiments.atari.small_models import tables_of, with_shock
 from experiments.atari.tables import QueryTables
 from experiments.atari.td_errors import (
     block_errors,
-    compared_pairs,
     cross_targets,
-    errors_of,
-    expected_errors,
     look_ahead,
-    mean_squares,
-    outer,
-    sampled_errors,
     spread_targets,
     state_targets,
 )
@@ -52,8 +46,7 @@ def tabulated(jm, parts, sigma=0.0, policy=None):
         return Estimate(*(part[observations[..., 0].long()][None] for part in table))
 
     network.gammas = torch.tensor([jm.gamma])
-    network.earned, network.shock = torch.ones(1), torch.full((1, jm.num_actions), sigma)
-    network.num_spreads = 0
+    network.num_actions, network.sigma, network.num_spreads = jm.num_actions, sigma, 0
     network.policy = torch.as_tensor(law, dtype=torch.float32)
     return network
 
@@ -123,14 +116,13 @@ def test_backed_up_gaps_are_those_of_one_backup():
     sigma = 0.7
     new_mean, new_second = jl.apply_t2(with_shock(jm, sigma), policy, parts.mean, second)
     data = Replay.of(tables_of(jm, observed(jm)))
-    gaps = backed_up_gaps(tabulated(jm, parts, sigma, law), {}, data, size=3)
+    gaps = backed_up_gaps(tabulated(jm, parts, sigma, law), {}, data)
     every = np.arange(4)
     same = (new_second - np.multiply.outer(new_mean, new_mean))[every, :, every]
     variance = np.diagonal(same, axis1=1, axis2=2)
     apart = variance[:, :, None] + variance[:, None]
     means = new_mean[:, :, None] - new_mean[:, None]
     np.testing.assert_allclose(gaps.gap_mean[0], means, atol=1e-5)
-    np.testing.assert_allclose(gaps.independent[0], apart, atol=5e-5)
     np.testing.assert_allclose(gaps.coupled[0], apart - 2 * same, atol=1e-4)
 
 
@@ -163,7 +155,7 @@ def test_of_a_part_of_the_actions_the_targets_are_the_same():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_expected_errors_vanish_at_the_exact_solution(seed):
+def test_errors_vanish_at_the_exact_solution(seed):
     _, jm, law, policy = problem(seed)
     sigma = 0.5
     solution = jl.jipe2(with_shock(jm, sigma), policy, tol=1e-11).moments
@@ -174,65 +166,36 @@ def test_expected_errors_vanish_at_the_exact_solution(seed):
     root = (vectors * np.sqrt(values.clip(0))).reshape(*mean.shape, size)
     nothing = np.zeros((*mean.shape, 1))
     rest = (nothing, nothing, nothing[..., 0], nothing[:, 0])
-    network = tabulated(jm, (mean, root, *rest), sigma, law)
-    data = Replay.of(tables_of(jm, observed(jm), num_pairs=50))
-    errors = expected_errors(network, {}, data)
-    assert errors.shape == (len(TD_BLOCKS), 1)
-    assert float(errors.max()) < 1e-9
-    wrong = tabulated(jm, (mean + 0.1, 1.1 * root + 0.1, *rest), sigma, law)
-    assert float(expected_errors(wrong, {}, data)[:-1].min()) > 1e-7  # no spread is learned
+    data = Replay.of(tables_of(jm, observed(jm)))
+    entries = torch.cat([data.pairs.T.flatten(), torch.arange(len(data.rows))])
+    batch = data.gather(entries, pairs=len(data.pairs))
+
+    def errors(parts):
+        return block_errors(tabulated(jm, parts, sigma, law), {}, {}, batch)
+
+    found = errors((mean, root, *rest))
+    assert found.shape == (len(TD_BLOCKS), 1)
+    assert float(found.max()) < 1e-9
+    assert float(errors((mean + 0.1, 1.1 * root + 0.1, *rest))[:-1].min()) > 1e-7  # no spread
 
 
-def test_a_state_without_a_neighbour_does_not_count_in_the_cross_error():
-    rng = np.random.default_rng(0)
-    jm = strategies.random_jmdp(rng, 129, 2, 1)  # a chunk of 128, and one more
-    seen = np.arange(129, dtype=np.uint8)[:, None]
-    parts, _ = random_moments(rng, jm)
-    nothing = Estimate(*(0.0 * part for part in parts))
-    nothing.shared[..., 0] = 1.0  # C = 1 between any two states, and its target is gamma^2
-    network = tabulated(jm, nothing)
-    errors = expected_errors(network, {}, Replay.of(tables_of(jm, seen)))
-    assert float(errors[TD_BLOCKS.index("sigma_cross")]) == pytest.approx((1 - jm.gamma**2) ** 2)
-
-
-def test_sampled_errors_are_those_of_the_backup_where_nothing_is_random():
-    rng = np.random.default_rng(3)
-    jm = strategies.random_jmdp(rng, 4, 3, 1)
-    parts, _ = random_moments(rng, jm)
-    network = tabulated(jm, parts, policy=np.eye(3)[1])
-    data = Replay.of(tables_of(jm, observed(jm), num_pairs=20))
-    pairs = data.pairs[:1]
-    entries = torch.cat([pairs.T.flatten(), torch.arange(4)])
-    batch = data.gather(entries, pairs=1)
-    drawn = block_errors(network, {}, {}, batch, generator=torch.Generator())
-    ahead, pairs = look_ahead(network, {}, batch), compared_pairs(batch)
-    mean, own = state_targets(network, batch, ahead)
-    cross = cross_targets(network, batch, ahead, pairs)
-    left, right = mean[:, pairs[:, 0]], mean[:, pairs[:, 1]]
-    second = (mean, own + outer(mean, mean), cross + outer(left, right))
-    here = network({}, batch.observations)
-    exact = mean_squares(batch, errors_of(here, second, pairs, raw=True), pairs)
-    torch.testing.assert_close(drawn, exact, rtol=1e-4, atol=1e-4)
-
-
-def test_the_floor_is_the_variance_of_the_sampled_target():
-    jm = jl.JMDP(np.ones((3, 1)), np.zeros((3, 1, 2)), np.zeros((3, 1, 2), int), 0.5)
-    shape = (3, 2)
-    none = np.zeros((*shape, 1))
-    mean = np.tile([0.0, 2.0], (3, 1))
-    parts = (mean, none, none, none, np.zeros(shape), np.zeros((3, 1)))
-    network = tabulated(jm, parts, sigma=1.0)
-    batch = Replay.of(tables_of(jm, observed(jm))).gather(torch.arange(3).repeat(2000))
-    stream = torch.Generator().manual_seed(0)
-    errors, floor = (part[:, 0] for part in sampled_errors(network, {}, {}, batch, stream))
-    assert (errors >= floor * (1 - 1e-5)).all()  # of the same draws
-    found = dict(zip(TD_BLOCKS, floor.tolist(), strict=True))
-    # y = U + Y, U = +-1, Y = 0 or 1: E y^2 = 3/2; y^2 is 0, 1, 1 or 4
-    assert found["mu"] == pytest.approx(1.25, rel=0.05)
-    assert found["sigma_diag"] == pytest.approx(4.5 - 1.5**2, rel=0.08)
-    # the branches part: (U + Y)(U + Y~), and their difference is Y - Y~
-    assert found["sigma_same"] == pytest.approx(3.25 - 1.25**2, rel=0.08)
-    assert found["gap"] == pytest.approx(0.25, rel=0.1)
+def test_errors_of_known_numbers():
+    """Two states and two actions; nothing is worth anything, so all targets are zero."""
+    jm = jl.JMDP(np.ones((2, 1)), np.zeros((2, 1, 2)), np.ones((2, 1, 2), int), 0.0)
+    mean = np.array([[1.0, 2.0], [0.0, 0.0]])
+    shared = np.array([[[1.0], [3.0]], [[2.0], [0.0]]])
+    nothing = np.zeros((2, 2, 1))
+    parts = (mean, shared, nothing, nothing, np.zeros((2, 2)), np.zeros((2, 1)))
+    batch = Replay.of(tables_of(jm, observed(jm))).gather(torch.tensor([0, 1, 1]))
+    found = block_errors(tabulated(jm, parts), {}, {}, batch)[:, 0]
+    expected = {"mu": 5 / 6, "sigma_diag": (1 + 81 + 16 + 16) / 6}
+    expected["sigma_same"] = (9 + 9) / 6
+    expected["gap"] = (2 * 4.0**2 + 4 * 4.0**2) / 6  # (1 - 3)^2 and (2 - 0)^2
+    # states 0 and 1, then 1 and 0; between is 1 and 1, which are one state
+    expected["sigma_cross"] = (4 + 36) / 4
+    assert dict(zip(TD_BLOCKS, found.tolist(), strict=True)) == pytest.approx(
+        expected | {"sigma_pairs": 0.0, "spread": 0.0}
+    )
 
 
 def test_the_target_of_a_spread_is_unbiased_if_actions_are_drawn():
@@ -249,23 +212,6 @@ def test_constant_features_are_left_out():
     jm = strategies.random_jmdp(np.random.default_rng(0), 3, 2, 1)
     network = Network.of(tables_of(jm, seen), CONFIG)
     assert network.varied == [1, 2 + 8, 2 + 8 + 3]
-
-
-def test_returns_may_be_divided_by_the_horizon():
-    rng = np.random.default_rng(0)
-    jm = strategies.random_jmdp(rng, 3, 2, 1)
-    tables = tables_of(jm, observed(jm))
-    said = {}
-    for scale in ("natural", "divided"):
-        network = Network.of(tables, replace(CONFIG, sigma=1.0, kinds=("gram",), scale=scale))
-        batch = Replay.of(tables).gather(torch.arange(3))
-        zero = {name: 0 * w for name, w in network.initial(torch.Generator()).items()}
-        ahead = look_ahead(network, zero, batch)
-        said[scale] = state_targets(network, batch, ahead)
-        gaps = gaps_of(network, *said[scale])
-        said[scale] += (gaps.gap_mean, gaps.coupled)
-    for power, (a, b) in zip((1, 2, 0, 0), zip(*said.values(), strict=True), strict=True):
-        torch.testing.assert_close(b, 0.1**power * a, rtol=1e-3, atol=1e-6)
 
 
 def test_an_ended_branch_is_worth_what_a_state_without_reward_is():
@@ -344,11 +290,11 @@ def test_a_shock_is_known_or_learned_whatever_the_other_terms():
 
 def test_equal_tables_of_a_state_become_one():
     jm = jl.windy_gridworld(3)
-    once = tables_of(jm, observed(jm), num_pairs=30)
+    once = tables_of(jm, observed(jm))
     data = Replay.of(QueryTables.concatenate([once, once]))
     assert data.rows.shape == (9, 2)
     torch.testing.assert_close(data.weights.sum(1), torch.ones(9))
-    assert len(data.pairs) == 60
+    assert len(data.pairs) == 2 * len(once.pairs)
     assert bool((data.pairs[:, 0] != data.pairs[:, 1]).all())
 
 

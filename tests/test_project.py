@@ -196,12 +196,16 @@ def test_profiles_fit_the_notebooks_and_smoke_is_what_is_committed() -> None:
     for path in (ROOT / "workflow" / "profiles").glob("*.yaml"):
         plan = batch.make_plan(ROOT, path.stem)["notebooks"]
         assert sorted(plan) == [source.stem for source in SOURCES]
-    assert yaml.safe_load((ROOT / "workflow" / "profiles" / "smoke.yaml").read_text()) is None
+    smoke = yaml.safe_load((ROOT / "workflow" / "profiles" / "smoke.yaml").read_text())
+    assert smoke.keys() == {"atari"}  # and no notebook
 
 
 def test_only_what_the_batch_can_train_is_trained_anew() -> None:
     notebooks = batch.make_plan(ROOT, "paper", "cpu")["notebooks"]
-    assert notebooks["05_ale_td_curves"]["gap_files"] == ["out/paper/atari/paper_gaps.csv"]
+    for chapter in ("05_ale_td_curves", "06_table1"):
+        assert notebooks[chapter]["pair_files"] == ["out/paper/atari/pairs.csv"]
+    crossed = notebooks["05_ale_td_curves"]["crossed_td_files"]
+    assert crossed == ["figures/atari/td_errors_extra.csv"]
     assert notebooks["12_calibrated_gaps"]["play_files"] == ["figures/atari/plays.csv"]
 
 

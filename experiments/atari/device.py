@@ -1,295 +1,226 @@
-"""Train runs of the protocol, many at a time, on a machine with one GPU or with none.
+"""Train runs of the protocol, one after the other, on a machine with one GPU or with none.
 
     python -m experiments.atari.device calibrate:Pong:10:base ... --work WORK
     python -m experiments.atari.device ... --work WORK --settings FILE --device cpu
 
-Other processes play the games, and evaluate networks that are trained. This one trains. Each
-training has a stream of the GPU, and they take turns: small kernels of several streams run at once.
-They begin in the order in which they are named, PART:GAME:SEED:TRIAL each. What is finished is a
-file under WORK, and is not made again. The work ends when all is done, or cleanly when the
---seconds are over; its exit status is 1 if something was left or failed. Then
-`experiments.atari.protocol` writes the results.
+Runs are named PART:GAME:SEED:TRIAL. Other processes play their games, ahead of the trainings. What
+is finished is a file under WORK/PART/GAME, and is not made again: if the command was stopped, give
+it again. A network that was trained but not evaluated is then evaluated without training.
+
+    settings.json                   what all files of the game were made with
+    tables-SEED.npz                 queried states, to learn from
+    evaluation-FRESH.npz            states that networks are evaluated at
+    records-FRESH.npz               recursive pairs from them
+    run-SEED-TRIAL.pt               a trained network
+    gaps-SEED-TRIAL.csv             its gaps beside simulated ones, a row for each member and state
+
+Then `experiments.atari.protocol` writes the results. The exit status is 1 if a training failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
+import re
 import sys
-import time
-import tomllib
-import traceback
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 
-from experiments.atari.experiment import collected_tables, evaluate, monte_carlo
 from experiments.atari.networks import Network
+from experiments.atari.predictions import evaluate
 from experiments.atari.protocol import (
     PROJECT,
     PROTOCOL,
-    STATES_OF,
+    Experiment,
     experiment_of,
-    label_of,
     settings,
+    use_settings,
 )
+from experiments.atari.recursive_pairs import PairRecords, record_pairs
 from experiments.atari.replay import Replay
-from experiments.atari.training import Run, Trained, steps_to_the_end
-from experiments.files import replacing
-from experiments.processes import end_with_parent, require_device
+from experiments.atari.tables import QueryTables, collect, evaluation_states
+from experiments.atari.training import Trained, train
+from experiments.files import replacing, write_whole
+from experiments.processes import require_device
 from jmdp_lib import checks
 
 sys.path.append(str(PROJECT / "workflow"))
 
 from job import provenance
 
-STARTED = time.monotonic()
-LANES = {"play": 4, "evaluate": 8}  # jobs at a time
-PROCESSES = 4  # that play games in one job
-SLOTS = 14  # trainings at a time
-TURNS = 750  # of a training; it makes so many steps in each
-
-
-def say(*words: object) -> None:
-    """A line of the log, with the seconds since the start."""
-    print(f"{time.monotonic() - STARTED:7.1f}", *words, flush=True)
-
 
 class Training(NamedTuple):
-    """A run to train: of a part, a game and a seed, with a trial."""
+    """A run to train: one trial of an experiment, whose config has the seed.
 
-    part: str
-    game: str
-    seed: int
-    trial: str
-
-    @classmethod
-    def of(cls, run: str) -> Training:
-        """As --runs names it."""
-        part, game, seed, trial = run.split(":")
-        if part not in PROTOCOL or trial not in settings(part, game)["trials"]:
-            raise ValueError(f"the protocol has no run {run}")
-        experiment_of(part, game, trial)  # refuses an unknown game
-        return cls(part, game, checks.at_least("SEED", int(seed), 0), trial)
-
-    @property
-    def states(self) -> tuple[str, str]:
-        """The part and the game whose states it learns from."""
-        return STATES_OF.get(self.part, self.part), self.game
-
-    @property
-    def name(self) -> str:
-        """As the files of the run name it."""
-        return f"{self.seed}-{label_of(self.part, self.trial)}"
-
-    def home(self, work: Path) -> Path:
-        return work.joinpath(*self.states)
-
-
-# Jobs: what other processes do.
-
-
-def prepare_tables(training: Training, options: argparse.Namespace) -> None:
-    """Collect the states of a seed, and group them for the GPU; write prepared-SEED.pt."""
-    home = training.home(options.work)
-    experiment = experiment_of(training.part, training.game)
-    tables, held_out = collected_tables(experiment, training.seed, home, options.processes)
-    network = Network.of(tables, experiment.config)
-    prepared = {
-        "tables": vars(Replay.of(tables)),
-        "held_out": vars(Replay.of(held_out)),
-        "network": (network.sizes, network.rewards, network.varied),
-        "checksums": {
-            "checksum of the tables": tables.checksum,
-            "checksum of the held-out tables": held_out.checksum,
-        },
-    }
-    with replacing(home / f"prepared-{training.seed}.pt") as part:
-        torch.save(prepared, part)
-
-
-def play_pairs(training: Training, options: argparse.Namespace) -> None:
-    """Play what networks are compared with, for all parts that use these states."""
-    experiment = experiment_of(*training.states)
-    for fresh in settings(*training.states)["fresh"]:
-        monte_carlo(experiment, training.home(options.work), options.processes, fresh)
-
-
-def write_gaps(training: Training, options: argparse.Namespace) -> None:
-    """Evaluate a trained run beside the simulation; write gaps-SEED-TRIAL.csv."""
-    home = training.home(options.work)
-    trained = Trained.load(home / f"run-{training.name}")
-    experiment = experiment_of(training.part, training.game)
-    told = replace(experiment, config=trained.network.config)
-    frames = []
-    for fresh in settings(training.part, training.game)["fresh"]:
-        simulated = monte_carlo(experiment, home, options.processes, fresh)
-        frames.append(evaluate(told, training.seed, trained, *simulated).assign(states=fresh))
-    with replacing(home / f"gaps-{training.name}.csv") as file:
-        pd.concat(frames).to_csv(file, index=False, float_format="%.8g")
-
-
-def workers(lane: str, options: argparse.Namespace) -> ProcessPoolExecutor:
-    """Processes for jobs: they end with this one, which comes first."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["experiments.atari.device"])  # torch is imported once
-    return ProcessPoolExecutor(LANES[lane], context, start_worker, (options.settings,))
-
-
-def start_worker(changed: Path | None) -> None:
-    end_with_parent()
-    os.nice(10)
-    torch.set_num_threads(1)
-    use_settings(changed)
-
-
-def use_settings(changed: Path | None) -> None:
-    """Replace parts of the protocol by those of a file."""
-    if changed:
-        PROTOCOL.update(tomllib.loads(changed.read_text()))
-
-
-# Training, in this process.
-
-
-@lru_cache(maxsize=12)
-def load_inputs(path: Path, device: str) -> dict[str, Any]:
-    """What trainings learn from, on the device; only the last few are kept."""
-    stored = torch.load(path, weights_only=True, map_location=device)
-    return stored | {name: Replay(**stored[name]) for name in ("tables", "held_out")}
-
-
-class Active:
-    """A training under way: its stream, and its steps to the end."""
-
-    def __init__(self, training: Training, options: argparse.Namespace) -> None:
-        self.training = training
-        self.stream = None if options.device == "cpu" else torch.cuda.Stream()
-        home = training.home(options.work)
-        inputs = load_inputs(home / f"prepared-{training.seed}.pt", options.device)
-        if self.stream is not None:
-            self.stream.wait_stream(torch.cuda.current_stream())
-        config = experiment_of(training.part, training.game, training.trial).config
-        config = replace(config, seed=training.seed)
-        sizes, rewards, varied = inputs["network"]
-        network = Network(config, sizes, rewards, varied, options.device)
-        told = asdict(config) | inputs["checksums"]
-        run = Run(network, inputs["tables"], home / f"run-{training.name}", told)
-        self.steps = steps_to_the_end(run, inputs["held_out"])
-        self.steps_a_turn = max(1, config.steps // TURNS)
-        self.began = time.monotonic()
-
-    def turn(self) -> bool:
-        """Some steps; whether there are more."""
-        context: AbstractContextManager[Any] = nullcontext()
-        if self.stream is not None:
-            context = torch.cuda.stream(self.stream)
-        with context:
-            return all(next(self.steps, None) is not None for _ in range(self.steps_a_turn))
-
-
-class Work:
-    """All trainings: those to come, in order, those under way, and the jobs around them.
-
-    tables, pairs: the jobs that a training and its evaluation wait for, by what they are of.
+    fresh: the numbers of the states that it is evaluated at. home: where its files are.
     """
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.failed = 0
-        self.active: list[Active] = []
-        self.todo = [t for t in options.runs if not self.path(t, f"gaps-{t.name}.csv").exists()]
-        self.gaps: list[Future[None]] = []
-        self.waiting = ThreadPoolExecutor(len(self.todo) or 1)  # for the pairs of an evaluation
-        self.evaluating = workers("evaluate", options)
-        playing = workers("play", options)
-        tables = {(t.states, t.seed): t for t in self.todo}
-        self.tables = {k: playing.submit(prepare_tables, t, options) for k, t in tables.items()}
-        pairs = {t.states: t for t in self.todo}
-        self.pairs = {k: playing.submit(play_pairs, t, options) for k, t in pairs.items()}
+    experiment: Experiment
+    trial: str
+    fresh: list[int]
+    home: Path
 
-    def path(self, training: Training, name: str) -> Path:
-        return training.home(self.options.work) / name
+    @classmethod
+    def of(cls, run: str, work: Path) -> Training:
+        """As the command names it."""
+        named = re.fullmatch(r"(\w+):(\w+):(\d+):(\w+)", run)
+        part, game, seed, trial = named.groups() if named else ("", "", "", "")
+        if part not in PROTOCOL or trial not in settings(part, game)["trials"]:
+            raise ValueError(f"the protocol has no run {run}: runs are PART:GAME:SEED:TRIAL")
+        experiment = experiment_of(part, game, trial, int(seed))
+        return cls(experiment, trial, settings(part, game)["fresh"], work / part / game)
 
-    def go(self) -> None:
-        """Train until all is done or the time is over."""
-        while self.todo or self.active:
-            if time.monotonic() - STARTED > self.options.seconds:
-                return
-            self._start_one()
-            for active in list(self.active):
-                self._turn(active)
-            if not self.active:
-                time.sleep(0.1)
+    @property
+    def seed(self) -> int:
+        return self.experiment.config.seed
 
-    def _start_one(self) -> None:
-        """Begin the first training whose states are there, if there is a slot for it."""
-        ready = [t for t in self.todo if self.tables[t.states, t.seed].done()]
-        if not ready or len(self.active) == SLOTS:
-            return
-        training = ready[0]
-        self.todo.remove(training)
-        if self.path(training, f"run-{training.name}/checkpoint.pt").exists():
-            self.gaps.append(self.waiting.submit(self._evaluate, training))
-            return
+    def tables(self, processes: int | None = None) -> QueryTables:
+        """What it learns from; collected if that is not there yet."""
+        path = self.home / f"tables-{self.seed}.npz"
+        if not path.exists():
+            sizes = self.experiment
+            collect(
+                sizes.game,
+                sizes.num_states,
+                _stream(0, self.seed),
+                actions=sizes.actions,
+                follow_share=sizes.follow_share,
+                processes=processes,
+            ).save(path)
+        return QueryTables.load(path)
+
+    def simulated(
+        self, fresh: int, processes: int | None = None
+    ) -> tuple[QueryTables, PairRecords]:
+        """Tables of states to be evaluated at, and recursive pairs from them; played if missing.
+
+        fresh: another number gives other states and other pairs.
+        """
+        tables = self.home / f"evaluation-{fresh}.npz"
+        records = self.home / f"records-{fresh}.npz"
+        if not (tables.exists() and records.exists()):
+            sizes = self.experiment
+            starts, found = evaluation_states(
+                sizes.game, sizes.num_evaluation, _stream(2, fresh), processes=processes
+            )
+            found.save(tables)
+            record_pairs(
+                sizes.game,
+                starts,
+                sizes.horizon,
+                _stream(3, fresh),
+                pairs_per_state=sizes.pairs_per_state,
+                repeats=sizes.repeats,
+                processes=processes,
+            ).save(records)
+        return QueryTables.load(tables), PairRecords.load(records)
+
+    @property
+    def network_file(self) -> Path:
+        return self.home / f"run-{self.seed}-{self.trial}.pt"
+
+    @property
+    def gaps_file(self) -> Path:
+        return self.home / f"gaps-{self.seed}-{self.trial}.csv"
+
+
+def _stream(purpose: int, number: int) -> np.random.SeedSequence:
+    """Of a seed's states, 0, or of the states and the pairs of a number, 2 and 3."""
+    return np.random.SeedSequence([purpose, number, 0])
+
+
+def claim(training: Training) -> None:
+    """Note the settings of a run in its folder; refuse a folder that was made with others."""
+    path = training.home / "settings.json"
+    experiment = training.experiment
+    sizes = asdict(experiment) | {"config": None, "fresh": training.fresh}
+    config = asdict(experiment.config) | {"seed": None}
+    here = json.loads(json.dumps({"experiment": sizes, training.trial: config}))
+    try:
+        there = json.loads(path.read_text()) if path.exists() else {}
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if different := [key for key in here.keys() & there.keys() if here[key] != there[key]]:
+        raise ValueError(f"{training.home} has files of other settings: {', '.join(different)}")
+    write_whole(path, json.dumps(there | here, indent=1) + "\n")
+
+
+def prepare(options: argparse.Namespace) -> list[Training]:
+    """What a command is to train; bad input is refused here, before work starts."""
+    trainings = [Training.of(run, options.work) for run in options.runs]
+    require_device(options.device)
+    checks.at_least("--processes", options.processes, 1)
+    for training in trainings:
+        claim(training)
+        if training.network_file.exists():
+            Trained.load(training.network_file)
+    return trainings
+
+
+def play(training: Training, processes: int) -> None:
+    """Play all that is missing for a run."""
+    if not training.network_file.exists():
+        training.tables(processes)
+    for fresh in training.fresh:
+        training.simulated(fresh, processes)
+
+
+def write_gaps(training: Training) -> None:
+    """Evaluate a trained network beside the simulation."""
+    trained = Trained.load(training.network_file)
+    frames = [
+        evaluate(trained, *training.simulated(fresh)).assign(states=fresh)
+        for fresh in training.fresh
+    ]
+    with replacing(training.gaps_file) as part:
+        pd.concat(frames).to_csv(part, index=False, float_format="%.8g")
+
+
+def finish(training: Training, device: str) -> bool:
+    """Train, unless that is done, and evaluate; whether it could be trained."""
+    if not training.network_file.exists():
+        tables = training.tables()
+        network = Network.of(tables, training.experiment.config, device)
         try:
-            self.tables[training.states, training.seed].result()
-            self.active.append(Active(training, self.options))
-        except Exception:
-            self._fail(training)
+            trained = train(network, Replay.of(tables, device))
+        except FloatingPointError as error:
+            print(f"FAILED {training.network_file}: {error}", flush=True)
+            return False
+        trained.save(training.network_file)
+        print(f"trained {training.network_file}", flush=True)
+    write_gaps(training)
+    return True
 
-    def _turn(self, active: Active) -> None:
+
+def work_through(trainings: list[Training], device: str, processes: int) -> bool:
+    """Train and evaluate, while processes play for the next ones; whether all could be trained."""
+    todo = [training for training in trainings if not training.gaps_file.exists()]
+    done = []
+    with ThreadPoolExecutor(1) as ahead:
+        played = [ahead.submit(play, training, processes) for training in todo]
         try:
-            if active.turn():
-                return
-            self.gaps.append(self.waiting.submit(self._evaluate, active.training))
-            say("trained", *active.training, f"{time.monotonic() - active.began:.1f} s")
-        except Exception:
-            self._fail(active.training)
-        self.active.remove(active)
-
-    def _evaluate(self, training: Training) -> None:
-        """Wait for the pairs, then for the process that writes the gaps."""
-        self.pairs[training.states].result()
-        self.evaluating.submit(write_gaps, training, self.options).result()
-        say("evaluated", *training)
-
-    def _fail(self, training: Training) -> None:
-        self.failed += 1
-        say("FAILED", *training, traceback.format_exc())
-
-    def finish(self) -> bool:
-        """Give the last evaluations a moment; whether all that was asked for is there."""
-        done, late = wait(self.gaps, self.options.grace)
-        for error in filter(None, (future.exception() for future in done)):
-            self.failed += 1
-            say("FAILED", *traceback.format_exception(error))
-        left = len(self.todo) + len(self.active) + len(late)
-        say("left", left, "failed", self.failed)
-        return not (left or self.failed)
+            for training, ready in zip(todo, played, strict=True):
+                ready.result()
+                done.append(finish(training, device))
+        finally:
+            ahead.shutdown(cancel_futures=True)
+    return all(done)
 
 
-def run_all(options: argparse.Namespace) -> None:
-    """Train and evaluate."""
-    options.work.mkdir(parents=True, exist_ok=True)
-    facts = provenance(PROJECT) | {"device": options.device, "cores": os.cpu_count()}
-    if options.device != "cpu":
-        facts["device"] = torch.cuda.get_device_name()
+def write_facts(work: Path, device: str) -> None:
+    """Where and with what the runs are made."""
+    facts = provenance(PROJECT) | {"device": device, "cores": os.cpu_count()}
+    if device != "cpu":
+        facts["device"] = torch.cuda.get_device_name(device)
         facts["matrix products"] = "TF32"
-        torch.backends.cuda.matmul.allow_tf32 = True
-    (options.work / "facts.json").write_text(json.dumps(facts, indent=1) + "\n")
-    work = Work(options)
-    work.go()
-    code = 0 if work.finish() else 1
-    os._exit(code)  # jobs that still go on end with this process
+    write_whole(work / "facts.json", json.dumps(facts, indent=1) + "\n")
 
 
 def main() -> None:
@@ -299,22 +230,17 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="PART:GAME:SEED:TRIAL")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--processes", type=int, default=PROCESSES)
-    parser.add_argument("--seconds", type=float, default=1e9, help="to train, from the start on")
-    parser.add_argument("--grace", type=float, default=600.0, help="seconds for evaluations then")
+    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) - 1))
     parser.add_argument("--settings", type=Path, help="a file of parts that replace those here")
-    parser.add_argument("--with-parent", action="store_true", help="end when it has ended")
     options = parser.parse_args()
-    use_settings(options.settings)
     try:
-        options.runs = [Training.of(run) for run in options.runs]
-        require_device(options.device)
-    except (RuntimeError, ValueError) as error:
+        use_settings(options.settings)
+        trainings = prepare(options)
+    except (RuntimeError, TypeError, ValueError, OSError) as error:
         parser.error(str(error))
-    torch.set_num_threads(1)
-    if options.with_parent:
-        end_with_parent()
-    run_all(options)
+    write_facts(options.work, options.device)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    sys.exit(not work_through(trainings, options.device, options.processes))
 
 
 if __name__ == "__main__":

@@ -28,13 +28,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.atari.tables import QueryTables
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
 from jmdp_lib.machine import extra
 
 with extra("torch"):
@@ -54,15 +53,26 @@ NETWORK_KINDS = {
     "gram known": (0.0, 0.0, 1.0, 0.0),
     "near learned": (1.0, 1.0, 0.0, 0.0),
 }
-SCALES = ("own", "natural", "divided")
-ERRORS = ("expected", "sampled")
 TD_BLOCKS = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "sigma_pairs", "gap", "spread")
-_LEAST = {"batch": 4, "seed": 0}  # of all other integers: 1
-_WITHIN = {
-    **dict.fromkeys(("learning_rate", "final_rate"), "(0, inf)"),
-    **{"polyak": "(0, 1]", "pair_share": "[0, 1]", "sigma": "[0, inf)", "weight_decay": "[0, inf)"},
+LEAST = {"batch": 4, "seed": 0, "repeats": 3}  # of all other integers among the settings: 1
+WITHIN = {  # all other real numbers among the settings: not negative
+    "pair_share": "[0, 1]",
+    "follow_share": "[0, 1]",
+    "learning_rate": "(0, inf)",
+    "final_rate": "(0, inf)",
+    "polyak": "(0, 1]",
 }
 _BITS = 20.0  # features in which siblings typically differ; the initial unit of nearness
+
+
+def check_numbers(settings: Any) -> None:
+    """Refuse numbers among the fields of a dataclass that make no sense."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.type == "int":
+            checks.at_least(field.name, value, LEAST.get(field.name, 1))
+        elif field.type == "float":
+            checks.real(field.name, value, WITHIN.get(field.name, "[0, inf)"))
 
 
 @dataclass(frozen=True)
@@ -71,14 +81,9 @@ class Config:
 
     One run trains every (gamma, kind) at once, on the same batches: its *members*, E in all.
 
-    name: of the game; a checkpoint of another game is refused.
+    name: of the game.
     gammas, kinds: the members are their product. kinds: of NETWORK_KINDS; "gram" is the paper's.
     sigma: of the reward shock sigma * U, one for all actions of a table, E U = 0, E U^2 = 1.
-    descend: the TD errors in the loss: "expected", with shock and next actions averaged out, or
-        "sampled", the paper's own (see `td_errors`).
-    scale: of returns and outputs. "own": outputs are in units of the member's own (see `Network`);
-        "natural": outputs are the returns themselves; "divided": the same with rewards multiplied
-        by 1 - gamma, so that returns are divided by 1 / (1 - gamma).
     hidden: width of the two hidden layers. shared_dim, near_dim, local_dim, place_dim: dimensions
         of v, q, u and f (see above).
     steps, batch: SGD steps, queried states in each.
@@ -87,21 +92,16 @@ class Config:
     learning_rate, final_rate: of Adam; a cosine leads from the first to their product.
     weight_decay: of AdamW, as a rate: weights shrink by learning_rate * weight_decay a step.
     polyak: rate of the target network's moving average; steps * polyak is about the number of times
-        that T_2 is applied: several 1 / (1 - gamma) are needed. 1: a copy.
-    copy_every: steps between two updates of the target network. With polyak = 1 an update is a
-        copy; if copy_every is 1 as well, there is no separate target network.
+        that T_2 is applied: several 1 / (1 - gamma) are needed. 1: there is no target network.
     block_weights: of the squared errors of TD_BLOCKS in the loss, but for a learned spread's, which
         is 1. The covariances between states are small on average and peak where branches merge: at
         weight 1 the peaks are not learned.
-    log_every, eval_every: in steps. The last step is always logged.
     """
 
     name: str = ""
     gammas: tuple[float, ...] = (0.9,)
     kinds: tuple[str, ...] = ("local",)
     sigma: float = 0.0
-    descend: str = "expected"
-    scale: str = "own"
     hidden: int = 512
     shared_dim: int = 64
     near_dim: int = 32
@@ -115,11 +115,8 @@ class Config:
     final_rate: float = 1e-2
     weight_decay: float = 0.0
     polyak: float = 0.2
-    copy_every: int = 1
     block_weights: tuple[float, ...] = (1.0, 1.0, 1.0, 10.0, 10.0, 1.0)
     seed: int = 0
-    log_every: int = 100
-    eval_every: int = 500
 
     def __post_init__(self) -> None:
         if not self.members or len(set(self.members)) < len(self.members):
@@ -127,13 +124,7 @@ class Config:
         for gamma, kind in self.members:
             checks.discount(gamma)
             checks.one_of("kinds", kind, tuple(NETWORK_KINDS))
-        checks.one_of("descend", self.descend, ERRORS)
-        checks.one_of("scale", self.scale, SCALES)
-        for field in fields(self):
-            if field.type == "int":
-                checks.at_least(field.name, getattr(self, field.name), _LEAST.get(field.name, 1))
-        for name, interval in _WITHIN.items():
-            checks.real(name, getattr(self, name), interval)
+        check_numbers(self)
         weights = checks.floats("block_weights", self.block_weights, block=len(TD_BLOCKS) - 1)
         checks.refuse("block_weights", weights, weights < 0, "is negative", ("block",))
 
@@ -159,13 +150,16 @@ class Estimate(NamedTuple):
     spread: Tensor
 
     def at(self, actions: Tensor) -> Estimate:
-        """The actions (..., m) of each state."""
-
-        def chosen(part: Tensor) -> Tensor:
-            ones = [1] * (part.ndim - actions.ndim - 1)
-            return part.take_along_dim(actions.reshape(1, *actions.shape, *ones), actions.ndim)
-
-        return Estimate._make([*map(chosen, self[:-2]), self.place, self.spread])
+        """The actions (B, m) of B states."""
+        chosen = actions[None]
+        vectors = actions[None, ..., None]
+        return self._replace(
+            mean=self.mean.take_along_dim(chosen, 2),
+            shared=self.shared.take_along_dim(vectors, 2),
+            near=self.near.take_along_dim(vectors, 2),
+            local=self.local.take_along_dim(vectors, 2),
+            own=self.own.take_along_dim(chosen, 2),
+        )
 
     @property
     def covariance(self) -> Tensor:
@@ -185,14 +179,12 @@ class Network:
     sizes: A and D, of the actions and of an observation. rewards: mean r and variance s^2 of the
     rewards of all tables. varied: numbers of the `ram_features` that vary in the tables;
     the others say nothing, and are left out.
-    gammas: (E,). local, near, known, learned: (E,) 1 for kinds with that term, that know the shock,
-    and that learn the spread.
-    earned: (E,) what a reward is multiplied by (see `Config.scale`). shock: (E, A) sigma, so
-    multiplied.
+    gammas: (E,). local, near, known: (E, 1, 1, 1) 1 for kinds with that term, and that know the
+    shock. learned: (E,) 1 for kinds that learn the spread. sigma: of the shock.
     mean_offset, mean_scale, scale: (E,) units of mu and C, so that the outputs of the last layers
     are near one in size at every discount. Rewards of mean r and variance s^2 in every step give
-    returns of mean r / (1 - gamma) and variance (s^2 + shock) / (1 - gamma^2); who knows the shock
-    has to learn only what comes a step later. Only a unit: it need not be right.
+    returns of mean r / (1 - gamma) and variance (s^2 + sigma^2) / (1 - gamma^2); who knows the
+    shock has to learn only what comes a step later. Only a unit: it need not be right.
     """
 
     def __init__(
@@ -208,37 +200,23 @@ class Network:
         self.rewards = rewards
         self.varied = varied
         self.num_actions = sizes[0]
-        gamma = np.array([gamma for gamma, _ in config.members])
-        local, near, known, learned = np.array(
-            [NETWORK_KINDS[kind] for _, kind in config.members]
-        ).T
-        earned = 1 - gamma if config.scale == "divided" else np.ones_like(gamma)
+        self.sigma = config.sigma
 
         def tensor(values: object) -> Tensor:
             return torch.as_tensor(values, dtype=torch.float32, device=device)
 
+        gamma = np.array([gamma for gamma, _ in config.members])
+        terms = np.array([NETWORK_KINDS[kind] for _, kind in config.members])
         self.gammas = tensor(gamma)
-        self.local = tensor(local)
-        self.near = tensor(near)
-        self.known = tensor(known)
-        self.learned = tensor(learned)
+        self.local, self.near, self.known = tensor(terms[:, :3]).T[..., None, None, None]
+        self.learned = tensor(terms[:, 3])
         self.columns = torch.tensor(varied, dtype=torch.long, device=device)
-        self.earned = tensor(earned)
-        self.shock = tensor(config.sigma * earned)[:, None].expand(-1, self.num_actions)
-        mean_offset, mean_scale, scale = self._units(gamma, known)
-        self.mean_offset = tensor(mean_offset)
-        self.mean_scale = tensor(mean_scale)
-        self.scale = tensor(scale)
-
-    def _units(self, gamma: Floats, known: Floats) -> tuple[Floats, Floats, Floats]:
-        """mean_offset, mean_scale and scale, (E,) each."""
-        mean, variance = self.rewards
-        spread = variance + 1e-6  # rewards may all be equal
-        shock = self.config.sigma**2 * np.where(known > 0, gamma**2, 1.0)
-        power = float(self.config.scale == "own")  # units to the power 0 are ones
-        mean_scale = (spread / (1 - gamma**2)) ** (power / 2)
-        scale = ((spread + shock) / (1 - gamma**2)) ** power
-        return power * mean / (1 - gamma), mean_scale, scale
+        mean, variance = rewards
+        variance = variance + 1e-6  # rewards may all be equal
+        unknown = config.sigma**2 * np.where(terms[:, 2] > 0, gamma**2, 1.0)
+        self.mean_offset = tensor(mean / (1 - gamma))
+        self.mean_scale = tensor((variance / (1 - gamma**2)) ** 0.5)
+        self.scale = tensor((variance + unknown) / (1 - gamma**2))
 
     @classmethod
     def of(cls, tables: QueryTables, config: Config, device: str | torch.device = "cpu") -> Network:
@@ -298,28 +276,26 @@ class Network:
         """The moments at observations (..., D) uint8."""
         seen = ram_features(observations.flatten(0, -2)).index_select(1, self.columns)
         seen = seen.expand(len(self.scale), *seen.shape)  # (E, N, features), all N states in a row
-        mean, out = (_dense(params, trunk, seen) for trunk in ("mean", "sigma"))
-        place = torch.baddbmm(params["place_bias"], seen, params["place"])
+        mean = _dense(params, "mean", seen)
         mean = self.mean_offset[:, None, None] + self.mean_scale[:, None, None] * mean
-        out, learned = out.split([out.shape[-1] - self.num_spreads, self.num_spreads], -1)
-        split = out.unflatten(-1, (self.num_actions, -1)).split(self._outputs, -1)
-        shared, near, local, own = split  # (E, N, A, .)
-        unit, is_local, is_near, is_known = (
-            x[:, None, None, None] for x in (self.scale, self.local, self.near, self.known)
-        )
+        out = _dense(params, "sigma", seen)
+        by_action, learned = out.split([out.shape[-1] - self.num_spreads, self.num_spreads], -1)
+        by_action = by_action.unflatten(-1, (self.num_actions, -1))
+        shared, near, local, own = by_action.split(self._outputs, -1)  # (E, N, A, .)
+        unit = self.scale[:, None, None, None]
 
         def vector(part: Tensor) -> Tensor:
             return part * (unit / max(part.shape[-1], 1)).sqrt()
 
-        shock = self.shock[:, None, :, None].expand(own.shape)
+        shock = (self.sigma * self.known).expand(own.shape)
         here = Estimate(
-            mean,
-            vector(shared),
-            vector(near) * is_near,
-            torch.cat([shock * is_known, vector(local) * is_local], -1),
-            (functional.softplus(own) * unit * is_local)[..., 0],
-            place,
-            self._spread(mean, learned),
+            mean=mean,
+            shared=vector(shared),
+            near=vector(near) * self.near,
+            local=torch.cat([shock, vector(local) * self.local], -1),
+            own=(functional.softplus(own) * unit * self.local)[..., 0],
+            place=torch.baddbmm(params["place_bias"], seen, params["place"]),
+            spread=self._spread(mean, learned),
         )
         return Estimate(*(part.unflatten(1, observations.shape[:-1]) for part in here))
 

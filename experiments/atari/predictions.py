@@ -12,11 +12,11 @@ import numpy as np
 from scipy import special
 
 from experiments.atari.networks import Network, Params
+from experiments.atari.recursive_pairs import PairRecords, pair_gaps
 from experiments.atari.replay import Replay
-from experiments.atari.td_errors import (
-    look_ahead,
-    state_targets,
-)
+from experiments.atari.tables import QueryTables
+from experiments.atari.td_errors import look_ahead, state_targets
+from experiments.atari.training import Trained
 from jmdp_lib import checks
 from jmdp_lib.machine import extra
 
@@ -25,65 +25,83 @@ with extra("figures", "torch"):
     import torch
     from torch import Tensor
 
-_SIMULATED = ["mc_mean", "mc", "mc_independent"]
-_ERRORS = [f"{name}_error" for name in _SIMULATED]
+#: Columns of what was simulated, and the fields of `PairGaps` that they are.
+SIMULATED = {
+    "mc_mean": "mean",
+    "mc": "variance",
+    "mc_independent": "independent",
+    "mc_error": "variance_error",
+}
 
 
 class PredictedGaps(NamedTuple):
     """Predicted gaps Z(s, a) - Z(s, b) for S states and E members, each (E, S, A, A).
 
-    gap_mean: their means. coupled: their variances if both actions share one table. independent:
-    their variances if the two returns were independent, Var Z(s, a) + Var Z(s, b).
+    gap_mean: their means. coupled: their variances if both actions share one table.
     """
 
     gap_mean: Tensor
     coupled: Tensor
-    independent: Tensor
 
 
-def gaps_of(network: Network, mean: Tensor, covariance: Tensor) -> PredictedGaps:
-    """The gaps of means (E, S, A) and covariances (E, S, A, A), in the scale of the rewards."""
-    unit = network.earned[:, None, None]
-    mean = mean / unit
-    covariance = covariance / unit[..., None] ** 2
+def gaps_of(mean: Tensor, covariance: Tensor) -> PredictedGaps:
+    """The gaps of means (E, S, A) and covariances (E, S, A, A)."""
     variance = covariance.diagonal(dim1=-2, dim2=-1)
-    independent = variance[..., :, None] + variance[..., None, :]
-    gap_mean = mean[..., :, None] - mean[..., None, :]
-    return PredictedGaps(gap_mean, independent - 2 * covariance, independent)
+    apart = variance[..., :, None] + variance[..., None, :]
+    return PredictedGaps(mean[..., :, None] - mean[..., None, :], apart - 2 * covariance)
 
 
 @torch.no_grad()
 def predict_gaps(network: Network, params: Params, observations: Tensor) -> PredictedGaps:
     """The gaps at states seen as observations (S, D) uint8."""
     here = network(params, observations.to(network.scale.device))
-    return gaps_of(network, here.mean, here.covariance)
+    return gaps_of(here.mean, here.covariance)
 
 
 @torch.no_grad()
-def backed_up_gaps(network: Network, params: Params, data: Replay, size: int = 64) -> PredictedGaps:
+def backed_up_gaps(network: Network, params: Params, data: Replay) -> PredictedGaps:
     """The gaps at the G entries of complete tables with all actions, by one exact backup.
 
     This is T_2 of the network's moments: the first step is read from the state's own tables, and
     only what comes later is predicted.
     """
-    parts = []
-    for entries in torch.arange(len(data.rows), device=data.rows.device).split(size):
-        batch = data.gather(entries)
-        parts.append(state_targets(network, batch, look_ahead(network, params, batch)))
-    return gaps_of(network, *(torch.cat(part, 1) for part in zip(*parts, strict=True)))
+    batch = data.gather(torch.arange(len(data.rows), device=data.rows.device))
+    return gaps_of(*state_targets(network, batch, look_ahead(network, params, batch)))
 
 
-def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
-    """Gaps averaged over the action pairs of a state, a row each: all that a table needs.
+def evaluate(trained: Trained, evaluation: QueryTables, records: PairRecords) -> pd.DataFrame:
+    """Predictions beside Monte Carlo, a row for each member and state.
 
-    All pairs have the same weight, and their simulations are independent.
+    gap_mean and coupled are of the network alone; table is coupled after one exact backup of the
+    network from the state's own tables. The columns of SIMULATED are what pairs show.
     """
-    keys = ["game", "seed", "gamma", "kind", "state"]
-    squared = gaps.assign(**gaps[_ERRORS] ** 2).groupby(keys, sort=False)
-    size = squared.size()
-    means = squared[[*_SIMULATED, *PredictedGaps._fields]].mean()
-    means[_ERRORS] = np.sqrt(squared[_ERRORS].sum()).div(size, axis=0)
-    means["mc_covariance"] = squared["mc_covariance"].sum() / size**2
+    network = trained.network
+    config = network.config
+    simulated = pair_gaps(records, [gamma for gamma, _ in config.members], config.sigma)
+    data = Replay.of(evaluation, network.scale.device)
+    seen = data.columns["observations"][data.rows[:, 0]]
+    told = predict_gaps(network, trained.params, seen)._asdict()
+    told["table"] = backed_up_gaps(network, trained.params, data).coupled
+    entry = np.unique(evaluation.state_ids, return_inverse=True)[1][simulated.state_rows]
+    a, b = simulated.actions.T
+    columns = {name: part.double().cpu().numpy()[:, entry, a, b] for name, part in told.items()}
+    columns |= {name: getattr(simulated, of) for name, of in SIMULATED.items()}
+    frames = []
+    for member, (gamma, kind) in enumerate(config.members):
+        keys = {"gamma": gamma, "kind": kind, "state": simulated.state_rows}
+        frames.append(pd.DataFrame(keys | {name: x[member] for name, x in columns.items()}))
+    every = pd.concat(frames).assign(game=config.name, seed=config.seed)
+    return averages(every, ["game", "seed", "gamma", "kind", "state"])
+
+
+def averages(gaps: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Means of all columns over the rows with the same keys; mc_error is that of the mean.
+
+    All rows have the same weight, and their simulations are independent.
+    """
+    groups = gaps.assign(mc_error=gaps.mc_error**2).groupby(keys, sort=False, observed=True)
+    means = groups.mean(numeric_only=True)
+    means["mc_error"] = (means.mc_error / groups.size()) ** 0.5
     return means.reset_index()
 
 
@@ -93,12 +111,12 @@ def gap_table(
 ) -> pd.DataFrame:
     """Table 1: a row per game, gamma and kind, from the gaps of all seeds.
 
-    gaps: the rows of `by_state`: every state has the same weight.
+    gaps: a row for each state, as of `evaluate`: every state has the same weight.
 
     coupled: average prediction / average Monte Carlo gap variance, the mean over seeds;
     coupled_interval: half a 95% interval for the given states (other states would have another
     average), from the simulation (normal) and the seeds (Student's t; zero if there is only one
-    seed). mc_ratio: Monte Carlo's own independent / coupled, with an interval by the delta method.
+    seed). mc_ratio: Monte Carlo's own independent / coupled.
     constant: the `baseline` over the average Monte Carlo gap variance: "constant", which needs no
     learning, is 2 gamma^2 / (1 - gamma^2), the gap variance under a shock of size one if branches
     never meet and rewards do not vary; "mean" is the average itself. skill:
@@ -112,17 +130,13 @@ def gap_table(
     keys = ["game", "gamma", "kind"]
     groups = gaps.groupby(keys, sort=False)
     one_seed = gaps[gaps.seed == groups.seed.transform("first")]  # all have the same simulation
-    averages = by_state(one_seed.assign(state=0))
     rows = []
-    for place, (key, part) in enumerate(groups):
-        named = dict(zip(keys, key, strict=True))
-        mc = averages.iloc[place]
-        gamma = named["gamma"]
-        constant = 2 * gamma**2 / (1 - gamma**2) if baseline == "constant" else mc.mc
-        row = named | _ratio(part, mc) | _monte_carlo_ratio(mc) | _over_states(part, mc, constant)
-        if _is_right(part, mc, constant, within, exact):
-            row["skill"] = np.nan
-        rows.append({**row, "mc": mc.mc, "mc_error": mc.mc_error})
+    for (_, mc), (key, part) in zip(averages(one_seed, keys).iterrows(), groups, strict=True):
+        constant = 2 * mc.gamma**2 / (1 - mc.gamma**2) if baseline == "constant" else mc.mc
+        row = dict(zip(keys, key, strict=True)) | _ratio(part, mc)
+        row |= _over_states(part, mc, constant, within, exact)
+        row |= {"mc": mc.mc, "mc_error": mc.mc_error, "mc_ratio": mc.mc_independent / mc.mc}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -135,33 +149,19 @@ def _ratio(part: pd.DataFrame, mc: pd.Series) -> dict[str, float]:
     return {"coupled": ratio, "coupled_interval": np.hypot(of_seeds, of_simulation)}
 
 
-def _monte_carlo_ratio(mc: pd.Series) -> dict[str, float]:
-    """Simulated independent / coupled gap variance, with an interval by the delta method."""
-    ratio = mc.mc_independent / mc.mc
-    spread = mc.mc_independent_error**2 + (ratio * mc.mc_error) ** 2
-    spread -= 2.0 * ratio * mc.mc_covariance
-    return {"mc_ratio": ratio, "mc_ratio_interval": 1.96 * np.sqrt(max(spread, 0.0)) / mc.mc}
-
-
-def _is_right(
+def _over_states(
     part: pd.DataFrame, mc: pd.Series, constant: float, within: float, exact: float
-) -> bool:
-    """Whether a constant is right at all states, within the simulation's noise or nearly exactly.
+) -> dict[str, float]:
+    """How well the differences between states are predicted.
 
-    If it is right, its squared errors have the mean of the squared standard errors e^2 of the
-    simulation, and about the variance 2 e^4.
+    If the constant is right, its squared errors have the mean of the squared standard errors e^2 of
+    the simulation, and about the variance 2 e^4.
     """
     one_seed = part[part.seed == part.seed.iloc[0]]
-    left = ((constant - one_seed.mc) ** 2 - one_seed.mc_error**2).mean()
-    spread = np.sqrt(2 * (one_seed.mc_error**4).sum()) / len(one_seed)
-    return bool(left <= max(within * spread, (exact * mc.mc) ** 2))
-
-
-def _over_states(part: pd.DataFrame, mc: pd.Series, constant: float) -> dict[str, float]:
-    """How well the differences between states are predicted."""
-    one_seed = part[part.seed == part.seed.iloc[0]]
-    simulation_noise = (one_seed.mc_error**2).mean()
-    constant_error = ((constant - one_seed.mc) ** 2).mean() - simulation_noise
+    noise = one_seed.mc_error**2
+    of_constant = ((constant - one_seed.mc) ** 2 - noise).mean()
     squares = ((part.coupled - part.mc) ** 2).mean()
-    skill = 1.0 - (squares - simulation_noise) / constant_error if constant_error > 0 else np.nan
+    spread = np.sqrt(2 * (noise**2).sum()) / len(one_seed)
+    is_right = of_constant <= max(within * spread, (exact * mc.mc) ** 2)
+    skill = np.nan if is_right else 1.0 - (squares - noise.mean()) / of_constant
     return {"constant": constant / mc.mc, "skill": skill, "error": np.sqrt(squares) / mc.mc}

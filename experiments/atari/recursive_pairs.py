@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +25,7 @@ from experiments.atari.tables import Game, emulator_of
 from experiments.files import Arrays, Flags
 from experiments.processes import in_processes
 from jmdp_lib import checks
-from jmdp_lib.atari.env import CoupledAtari, Snapshot
+from jmdp_lib.atari.env import Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.simulators.rows import EnvironmentPlayer
 
@@ -41,7 +40,6 @@ class PairRecords(Arrays):
         rewards: (M, 2, H) float32 rewards, clipped to [-1, 1], without shock; 0 after an end.
         alive: (M, 2, H) bool: the branch made a transition at time t.
         same_state: (M, H) bool: both branches stand at the same JMDP state, and share a table.
-        played: (M, 2, H) int8 the action of each branch, 0 after an end.
 
     Example:
         >>> from experiments.atari.recursive_pairs import record_pairs
@@ -61,7 +59,6 @@ class PairRecords(Arrays):
     rewards: NDArray[np.float32]
     alive: Flags
     same_state: Flags
-    played: NDArray[np.int8]
 
 
 def record_pairs(
@@ -91,37 +88,36 @@ def record_pairs(
     if not starts:
         raise ValueError("starts must hold at least one snapshot, got none")
     checks.at_least("horizon", horizon, 1)
-    settings = _Settings(game, horizon, pairs_per_state, repeats)
-    streams = [checks.seed_sequence(seed, row) for row in range(len(starts))]
-    jobs = [(settings, streams[row], row, start) for row, start in enumerate(starts)]
+    sizes = (horizon, pairs_per_state, repeats)
+    jobs = [
+        (game, sizes, checks.seed_sequence(seed, row), row, start)
+        for row, start in enumerate(starts)
+    ]
     parts = in_processes(_play_state, jobs, processes, f"{game.name} pairs")
     return PairRecords.joined(parts)
 
 
-class _Settings(NamedTuple):
-    """What is played from every start; fields as in `record_pairs`."""
-
-    game: Game
-    horizon: int
-    pairs_per_state: int
-    repeats: int
-
-
 def _play_state(
-    settings: _Settings, seed: np.random.SeedSequence, row: int, start: Snapshot
+    game: Game, sizes: tuple[int, int, int], seed: np.random.SeedSequence, row: int, start: Snapshot
 ) -> PairRecords:
-    """All pairs of one state."""
-    envs = [emulator_of(settings.game, 0), emulator_of(settings.game, 1)]
+    """All pairs of one state; sizes: horizon, pairs_per_state and repeats of `record_pairs`."""
+    horizon, pairs_per_state, repeats = sizes
+    envs = [emulator_of(game, 0), emulator_of(game, 1)]
+    envs[0].np_random, envs[1].np_random, choices = map(np.random.default_rng, seed.spawn(3))
     num_actions = envs[0].num_actions
-    choices = _seeded(envs, seed)
-    chosen = [
-        choices.choice(num_actions, 2, replace=False) for _ in range(settings.pairs_per_state)
-    ]
-    actions = np.repeat(chosen, settings.repeats, axis=0)
-    records = _empty_records(settings, row, actions)
+    chosen = [choices.choice(num_actions, 2, replace=False) for _ in range(pairs_per_state)]
+    actions = np.repeat(chosen, repeats, axis=0)
+    size = len(actions)
+    records = PairRecords(
+        state_rows=np.full(size, row),
+        actions=actions,
+        rewards=np.zeros((size, 2, horizon), np.float32),
+        alive=np.zeros((size, 2, horizon), bool),
+        same_state=np.zeros((size, horizon), bool),
+    )
     player = EnvironmentPlayer(start, envs)
     for pair, first_actions in enumerate(actions.tolist()):
-        next_actions = choices.integers(num_actions, size=(settings.horizon, 2))
+        next_actions = choices.integers(num_actions, size=(horizon, 2))
         _play_pair(player, records, pair, np.vstack([first_actions, next_actions[1:]]))
     return records
 
@@ -142,7 +138,6 @@ def _play_pair(player: EnvironmentPlayer, records: PairRecords, pair: int, drawn
         going = np.flatnonzero(alive)
         records.same_state[pair, t] = same
         records.alive[pair, going, t] = True
-        records.played[pair, going, t] = chosen[going, 0]
         one = same and bool(chosen[0] == chosen[1])
         found = player.step(states, chosen, alive, [np.array([same])], None)
         records.rewards[pair, going, t] = np.clip(found.rewards[going, 0], -1.0, 1.0)
@@ -152,50 +147,23 @@ def _play_pair(player: EnvironmentPlayer, records: PairRecords, pair: int, drawn
             return
 
 
-def _seeded(envs: list[CoupledAtari], seed: np.random.SeedSequence) -> np.random.Generator:
-    """Seed the tables of both emulators with the next streams; a third one is for the actions."""
-    left, right, choices = map(np.random.default_rng, seed.spawn(3))
-    envs[0].np_random = left
-    envs[1].np_random = right
-    return choices
-
-
-def _empty_records(settings: _Settings, row: int, actions: Ints) -> PairRecords:
-    """Records of pairs with these first actions (M, 2), before anything was played."""
-    num_pairs = len(actions)
-    per_step = (num_pairs, 2, settings.horizon)
-    return PairRecords(
-        state_rows=np.full(num_pairs, row),
-        actions=actions,
-        rewards=np.zeros(per_step, np.float32),
-        alive=np.zeros(per_step, bool),
-        same_state=np.zeros((num_pairs, settings.horizon), bool),
-        played=np.zeros(per_step, np.int8),
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class PairGaps:
-    """Unbiased estimates for C discounts and K groups of pairs, with their standard errors.
-
-    A group is a state and two actions. Errors are those of the simulation at the given states and
-    actions; they say nothing about other states.
+    """Unbiased estimates for C discounts and K groups of pairs: a group is a state and two actions.
 
     Attributes:
-        mean, mean_error, variance, variance_error: (C, K) of G = Z(s, a) - Z(s, b).
-        independent, independent_error: (C, K) $Var Z(s, a) + Var Z(s, b)$, the gap's variance if
-            the two were independent.
-        covariance: (C, K) of the estimates `variance` and `independent`: same simulations.
+        mean, variance: (C, K) of G = Z(s, a) - Z(s, b).
+        variance_error: (C, K) standard error, of the simulation at the given states and actions; it
+            says nothing about other states.
+        independent: (C, K) $Var Z(s, a) + Var Z(s, b)$, the gap's variance if the two were
+            independent.
         state_rows, actions: (K,) and (K, 2).
     """
 
     mean: Floats
-    mean_error: Floats
     variance: Floats
     variance_error: Floats
     independent: Floats
-    independent_error: Floats
-    covariance: Floats
     state_rows: Ints
     actions: Ints
 
@@ -256,20 +224,15 @@ def _group_estimates(returns: Floats, gap_rest: Floats, own_rest: Floats) -> dic
     given the record, of the gap and of each branch.
     """
     first, second = np.moveaxis(returns, 2, 0).swapaxes(1, 2)  # (m, C) each
-    coupled = variance_values(first - second) + gap_rest.T
-    independent = variance_values(first) + variance_values(second)
-    independent += own_rest.sum(-1).T
-    both = (coupled - coupled.mean(0)) * (independent - independent.mean(0))
-    found = {"covariance": both.sum(0) / (len(both) * (len(both) - 1))}
-    values = {"mean": first - second, "variance": coupled, "independent": independent}
-    for name, each in values.items():
-        found[name], found[f"{name}_error"] = mean_and_error(each)
-    return found
-
-
-def mean_and_error(x: Floats) -> tuple[Floats, Floats]:
-    """Mean of a sample (M, ...), two values or more, and its standard error, each (...)."""
-    return x.mean(0), x.std(0, ddof=1) / np.sqrt(len(x))
+    gaps = first - second
+    coupled = variance_values(gaps) + gap_rest.T
+    independent = variance_values(first) + variance_values(second) + own_rest.sum(-1).T
+    return {
+        "mean": gaps.mean(0),
+        "variance": coupled.mean(0),
+        "variance_error": coupled.std(0, ddof=1) / np.sqrt(len(coupled)),
+        "independent": independent.mean(0),
+    }
 
 
 def variance_values(x: Floats) -> Floats:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,52 +90,24 @@ class Replay:
         entries = torch.cat([self.pairs[chosen].T.flatten(), drawn.clamp(max=len(self.rows) - 1)])
         num_queried = self.columns["actions"].shape[1]
         columns = uniform(config.batch, num_queried).argsort(1)[:, : config.actions]
-        table = None
-        if config.descend == "sampled":
-            below = self.weights[entries].cumsum(1) < uniform(config.batch, 1)
-            table = below.sum(1).clamp(max=self.rows.shape[1] - 1)
-        return self.gather(entries, columns, table, count)
+        return self.gather(entries, columns, count)
 
-    def gather(
-        self,
-        entries: Tensor,
-        columns: Tensor | None = None,
-        table: Tensor | None = None,
-        pairs: int = 0,
-    ) -> Batch:
-        """A batch of entries (B,): all columns or these (B, m), all tables or this one (B,)."""
+    def gather(self, entries: Tensor, columns: Tensor | None = None, pairs: int = 0) -> Batch:
+        """A batch of entries (B,) with all their tables: all columns, or these (B, m)."""
         actions = self.columns["actions"]
         if columns is None:
             every = torch.arange(actions.shape[1], device=actions.device)
             columns = every.expand(len(entries), -1)
         rows = self.rows[entries]
-        weights = self.weights[entries]
         first = rows[:, 0]
-        if table is not None:
-            rows = rows.gather(1, table[:, None])
-            weights = torch.ones_like(weights[:, :1])
         at = (rows[:, :, None], columns[:, None, :])
         return Batch(
             **{name: self.columns[name][first] for name in _OF_STATE},
             **{name: self.columns[name][at] for name in _OF_BRANCH},
             actions=actions[first].gather(1, columns),
-            weights=weights,
+            weights=self.weights[entries],
             pairs=pairs,
         )
-
-    def chunks(self, size: int = 128) -> Iterator[tuple[Batch, Tensor]]:
-        """All states, then all followed pairs: batches with all tables and columns.
-
-        Beside each, the share (len(TD_BLOCKS), 1) that each block of the batch counts with.
-        """
-        every = torch.arange(len(self.rows), device=self.rows.device)[:, None]
-        for entries in (*every.split(size), *self.pairs.split(size // 2)):  # (n, 1), then (n, 2)
-            n, width = entries.shape
-            alone = n * (width == 1)  # one state alone has no neighbour to be compared with
-            counted = (alone, alone, alone, alone * (n > 1), n - alone, alone, alone)
-            share = torch.tensor(counted, dtype=torch.float32, device=entries.device)[:, None]
-            if n:
-                yield self.gather(entries.T.flatten(), pairs=n * (width - 1)), share
 
 
 def _grouped(

@@ -7,7 +7,6 @@ from numpy.typing import ArrayLike
 
 from experiments.atari.tables import QueryTables
 from jmdp_lib import checks
-from jmdp_lib.checks import Ints
 from jmdp_lib.model import JMDP
 
 
@@ -24,16 +23,18 @@ def with_shock(jm: JMDP, sigma: float) -> JMDP:
     )
 
 
-def tables_of(jm: JMDP, observations: ArrayLike, num_pairs: int = 0, seed: int = 0) -> QueryTables:
+def tables_of(jm: JMDP, observations: ArrayLike) -> QueryTables:
     """All tables of a JMDP whose states are seen as observations (S, D) uint8.
 
-    So training can be tested on a model with a known answer. `num_pairs` pairs are drawn of the
-    states where two branches of one query stand after a step, apart. No branch ends; absorbing
-    states go on.
+    So training can be tested on a model with a known answer. The pairs are all those of distinct
+    states where two branches of one query stand after a step. No branch ends; absorbing states go
+    on.
     """
     sizes: dict[str, int | None] = {"state": jm.num_states, "byte": None}
     seen = checks.integers("observations", observations, below=256, **sizes).astype(np.uint8)
     count = jm.probs.size
+    ends = np.broadcast_arrays(jm.next_states[:, :, None], jm.next_states[:, None, :])
+    left, right = (end.ravel() for end in ends)
     return QueryTables(
         num_actions=jm.num_actions,
         actions=np.tile(np.arange(jm.num_actions), (count, 1)),
@@ -44,15 +45,5 @@ def tables_of(jm: JMDP, observations: ArrayLike, num_pairs: int = 0, seed: int =
         next_ids=jm.next_states,
         state_ids=jm.table_states,
         weights=jm.probs,
-        pairs=_followed(jm, num_pairs, checks.generator(seed)),
+        pairs=jm.starts[np.column_stack([left, right])[left != right]],
     )
-
-
-def _followed(jm: JMDP, num_pairs: int, rng: np.random.Generator) -> Ints:
-    """(P, 2) first rows of the states where two branches of one table lead, if they are two."""
-    ends = jm.next_states
-    left = np.repeat(ends, jm.num_actions, 1).ravel()
-    right = np.tile(ends, jm.num_actions).ravel()
-    apart = np.flatnonzero(left != right)
-    chosen = rng.choice(apart, num_pairs if len(apart) else 0)
-    return jm.starts[np.stack([left[chosen], right[chosen]], 1)]

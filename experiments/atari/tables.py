@@ -9,7 +9,6 @@ branches may meet again, which states drawn at random from a buffer never show.
 from __future__ import annotations
 
 import atexit
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,7 +22,6 @@ from experiments.processes import in_processes
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed
-from jmdp_lib.machine import require
 from jmdp_lib.model.simulator import Outcome
 
 Bytes = NDArray[np.uint8]
@@ -68,24 +66,13 @@ class QueryTables(Arrays):
     weights: Floats
     pairs: Ints
 
-    def __len__(self) -> int:
-        return len(self.rewards)
-
     @staticmethod
     def concatenate(parts: Sequence[QueryTables]) -> QueryTables:
         """One collection after the other; pairs keep pointing at their rows."""
-        starts = np.cumsum([0, *(len(part) for part in parts[:-1])])
+        starts = np.cumsum([0, *(len(part.weights) for part in parts[:-1])])
         pairs = [part.pairs + start for part, start in zip(parts, starts, strict=True)]
         actions = parts[0].num_actions
         return QueryTables.joined(parts, num_actions=actions, pairs=np.concatenate(pairs))
-
-    @property
-    def checksum(self) -> int:
-        """Of everything: it tells one collection of tables from another."""
-        found = 0
-        for array in vars(self).values():
-            found = zlib.crc32(np.ascontiguousarray(array).tobytes(), found)
-        return found
 
 
 class Game(NamedTuple):
@@ -141,8 +128,8 @@ def collect(
     known = emulator_of(game).num_actions
     if actions is not None and not 2 <= checks.at_least("actions", actions, 0) <= known:
         raise ValueError(f"actions must lie in 2..{known}, got {actions}")
-    settings = _Settings(game, spacing, actions, follow_share)
-    return _collect_chunks(settings, _CHUNK, num_states, seed, processes)[1]
+    settings = _Settings(game, _CHUNK, spacing, actions, follow_share)
+    return _collect_chunks(settings, num_states, seed, processes)[1]
 
 
 def evaluation_states(
@@ -156,18 +143,20 @@ def evaluation_states(
         >>> len(starts), tables.rewards.shape
         (2, (2, 4))
     """
-    settings = _Settings(game, _EVALUATION_SPACING, keep_snapshots=True)
-    return _collect_chunks(settings, _EVALUATION_CHUNK, num_states, seed, processes)
+    settings = _Settings(game, _EVALUATION_CHUNK, _EVALUATION_SPACING, keep_snapshots=True)
+    return _collect_chunks(settings, num_states, seed, processes)
 
 
 @dataclass(frozen=True)
 class _Settings:
     """How states are met and queried; fields as in `collect`.
 
-    keep_snapshots: hand back the snapshots of the states too, which are large.
+    chunk: states of a trajectory. keep_snapshots: hand back the snapshots of the states too, which
+    are large.
     """
 
     game: Game
+    chunk: int
     spacing: int
     actions: int | None = None
     follow_share: float = 0.0
@@ -175,27 +164,19 @@ class _Settings:
 
 
 def _collect_chunks(
-    settings: _Settings, chunk: int, num_states: int, seed: Seed, processes: int | None
+    settings: _Settings, num_states: int, seed: Seed, processes: int | None
 ) -> tuple[list[Snapshot], QueryTables]:
-    """Check what both kinds of collection share, then play trajectories of `chunk` states each."""
+    """Check what both kinds of collection share, then play trajectories."""
     checks.at_least("num_states", num_states, 1)
     checks.at_least("spacing", settings.spacing, 1)
-    _require_memory(settings, chunk, num_states)
-    sizes = [min(chunk, num_states - i) for i in range(0, num_states, chunk)]
-    jobs = [(settings, size, checks.seed_sequence(seed, i)) for i, size in enumerate(sizes)]
+    chunk = settings.chunk
+    jobs = [
+        (settings, min(chunk, num_states - first), checks.seed_sequence(seed, first // chunk))
+        for first in range(0, num_states, chunk)
+    ]
     parts = in_processes(_play_trajectory, jobs, processes, f"{settings.game.name} states")
     snapshots = [snapshot for part, _ in parts for snapshot in part]
     return snapshots, QueryTables.concatenate([tables for _, tables in parts])
-
-
-def _require_memory(settings: _Settings, chunk: int, num_states: int) -> None:
-    """Refuse to collect more tables than the memory holds."""
-    env = emulator_of(settings.game)
-    num_queried = settings.actions or env.num_actions
-    bytes_per_row = env.reset()[0].size * (num_queried + 1) + 33 * num_queried + 40
-    chunk_bytes = min(chunk, num_states) * (3072.0 + bytes_per_row)  # as objects
-    both_bytes = 2.25 * bytes_per_row * num_states  # all parts, then the whole
-    require(both_bytes + chunk_bytes, f"{num_states:,} tables of {settings.game.name}")
 
 
 def _play_trajectory(
@@ -204,14 +185,14 @@ def _play_trajectory(
     """The snapshots, if they are kept, and the tables of one trajectory of `size` states."""
     trajectory = _Trajectory(settings, size, seed)
     trajectory.play()
-    return trajectory.snapshots if settings.keep_snapshots else [], trajectory.tables()
+    return trajectory.snapshots, trajectory.tables()
 
 
 class _Trajectory:
     """Plays, queries states on the way, and records them.
 
-    snapshots: of the queried states. rows: of their tables, as columns by name. pairs: rows of the
-    two branches of a query that were followed.
+    snapshots: of the queried states, if they are kept. rows: of their tables, as columns by name.
+    pairs: rows of the two branches of a query that were followed.
     """
 
     def __init__(self, settings: _Settings, size: int, seed: np.random.SeedSequence) -> None:
@@ -249,7 +230,7 @@ class _Trajectory:
     @property
     def room(self) -> int:
         """States still to be recorded."""
-        return self.size - len(self.snapshots)
+        return self.size - len(self.rows)
 
     def pick(self, outcomes: tuple[Outcome, ...]) -> Snapshot:
         """The state after one of the queried actions, all equally likely."""
@@ -272,7 +253,8 @@ class _Trajectory:
             asked = sorted(
                 self.choices.choice(asked, self.settings.actions, replace=False).tolist()
             )
-        self.snapshots.append(here)
+        if self.settings.keep_snapshots:
+            self.snapshots.append(here)
         outcomes = self.env.query(asked, clones=True)
         self.rows.append(_row(here, outcomes))
         return outcomes

@@ -85,7 +85,7 @@ def td_errors(ax: Axes, curves: pd.DataFrame, floors: pd.DataFrame | None = None
     return ax
 
 
-def thousands(steps: float, _: int = 0) -> str:
+def thousands(steps: float, _: float = 0.0) -> str:
     """20k for 20,000, on an axis of steps."""
     return f"{steps / 1000:g}k"
 
