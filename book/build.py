@@ -13,7 +13,7 @@ import tempfile
 from importlib.metadata import distribution
 from pathlib import Path
 
-from pages import BookError, Notebook, annotated, gallery, table
+from pages import BookError, Notebook, annotated, as_in_site, gallery, table
 from sphinx.cmd.build import build_main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,11 +32,12 @@ def gather(root: Path, stage: Path) -> None:
     (stage / "notebooks").mkdir()
     for nb in notebooks:
         (stage / "notebooks" / f"{nb.name}.ipynb").write_text(annotated(nb, figures))
-    (stage / "gallery.md").write_text(gallery(root / "figures", notebooks))
-    names = table(notebooks)
+    filled = {"public names": table(notebooks), "gallery": gallery(root / "figures", notebooks)}
     for path in (root / "book").glob("*.md"):
         if path.stem != "layout":
-            text = path.read_text(encoding="utf-8").replace("<!-- public names -->", names)
+            text = as_in_site(path.read_text(encoding="utf-8"))
+            for what, content in filled.items():
+                text = text.replace(f"<!-- {what} -->", content)
             (stage / path.name).write_text(text)
 
 

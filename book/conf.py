@@ -1,16 +1,22 @@
 """Settings of the book. `build.py` gathers the pages beside this file and runs Sphinx on them."""
 
+import re
 import sys
-from importlib.metadata import version as installed
+from importlib.metadata import distribution
 from pathlib import Path
 
 project = "The joint-MDP companion"
 author = "The joint-MDP companion authors"
-project_copyright = author
-version = release = installed("jmdp_lib")
+library = distribution("jmdp_lib")
+version = release = library.version
+licence = library.metadata["License-Expression"]
+years = re.findall(r"\(c\) ([\d, -]+) ", library.read_text("licenses/LICENSE") or "")
+project_copyright = f"{', '.join(years)} {author}"
 
 sys.path.insert(0, str(Path(__file__).parent))  # prose.py
 extensions = ["myst_nb", "prose", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
+extensions.append("sphinx.ext.autosummary")  # a page for each object
+templates_path = ["templates"]
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 # Signatures are shown as they are written.
 ALIASES = "ArrayLike Bracket Bytes Floats Ints Joint Policy Seed StateAction Steps TableFunction"
@@ -19,6 +25,7 @@ autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 nb_execution_mode = "off"  # the notebooks are committed executed
 nb_render_markdown_format = "gfm"  # tables in outputs
+myst_heading_anchors = 2  # as on a forge
 myst_enable_extensions = ["colon_fence", "dollarmath", "fieldlist", "deflist"]
 
 # Every reference to a function must lead somewhere. Types in signatures need not.
@@ -47,6 +54,7 @@ html_context = {"default_mode": "light"}
 html_show_sphinx = False
 html_theme_options = {
     "show_toc_level": 2,
+    "extra_footer": f"{project}, version {version}, {licence} licence",
     "use_download_button": True,
     "use_fullscreen_button": False,
     "home_page_in_toc": True,

@@ -20,11 +20,6 @@ from prose import INLINE, tex
 sys.path.append(str(Path(__file__).resolve().parents[1] / "workflow"))
 from notebook_job import claims_of
 
-GALLERY = """# Gallery
-
-Every committed figure, as the paper profile drew it (`make figures PROFILE=paper`). Each leads to
-the figure in its chapter, and to the numbers it was drawn from. Click a figure to see it in full
-size."""
 RECORD = (
     "{{doc}}`/notebooks/{0}` draws these; {{download}}`its record <figures/provenance/{0}.json>` "
     "says how."
@@ -73,6 +68,19 @@ class Notebook:
 
 def tags(cell: NotebookNode) -> list[str]:
     return cell.metadata.get("tags", [])
+
+
+# ---- pages of the repository ---------------------------------------------------------------------
+
+
+def as_in_site(text: str) -> str:
+    """A page of `book/` as the site has it: there pages lie beside the folders that they link to.
+
+    An anchor becomes a label, and a link that names a section leads to the section.
+    """
+    text = re.sub(r'^<a id="([\w-]+)"></a>$', r"(\1)=", text, flags=re.MULTILINE)
+    text = re.sub(r"\[(\d+\.\d+)\]\(\.\./notebooks/\w+\.ipynb\)", r"[\1](#sec-\1)", text)
+    return text.replace("](../", "](")
 
 
 # ---- chapters -----------------------------------------------------------------------------------
@@ -148,8 +156,8 @@ def annotated(notebook: Notebook, figures: set[str]) -> str:
 
 
 def gallery(figures: Path, notebooks: list[Notebook]) -> str:
-    """A page of the committed figures, by notebook, each with its data and PDF."""
-    lines = [GALLERY]
+    """The committed figures, by notebook, each with its data and PDF."""
+    lines: list[str] = []
     images = {path.stem: path for path in figures.rglob("*.png")}
     missing = set(images)
     for nb in notebooks:

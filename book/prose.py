@@ -16,6 +16,7 @@ from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.ext import autosummary
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import make_refnode
@@ -219,9 +220,20 @@ def on_signature(*event: Any) -> tuple[str | None, ...]:
     return tuple(text and re.sub(r"\w+Ref\('(\w+)'\)", r"\1", text) for text in event[-2:])
 
 
+BACK = re.compile(r"(/((?:\w+\.)+)(\w+)\.html#)[\w.]+\.(?=\3\b)")
+
+
+def on_page(app: Any, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Source leads back to the object. Viewcode knows one module for each file; the page has it."""
+    if name.startswith("_modules/"):
+        context["body"] = BACK.sub(r"\1\2", context["body"])
+
+
 def setup(app: Any) -> None:
     app.setup_extension("sphinx.ext.autodoc")
+    autosummary.periods_re = re.compile(r"(?<!\beq)(?<!\beqs)\.\s+")  # where a sentence ends
     app.add_transform(Statements)
     app.add_post_transform(Links)
     app.connect("autodoc-process-docstring", on_docstring)
     app.connect("autodoc-process-signature", on_signature)
+    app.connect("html-page-context", on_page)

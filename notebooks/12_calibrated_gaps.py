@@ -120,7 +120,8 @@ plt.show()
 
 # %%
 at = played.mc_ratio.xs(0.1, level="gamma")
-text = f"{at.min():.0f} to {at.drop(['MsPacman', 'Qbert']).max():.0f}; {at.MsPacman:.0f}, {at.Qbert:.0f}"
+text = f"{at.min():.0f} to {at.drop(['MsPacman', 'Qbert']).max():.0f}"
+text += f"; {at.MsPacman:.0f}, {at.Qbert:.0f}"
 assert (played.mc_ratio * played.index.get_level_values("gamma") ** 2 > 0.99).all()
 claims.check("independent / coupled, gamma 0.1; Ms. Pacman, Qbert", text, at.min() > 99)
 assert played.constant[["Pong", "BattleZone", "Boxing"]].between(0.93, 1.07).all()

@@ -78,6 +78,71 @@ def test_statements_become_boxes_and_names_become_links(tmp_path: Path) -> None:
     assert not {"section 1.40", "unknown"} & {text for _, text in links}
 
 
+# ---- links, as a forge shows the files -----------------------------------------------------------
+
+TEXTS = {
+    p: p.read_text() for f in ("", "book", "benchmarks", "figures") for p in (ROOT / f).glob("*.md")
+}
+TEXTS |= {
+    path: "\n\n".join(
+        c.source for c in pages.Notebook.read(path).cells if c.cell_type == "markdown"
+    )
+    for path in (ROOT / "notebooks").glob("*.ipynb")
+}
+CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """What a forge lets a link to a file of Markdown end in."""
+    headings = re.findall(
+        r"^#+ (.*)$", CODE.sub(lambda code: code[0].strip("`"), text), re.MULTILINE
+    )
+    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r'<a id="([^"]+)"', text))
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_work_where_the_files_are_read(page: Path) -> None:
+    text = CODE.sub("", TEXTS[page])
+    links = re.findall(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]*)\"", text)
+    for link in map("".join, links):
+        path, _, anchor = link.partition("#")
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert target.is_relative_to(ROOT), link
+        assert not anchor or anchor in anchors(TEXTS[target]), link
+    assert not re.findall(r"\{(?:doc|ref|numref|download)\}|^\(\S+\)=$", text, re.MULTILINE)
+
+
+def test_numbers_of_sections_lead_to_their_chapters() -> None:
+    links = re.findall(r"\[(\d+)(\.\d+)\]\((\S+)\)", TEXTS[ROOT / "book" / "paper.md"])
+    assert len(links) > 50
+    for chapter, section, file in links:
+        notebook = (ROOT / "book" / file).resolve()
+        assert notebook.name.startswith(f"{chapter:0>2}_")
+        assert f"## {chapter}{section} " in TEXTS[notebook]
+
+
+def test_anchors_and_links_of_a_page_become_those_of_the_site() -> None:
+    text = '[2.3](../notebooks/02_a.ipynb) and [it](../notebooks/02_a.ipynb)\n<a id="x"></a>\n# X'
+    expected = "[2.3](#sec-2.3) and [it](notebooks/02_a.ipynb)\n(x)=\n# X"
+    assert pages.as_in_site(text) == expected
+
+
+def test_every_work_of_the_bibliography_can_be_found() -> None:
+    text = TEXTS[ROOT / "book" / "background.md"]
+    works = re.findall(r'^<a id="ref-\w+"></a>\n(.*)$', text, re.MULTILINE)
+    dois = re.findall(r"\]\(https://doi\.org/(10\.\d{4,5}/[^\s)]+)\)", text)
+    assert len(works) > 40
+    assert len(set(dois)) == len(dois) >= 0.8 * len(works)
+    assert all(re.search(r"\]\(https?://|ISBN [\d-]+", work) for work in works)
+
+
+# ---- figures and claims --------------------------------------------------------------------------
+
+
 def test_a_figure_that_no_chapter_draws_stops_the_build(tmp_path: Path) -> None:
     shutil.copy(ROOT / "figures" / "book" / "fig_random_maps.png", tmp_path / "fig_lost.png")
     with pytest.raises(pages.BookError, match=r"fig_lost\.png"):

@@ -16,7 +16,7 @@ GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
 
 def assert_printed(decision: int, *numbers: str) -> None:
     """The page prints each of these under "In numbers" of the decision."""
-    section = PAGE.read_text().split(f"(decision-{decision})=")[1].split("\n(decision-")[0]
+    section = PAGE.read_text().split(f"\n### {decision}. ")[1].split("\n### ")[0]
     printed = re.findall(r"-?\d+(?:[./]\d+)?", section.split(":In numbers:")[1])
     assert [number for number in numbers if number not in printed] == []
 

@@ -209,16 +209,6 @@ def test_only_what_the_batch_can_train_is_trained_anew() -> None:
     assert notebooks["12_calibrated_gaps"]["play_files"] == ["figures/atari/plays.csv"]
 
 
-def test_links_of_notebooks_lead_to_files() -> None:
-    links = [
-        (source.parent / link).resolve()
-        for source in SOURCES
-        for link in re.findall(r"\]\((\.\./[^)#]+)", source.read_text())
-    ]
-    assert len(links) > 20
-    assert not [link for link in links if not (link.exists() and link.is_relative_to(ROOT))]
-
-
 @pytest.mark.slow
 def test_names_and_verdicts_of_claims_are_compared_and_numbers_are_not(tmp_path: Path) -> None:
     """A digit of chapter 7 depends on the processor: 0.56 was committed, 0.43 was found."""

@@ -61,11 +61,6 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
     return done.stdout
 
 
-def test_links_lead_to_files() -> None:
-    links = re.findall(r"\]\(([^)]*)\)|(?:src|href)=\"([^\"]*)\"", README)
-    assert not [file for file in map("".join, links) if not (ROOT / file).is_file()]
-
-
 @pytest.mark.slow
 def test_the_depot_comes_as_close_as_the_guide_says() -> None:
     [block] = [block for block in BLOCKS if "class Depot" in block]

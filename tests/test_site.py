@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import axe_core_python
+import matplotlib.image
 import numpy as np
 import pages
 import pytest
@@ -65,11 +68,19 @@ PAGE_REPORT = """async () => {
 }"""
 
 
+TOO_WIDE = """() => {
+    document.querySelectorAll('.bd-article details').forEach(e => { e.open = true; });
+    return [...document.querySelectorAll('.bd-article .highlight pre')]
+        .filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent);
+}"""
+
+
+@pytest.mark.parametrize("part", range(4))
 def test_every_page_loads_without_errors_or_network_and_does_not_scroll_sideways(
-    site: Path, address: str, tab: Any, problems: list[str]
+    site: Path, address: str, tab: Any, problems: list[str], part: int
 ) -> None:
-    tab.set_viewport_size({"width": 390, "height": 800})
-    for name in html_pages(site):
+    for name in html_pages(site)[part::4]:
+        tab.set_viewport_size({"width": 390, "height": 800})
         tab.goto(address + name)
         report = tab.evaluate(PAGE_REPORT)
         assert not problems, f"{name}: {problems}"
@@ -77,6 +88,8 @@ def test_every_page_loads_without_errors_or_network_and_does_not_scroll_sideways
         assert not report["errors"], f"{name}: {report['errors']}"
         assert report["rendered"] == report["formulas"], name
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390, name
+        tab.set_viewport_size({"width": 1280 - 15, "height": 800})  # beside a scroll bar
+        assert not tab.evaluate(TOO_WIDE), name
 
 
 BAD_PAGE = """<link rel="icon" href="data:,"><img src="missing.png">
@@ -94,7 +107,7 @@ def test_the_browser_sees_what_is_wrong(address: str, tab: Any, problems: list[s
 
 
 # One page of each sort: axe-core takes seconds for a page.
-LOOKED_AT = ("gallery.html", "index.html", "api/jmdp_lib.large.html")
+LOOKED_AT = ("gallery.html", "index.html", "api/jmdp_lib.large.ImplicitJMDP.html")
 LOOKED_AT += ("notebooks/03_correlation_grids.html",)
 # The colours of code follow from its classes: the first word of each class stands for all.
 FIRST_WORDS = """() => {
@@ -122,11 +135,82 @@ def test_axe_finds_nothing_serious(address: str, tab: Any, name: str) -> None:
 
 def test_solutions_unfold_on_a_click(address: str, tab: Any) -> None:
     tab.goto(f"{address}notebooks/{NOTEBOOKS[0].name}.html")
-    folded = tab.locator("details", has_text="Solution")
+    folded = tab.locator(".bd-article details", has_text="Solution")
     assert folded.count() >= 2
     assert folded.first.get_attribute("open") is None
     folded.first.locator("summary").first.click()
     assert folded.first.get_attribute("open") is not None
+
+
+# What a reader finds on A4 paper, with margins of 15 mm.
+PAPER = """() => {
+    const shown = e => e.checkVisibility({visibilityProperty: true, contentVisibilityAuto: true});
+    const all = choice => [...document.querySelectorAll('.bd-article ' + choice)];
+    const right = e => e.getBoundingClientRect().right;
+    const edge = right(document.querySelector('.bd-article')) + 1;
+    const cut = e => e.scrollWidth > e.clientWidth + 1 || right(e) > edge;
+    const wide = all('pre, .bd-article mjx-container, .bd-article table').filter(shown);
+    return {
+        theme: document.documentElement.dataset.theme,
+        cut: wide.filter(cut).map(e => e.textContent),
+        solutions: all('details:not(.hide) p').map(shown),
+        code: all('.tag_hide-cell .cell_input').map(e => shown(e) && !e.getAnimations().length),
+        folded: all('.tag_hide-input:not(.tag_hide-cell) .cell_input').map(shown),
+        open: all('details[open]').length,
+    };
+}"""
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.name)
+def test_paper_has_the_solutions_and_whole_lines_of_code(
+    address: str, tab: Any, notebook: pages.Notebook
+) -> None:
+    tab.goto(f"{address}notebooks/{notebook.name}.html")
+    tab.evaluate("window.MathJax.startup.promise.then(() => true)")
+    tab.evaluate("document.documentElement.dataset.theme = 'dark'")
+    tab.set_viewport_size({"width": 680, "height": 1000})
+    tab.emulate_media(media="print")
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    paper = tab.evaluate(PAPER)
+    tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    tab.emulate_media(media="screen")
+    assert paper["theme"] == "light"
+    assert not paper["cut"]
+    assert all(paper["solutions"] + paper["code"])
+    assert paper["solutions"]
+    assert not any(paper["folded"])
+    after = tab.evaluate(PAPER)
+    assert (after["theme"], after["open"]) == ("dark", 0)
+
+
+LEVELS = np.linspace(0.0, 1.0, 201)
+
+
+@pytest.mark.parametrize(
+    ("name", "choice"),
+    [
+        ("index.html", ".live-gaps"),
+        ("gallery.html", "figure img"),
+        ("notebooks/03_correlation_grids.html", ".cell_output figure img"),
+        ("notebooks/03_correlation_grids.html", ".explore img"),
+    ],
+)
+def test_figures_on_a_dark_page_are_dimmed_and_keep_their_colours(
+    address: str, tab: Any, name: str, choice: str
+) -> None:
+    """Captions name colours, black and white among them, so that nothing is inverted."""
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    tab.goto(address + name)
+    figure = tab.locator(f".bd-article {choice}").first
+    figure.scroll_into_view_if_needed()
+    levels = {}
+    for theme in ("light", "dark"):
+        tab.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+        picture = matplotlib.image.imread(io.BytesIO(figure.screenshot()))
+        levels[theme] = np.quantile(picture[16:-16, 16:-16, :3], LEVELS, axis=(0, 1))
+    assert levels["light"].max() == 1.0
+    assert np.abs(levels["dark"] - 0.8 * levels["light"]).mean() < 0.03
+    assert levels["dark"].max() < 0.85
 
 
 def test_search_finds_a_word(address: str, tab: Any) -> None:
@@ -140,7 +224,7 @@ def test_search_finds_a_word(address: str, tab: Any) -> None:
 # ---- the figure with sliders --------------------------------------------------------------------
 
 
-def fair(coupling: float, gamma: float, gust: float) -> jl.JMDP:
+def fair(coupling: float, gamma: float, shock: float) -> jl.JMDP:
     """The world of the sliders, its two normal shocks on twelve nodes each."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(12)
     odds = np.outer(weights, weights).ravel() / weights.sum() ** 2
@@ -148,7 +232,7 @@ def fair(coupling: float, gamma: float, gust: float) -> jl.JMDP:
     def step(state: int, stall: int, outcome: int) -> tuple[float, int]:
         sky, luck = nodes[outcome // 12], nodes[outcome % 12]
         other = coupling * sky + np.sqrt(1 - coupling**2) * luck
-        return (12 + 3 * gust * sky if stall == 0 else 10 + 2 * gust * other), 0
+        return (12 + 3 * shock * sky if stall == 0 else 10 + 2 * shock * other), 0
 
     return jl.JMDP.from_step(1, 2, gamma, odds, step)
 
@@ -164,7 +248,7 @@ SET_SLIDERS = """settings => {
     return Object.fromEntries([...figure.querySelectorAll('data')]
         .map(d => [d.dataset.number, Number(d.value)]));
 }"""
-# Coupling, discount factor, gust: the three worlds of chapter 0, settings between them, corners.
+# Coupling, discount factor, shock: the three worlds of chapter 0, settings between them, corners.
 SETTINGS = [(1.0, 0.5, 1.0), (0.0, 0.5, 1.0), (-1.0, 0.5, 1.0), (0.35, 0.8, 0.6)]
 SETTINGS += [(-0.6, 0.9, 1.5), (0.75, 0.0, 1.2), (-1.0, 0.9, 0.05)]
 
@@ -172,8 +256,8 @@ SETTINGS += [(-0.6, 0.9, 1.5), (0.75, 0.0, 1.2), (-1.0, 0.9, 0.05)]
 @pytest.mark.parametrize("name", ["index.html", "notebooks/00_start_here.html"])
 def test_the_sliders_solve_what_jipe2_solves(address: str, tab: Any, name: str) -> None:
     tab.goto(address + name)
-    for coupling, gamma, gust in SETTINGS:
-        settings = {"coupling": coupling, "gamma": gamma, "gust": gust}
+    for coupling, gamma, shock in SETTINGS:
+        settings = {"coupling": coupling, "gamma": gamma, "shock": shock}
         shown = tab.evaluate(SET_SLIDERS, settings)
         moments = jl.jipe2(fair(**settings), [[0.5, 0.5]], tol=1e-10).moments
         exact = {
@@ -188,11 +272,14 @@ def test_the_sliders_solve_what_jipe2_solves(address: str, tab: Any, name: str) 
         assert shown["worse"] <= 1 / (1 + gap) + 0.05  # the simulated pairs obey the bound
 
 
-def test_without_a_gust_no_number_is_made_up(address: str, tab: Any) -> None:
+def test_without_a_shock_no_number_is_made_up(address: str, tab: Any) -> None:
     tab.goto(address + "index.html")
-    tab.evaluate(SET_SLIDERS, {"coupling": 1.0, "gamma": 0.0, "gust": 0.0})
+    labels = tab.locator(".live-slider label").all_text_contents()
+    assert labels == ["Coupling", "Discount factor γ", "Size of the shock"]
+    tab.evaluate(SET_SLIDERS, {"coupling": 1.0, "gamma": 0.0, "shock": 0.0})
     said = tab.locator("[data-number=correlation]").text_content()
     assert said == "none: nothing is random"
+    assert not tab.locator("[data-live] > p").first.is_visible()  # the printed figure
 
 
 # ---- what is there ------------------------------------------------------------------------------
@@ -203,13 +290,39 @@ def test_every_notebook_figure_and_public_name_is_in_the_book(site: Path) -> Non
     gallery = (site / "gallery.html").read_text()
     assert all(f'href="notebooks/{nb.name}.html"' in landing for nb in NOTEBOOKS)
     assert all(f"/{path.name}" in gallery for path in (ROOT / "figures").rglob("*.png"))
-    reference = "".join(path.read_text() for path in (site / "api").glob("*.html"))
-    shown = set(re.findall(r'<dt [^>]*id="([^"]+)"|id="(module-[^"]+)"', reference))
-    known = {name.removeprefix("module-") for pair in shown for name in pair}
-    assert set(pages.public_names()) <= known
+    reference = (site / "reference.html").read_text()
+    for name in pages.public_names():
+        assert re.search(rf'href="api/{name}\.html[#"]', reference)
+        page = (site / "api" / f"{name}.html").read_text()
+        objects = re.findall(
+            r'<dl class="py (?:class|exception|function).*?id="([^"]+)"', page, re.S
+        )
+        assert objects == [name] or (f'id="module-{name}"' in page and not objects)
     for nb in NOTEBOOKS:
         download = site / "_sources" / "notebooks" / f"{nb.name}.ipynb"
         assert pages.Notebook.read(download).cells == nb.cells
+
+
+def test_links_of_the_site_lead_somewhere(site: Path) -> None:
+    texts = {path: path.read_text("utf-8") for path in site.rglob("*.html")}
+    anchors = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in texts.items()}
+    for path in set(texts) - set((site / "_static").rglob("*")):
+        for link in set(re.findall(r'<a [^>]*href="([^"]*)"', texts[path])):
+            file, _, anchor = html.unescape(link).partition("#")
+            target = (path.parent / file).resolve() if file else path
+            if "://" not in link:
+                assert target.exists(), f"{path.name}: {link}"
+                assert not anchor or anchor in anchors[target], f"{path.name}: {link}"
+
+
+def test_the_end_of_every_page_says_licence_version_and_year(site: Path) -> None:
+    [owner] = re.findall(
+        r"^Copyright \(c\) (\d{4} .*)$", (ROOT / "LICENSE").read_text(), re.MULTILINE
+    )
+    for name in html_pages(site):
+        _, _, footer = (site / name).read_text().partition('<footer class="bd-footer-content">')
+        assert f"© Copyright {owner}." in footer, name
+        assert f"version {jl.__version__}, MIT licence" in footer, name
 
 
 def test_every_definition_lemma_and_exercise_is_in_a_box(site: Path) -> None:

@@ -47,6 +47,21 @@ function keepPunctuation(formula) {
   }
 }
 
+// On paper nothing can be unfolded, and nothing is dark: solutions are open, and the page is light, until it is printed.
+function printOnPaper() {
+  const { dataset } = document.documentElement;
+  const unfolded = [...document.querySelectorAll(".bd-article details:is(:not(.hide), .tag_hide-cell *):not([open])")];
+  const { theme } = dataset;
+  unfolded.forEach((e) => { e.open = true; });
+  dataset.theme = "light";
+  const undo = () => {
+    unfolded.forEach((e) => { e.open = false; });
+    dataset.theme = theme;
+  };
+  window.addEventListener("afterprint", undo, { once: true });
+}
+window.addEventListener("beforeprint", printOnPaper);
+
 document.addEventListener("DOMContentLoaded", () => {
   document.querySelectorAll("summary[aria-label='Toggle hidden content'], .search-button-field").forEach((e) => {
     e.removeAttribute("aria-label"); // its text is its name

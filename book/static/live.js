@@ -1,11 +1,11 @@
 // Figure 0.1 with sliders: the operator T_2 on a world of two stalls, solved and simulated in the page.
-// Every `<div data-live="fair">` becomes one. Without a script it stays as it is: the printed figure.
+// Every `<div data-live="fair">` becomes one. Without a script it stays as it is: the figure of chapter 0.
 
 // ---- the model and the operator: arrays as in jmdp_lib, with two outcomes for every state --------------
 
 // The fair of chapter 0. T_2 reads only the first two moments of the sky, and a coin of -1 and +1 has those of a normal law.
-function fair({ gamma, gust }) {
-  const rewards = [[-1, 1].map((sky) => [12 + 3 * gust * sky, 10 + 2 * gust * sky])]; // (S, K, A)
+function fair({ gamma, shock }) {
+  const rewards = [[-1, 1].map((sky) => [12 + 3 * shock * sky, 10 + 2 * shock * sky])]; // (S, K, A)
   return { prob: 0.5, rewards, nextStates: [[[0, 0], [0, 0]]], policy: [[0.5, 0.5]], gamma };
 }
 
@@ -89,7 +89,7 @@ function uniformStream(seed) { // mulberry32
   };
 }
 
-function simulate({ gamma, gust, coupling }) {
+function simulate({ gamma, shock, coupling }) {
   const uniform = uniformStream(7);
   const normal = () => Math.sqrt(-2 * Math.log(1 - uniform())) * Math.cos(2 * Math.PI * uniform());
   const own = Math.sqrt(1 - coupling ** 2);
@@ -99,7 +99,7 @@ function simulate({ gamma, gust, coupling }) {
     let chosen = [0, 1]; // ice cream in the first branch, the other thing in the second
     for (let t = 0, weight = 1; t < steps; t++, weight *= gamma) {
       const sky = normal();
-      const takings = [12 + 3 * gust * sky, 10 + 2 * gust * (coupling * sky + own * normal())];
+      const takings = [12 + 3 * shock * sky, 10 + 2 * shock * (coupling * sky + own * normal())];
       returns[0] += weight * takings[chosen[0]];
       returns[1] += weight * takings[chosen[1]];
       const coins = [uniform() < 0.5 ? 0 : 1, uniform() < 0.5 ? 0 : 1];
@@ -219,7 +219,7 @@ function drawGaps(canvas, gaps, reach) {
 const SLIDERS = {
   coupling: { text: "Coupling", min: -1, max: 1, step: 0.05, value: 1 },
   gamma: { text: "Discount factor \u03b3", min: 0, max: 0.9, step: 0.05, value: 0.5 },
-  gust: { text: "Gust, size of the shock", min: 0, max: 1.5, step: 0.05, value: 1 },
+  shock: { text: "Size of the shock", min: 0, max: 1.5, step: 0.05, value: 1 },
 };
 const NUMBERS = {
   correlation: "correlation of the two returns",
@@ -266,7 +266,7 @@ function live(place, number) {
     const differences = pairs.map(([x, y]) => x - y);
     numbers = evaluate(fair(settings), settings.coupling, 0, 1);
     numbers.worse = differences.filter((g) => g < 0).length / PAIRS;
-    const widest = evaluate(fair({ ...settings, gust: SLIDERS.gust.max }), -1, 0, 1); // so that the axes do not follow the gust
+    const widest = evaluate(fair({ ...settings, shock: SLIDERS.shock.max }), -1, 0, 1); // so that the axes do not follow the slider
     const centre = (widest.means[0] + widest.means[1]) / 2;
     const half = 3.2 * Math.max(...widest.deviations);
     drawCloud(cloud, pairs, [centre - half, centre + half]);
@@ -309,8 +309,8 @@ function live(place, number) {
   const figure = element("div", { class: "live", role: "group", "aria-label": "A figure with sliders" }, choice,
     element("div", { class: "live-sliders" }, ...rows.map(([, { row }]) => row)),
     element("div", { class: "live-panels" }, cloud, gaps), element("dl", {}, ...facts), status);
+  for (const still of place.children) still.hidden = true;
   place.prepend(figure);
-  place.querySelectorAll("figure").forEach((printed) => { printed.hidden = true; });
   new ResizeObserver(update).observe(cloud);
 }
 
