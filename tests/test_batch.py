@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -156,13 +157,19 @@ def waiting(project: Project, tmp_path: Path) -> Path:
     return tmp_path / "gate"
 
 
-def start(project: Project, waiting: Path, said: Path) -> tuple[psutil.Popen, list[psutil.Process]]:
-    """A batch whose first notebook is done and whose second waits, and all that it has started."""
+def start(
+    project: Project, waiting: Path, said: Path | int, *shell: str
+) -> tuple[psutil.Popen, list[psutil.Process]]:
+    """A batch whose first notebook is done and whose second waits, and all that it has started.
+
+    said: where it writes to, a file or an open one. shell: the command that starts it.
+    """
     reached = Path(f"{waiting}.reached")
     reached.unlink(missing_ok=True)
     earlier = project.out("provenance", "01_first.json").exists()
     with open(said, "wb") as file:
-        running = psutil.Popen(project.command(), stdout=file, stderr=file)
+        command = [*shell, *project.command()]
+        running = psutil.Popen(command, stdout=file, stderr=file, start_new_session=bool(shell))
     try:
         wait_until(reached.exists)
         wait_until(lambda: earlier or "1 of 2 steps" in project.out("snakemake.log").read_text())
@@ -199,6 +206,43 @@ def test_signals_end_everything_and_the_same_command_goes_on(
     after = project.results()
     assert before.items() <= after.items()
     assert after["figures/wait.txt"][1] == b"whole"
+
+
+@pytest.mark.slow
+def test_a_batch_whose_terminal_was_closed_goes_on_or_is_resumed(
+    project: Project, waiting: Path, family: list[psutil.Process]
+) -> None:
+    screen, terminal = os.openpty()
+    # Whoever opens a terminal in a session of its own is told when it is closed.
+    shell = ("sh", "-c", f'exec "$@" < {os.ttyname(terminal)}', "sh")
+    running, started = start(project, waiting, terminal, *shell)
+    family += [running, *started]
+    os.close(screen)
+    assert running.wait(timeout=60) == batch.INTERRUPTED
+    assert not any(map(alive, started))
+    before = project.results()
+    finished = {"notebooks/01_first.ipynb", "figures/first.txt", "provenance/01_first.json"}
+    assert set(before) == finished
+
+    screen, terminal = os.openpty()
+    running, started = start(project, waiting, terminal)
+    family += [running, *started]
+    os.close(screen)
+    waiting.touch()
+    assert running.wait() == 0
+    after = project.results()
+    assert before.items() <= after.items()  # what was done was not done again
+    assert after["figures/wait.txt"][1] == b"whole"
+
+
+@pytest.mark.slow
+def test_a_batch_of_which_only_the_first_line_is_read_goes_on(project: Project) -> None:
+    command = f"set -o pipefail; {shlex.join(project.command())} | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Profile quick: 2 notebooks on 2 cores\n"
+    assert done.stderr == ""
+    assert {"figures/first.txt", "figures/second.txt"} <= set(project.results())
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from typing import Any
 
 import psutil
 import yaml
+from job import outlive_terminal
 from jsonschema import Draft202012Validator, ValidationError, validators
 from notebook_job import (
     OUT_DIR,
@@ -303,4 +304,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    outlive_terminal()
     sys.exit(main(sys.argv[1:]))

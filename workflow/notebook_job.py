@@ -27,7 +27,7 @@ from typing import Any
 
 import jupytext
 import nbformat
-from job import provenance
+from job import outlive_terminal, provenance
 from nbformat import NotebookNode
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -293,4 +293,5 @@ def main(plan: str, name: str) -> int:
 
 
 if __name__ == "__main__":
+    outlive_terminal()
     sys.exit(main(*sys.argv[1:]))
