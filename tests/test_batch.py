@@ -91,8 +91,10 @@ def test_a_failed_cell_keeps_what_ran_before_it_and_the_other_notebooks_go_on(
 
 @pytest.mark.slow
 def test_only_what_changed_or_was_damaged_is_made_again(
-    project: Project, run: Callable[..., tuple[int, str]]
+    project: Project, run: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
+    (tmp_path / "disk" / "results").mkdir(parents=True)
+    (project.root / "out").symlink_to(tmp_path / "disk" / "results")
     project.notebook("03_third", READING)
     (project.root / "one.csv").write_text("1")
     (project.root / "two.csv").write_text("2")
@@ -109,12 +111,17 @@ def test_only_what_changed_or_was_damaged_is_made_again(
     assert re.search(r"^holds +01  \|S\| is large \| 2.5$", said, re.MULTILINE)
     assert "\nClaims: holds 3\n" in said
     check_record(project)
-    assert "Nothing had to be run: all results are up to date." in run()[1]
+    record = project.out("provenance", "01_first.json")
+    record.write_text(record.read_text().replace("holds", "FAILS"))
+    before = project.results()
+    said = run()[1]
+    assert "Nothing had to be run: all results are up to date." in said
+    assert "\nClaims: holds 3\n" in said  # the notebook says so, whatever the record says
     assert project.results() == before
 
     os.truncate(project.out("notebooks", "01_first.ipynb"), 1000)
     os.truncate(project.out(".figures", "02_second", "second.txt"), 2)
-    os.truncate(project.out("provenance", "03_third.json"), 100)
+    project.out("provenance", "03_third.json").write_text('["of another shape"]')
     project.profile("quick", "01_first:\n  level: 3.5\n")
     (project.root / "two.csv").write_text("3")
     code, said = run()
@@ -133,6 +140,17 @@ def test_only_what_changed_or_was_damaged_is_made_again(
     library.write_text("pass")  # every notebook may import it, and would be run again
     would_run = run("--only", "01_first", "02_second", "--", "--dry-run")[1]
     assert re.search(r"^notebook +2$", would_run, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "record", ["{", "[]", "{}", '{"files": {}}', '{"files": [1]}', '{"files": null}']
+)
+def test_a_record_that_is_none_is_damaged(project: Project, record: str) -> None:
+    """It is not whole, of another shape, or names no notebook to read claims from."""
+    path = project.out("provenance", "01_first.json")
+    path.parent.mkdir(parents=True)
+    path.write_text(record)
+    assert batch.damaged_files(project.out(), "01_first") == ["provenance/01_first.json"]
 
 
 def check_record(project: Project) -> None:

@@ -140,6 +140,28 @@ def test_what_was_skipped_is_said_in_the_last_lines(tmp_path: Path) -> None:
     assert not [line for line in told[1:] if "make" not in line]
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_make_clean_keeps_trained_networks_and_a_link_to_another_disk(
+    tmp_path: Path, linked: bool
+) -> None:
+    out, networks = tmp_path / "out", "paper/atari/calibrate/Pong/run/checkpoint.pt"
+    if linked:
+        (tmp_path / "disk").mkdir()
+        out.symlink_to("disk")
+    made = ("quick/plan.json", "quick/.figures/a.png", "paper/notebooks/a.ipynb", "skipped.txt")
+    for name in (*made, networks, "paper/.snakemake/metadata/a", "book/index.html"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).touch()
+    command = ["make", "-C", str(tmp_path), "-f", str(ROOT / "Makefile")]
+    done = subprocess.run([*command, "clean"], capture_output=True, text=True, check=True)
+    assert "\nout/paper/atari\nare kept: trained networks, which make clean-atari" in done.stdout
+    left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert left == {networks, "paper/.snakemake/metadata/a"}
+    subprocess.run([*command, "clean-atari", "clean"], capture_output=True, check=True)
+    assert out.exists() == linked
+    assert not linked or list(out.iterdir()) == []
+
+
 def test_every_package_is_pinned_once_within_the_range_that_pyproject_admits() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = [Requirement(line) for line in lines if not line.startswith("#")]
