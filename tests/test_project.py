@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import batch
 import jupytext
@@ -219,6 +220,48 @@ def test_profiles_fit_the_notebooks_and_smoke_is_what_is_committed() -> None:
         plan = batch.make_plan(ROOT, path.stem)["notebooks"]
         assert sorted(plan) == [source.stem for source in SOURCES]
     assert yaml.safe_load((ROOT / "workflow" / "profiles" / "smoke.yaml").read_text()) is None
+
+
+# What comments say of parameters in words, and values that they rule out.
+IN_WORDS = {
+    ("07_scaling", "live_sizes"): [],  # at least one
+    ("09_gap_law", "size"): 4,  # odd
+    ("10_which_action", "queries"): [16, 32],  # the first must be 8
+}
+
+
+def ruled_out(value: Any, comment: str) -> list[Any]:
+    """Values like this one that lie just outside of the range that a comment names in numbers."""
+    ends = [(end, -1) for end in re.findall(r"at least ([\d.]+)", comment)]
+    ends += [(end, 1) for end in re.findall(r"at most ([\d.]+)", comment)]
+    for low, high in re.findall(r"([\d.]+) to ([\d.]+)", comment):
+        ends += [(low, -1), (high, 1)]
+    if isinstance(value, list):
+        return [[*value[:-1], wrong] for wrong in ruled_out(value[-1], comment)]
+    step = 1 if isinstance(value, int) else 1e-6
+    return [type(value)(end) + sign * step for end, sign in ends]
+
+
+@pytest.mark.parametrize(
+    "source", [path for path in SOURCES if path.stem[:2] != "05"], ids=lambda path: path.stem
+)
+def test_parameters_outside_of_what_their_comments_say_are_refused_by_name(source: Path) -> None:
+    nb = notebook_job.read_source(source)
+    [cell] = notebook_job.tagged(nb, "parameters")
+    first = next(c for c in nb.cells[nb.cells.index(cell) + 1 :] if c.cell_type == "code")
+    checks = [node for node in ast.parse(first.source).body if isinstance(node, ast.Assert)]
+    program = compile(ast.Module(checks, []), source.name, "exec")
+    defaults = notebook_job.parameter_defaults(source)
+    for path in (ROOT / "workflow" / "profiles").glob("*.yaml"):
+        profile = yaml.safe_load(path.read_text()) or {}
+        exec(program, defaults | (profile.get(source.stem) or {}))
+    for name, comment in re.findall(r"^(\w+) = .*?  # (.*)", cell.source, re.MULTILINE):
+        wrong = ruled_out(defaults[name], comment)
+        wrong += [IN_WORDS[source.stem, name]] if (source.stem, name) in IN_WORDS else []
+        assert wrong, f"{name}: {comment}"
+        for value in wrong:
+            with pytest.raises(AssertionError, match=rf"^{name}="):
+                exec(program, defaults | {name: value})
 
 
 def test_only_what_the_batch_can_train_is_trained_anew() -> None:
