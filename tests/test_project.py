@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -185,6 +186,40 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert f"\nversion: {jmdp_lib.__version__}\n" in citation
     assert f"\n## {jmdp_lib.__version__}" in changes
     assert jmdp_lib.__version__ == importlib.metadata.version("jmdp_lib")
+
+
+# ---- committed results --------------------------------------------------------------------------
+
+FIGURES = ROOT / "figures"
+RECORDS = {path.stem: json.loads(path.read_text()) for path in FIGURES.glob("provenance/*.json")}
+
+
+@pytest.mark.parametrize("name", sorted(RECORDS))
+def test_committed_figures_are_as_their_record_says_and_of_a_commit(name: str) -> None:
+    record = RECORDS[name]
+    made = {Path(file).name: fingerprint for file, fingerprint in record["files"].items()}
+    for figure in record["figures"]:
+        [committed] = FIGURES.rglob(figure)
+        assert notebook_job.fingerprint(committed) == made[figure], figure
+    assert record["dirty"] is False
+    read = [
+        file for k, files in record["parameters"].items() if k.endswith("_files") for file in files
+    ]
+    assert not [file for file in read if not (ROOT / file).is_file()], "these files have moved"
+
+
+def test_every_committed_figure_has_one_record() -> None:
+    recorded = [figure for record in RECORDS.values() for figure in record["figures"]]
+    committed = [*FIGURES.glob("*.*"), *FIGURES.glob("book/*")]
+    assert sorted(recorded) == sorted(path.name for path in committed if path.suffix != ".md")
+
+
+@pytest.mark.parametrize("path", sorted(FIGURES.glob("atari/*.json")), ids=lambda path: path.stem)
+def test_no_record_of_the_atari_results_names_a_file_that_moved(path: Path) -> None:
+    named = re.findall(r"[\w/]+\.(?:csv|py|toml)\b", path.read_text())
+    assert not [
+        name for name in named if not (ROOT / name).exists() | (path.parent / name).exists()
+    ]
 
 
 # ---- notebooks ----------------------------------------------------------------------------------
