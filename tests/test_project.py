@@ -7,6 +7,7 @@ import functools
 import importlib.metadata
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -186,6 +187,31 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert f"\nversion: {jmdp_lib.__version__}\n" in citation
     assert f"\n## {jmdp_lib.__version__}" in changes
     assert jmdp_lib.__version__ == importlib.metadata.version("jmdp_lib")
+
+
+# ---- benchmarks ---------------------------------------------------------------------------------
+
+BENCHMARKS = ROOT / "benchmarks"
+PROGRAMS = [path for path in sorted(BENCHMARKS.glob("*.py")) if "__main__" in path.read_text()]
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_a_benchmark_that_is_asked_for_help_measures_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [path.name, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith(f"usage: {path.name} [-h]")
+    assert ast.get_docstring(ast.parse(path.read_text())).splitlines()[0] in said
+
+
+def test_one_page_says_of_every_page_and_program_of_benchmarks_whether_it_is_current() -> None:
+    page = (BENCHMARKS / "README.md").read_text()
+    files = {path.name for path in BENCHMARKS.iterdir() if path.is_file()} - {"README.md"}
+    assert files == set(re.findall(r"`(\w+\.(?:md|csv|png|py))`", page))
 
 
 # ---- committed results --------------------------------------------------------------------------
