@@ -253,6 +253,17 @@ def test_a_batch_whose_terminal_was_closed_goes_on_or_is_resumed(
     assert after["figures/wait.txt"][1] == b"whole"
 
 
+@pytest.mark.parametrize(("shell", "said"), [("", "ends\n"), ("trap '' HUP; ", "")])
+def test_a_closing_terminal_is_sigterm_but_nothing_under_nohup(shell: str, said: str) -> None:
+    code = "import os, signal; from job import outlive_terminal; outlive_terminal()\n"
+    code += "signal.signal(signal.SIGTERM, lambda *_: print('ends'))\n"
+    code += "os.kill(os.getpid(), signal.SIGHUP)"
+    command = f"{shell}exec {shlex.quote(sys.executable)} -c {shlex.quote(code)}"
+    workflow = str(Path(batch.__file__).parent)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=workflow)
+    assert (done.stdout, done.stderr) == (said, "")
+
+
 @pytest.mark.slow
 def test_a_batch_of_which_only_the_first_line_is_read_goes_on(project: Project) -> None:
     command = f"set -o pipefail; {shlex.join(project.command())} | head -1"
