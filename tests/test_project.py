@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -163,6 +164,13 @@ def test_make_clean_keeps_trained_networks_and_a_link_to_another_disk(
     subprocess.run([*command, "clean-atari", "clean"], capture_output=True, check=True)
     assert out.exists() == linked
     assert not linked or list(out.iterdir()) == []
+
+
+def test_out_as_a_link_does_not_make_a_commit_dirty(tmp_path: Path) -> None:
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    (tmp_path / "out").symlink_to("disk")
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "check-ignore", "--quiet", "out"], cwd=tmp_path, check=True)
 
 
 def test_every_package_is_pinned_once_within_the_range_that_pyproject_admits() -> None:
