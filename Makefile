@@ -32,7 +32,7 @@ STALE := stale
 endif
 
 .PHONY: help figures test test-fast test-random test-units test-quick test-programs lint imports \
-  nbval coverage notebooks book clean stale
+  nbval coverage notebooks book clean clean-atari stale
 .DEFAULT_GOAL := help
 
 help:
@@ -43,7 +43,8 @@ help:
 	@echo "make notebooks   write notebooks/*.ipynb, executed, from notebooks/*.py"
 	@echo "make coverage    how much of the core chapters 1 to 6 execute"
 	@echo "make book        the executed notebooks, figures and reference as a site, out/book"
-	@echo "make clean       remove out/ and caches; .venv stays"
+	@echo "make clean       remove out/ and caches; .venv stays, and networks that were trained"
+	@echo "make clean-atari remove these, too"
 
 # exec: a signal to make ends the batch, and the batch all that it has started.
 figures: $(STAMP)
@@ -138,5 +139,15 @@ $(STAMP): pyproject.toml constraints.txt $(STALE)
 	@printf 'define MADE_IN\n%s\nendef\n' "$(CURDIR)" > $(FOLDER)
 	@touch $@
 
+# Trained networks took days: only clean-atari removes them. Snakemake's notes say what they were made with.
+# `out` may be a link, which stays.
 clean:
-	rm -rf out build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	@for path in out/* out/.[!.]*; do if [ ! -d "$$path/atari" ]; then rm -rf "$$path"; fi; done
+	@for path in out/*/* out/*/.[!.]*; do \
+	  case "$$path" in */atari | */.snakemake) ;; *) rm -rf "$$path" ;; esac; done
+	@rmdir out 2>/dev/null || if ls -d out/*/atari 2>/dev/null; then \
+	  echo "are kept: trained networks, which make clean-atari removes"; fi
+
+clean-atari:
+	rm -rf out/*/atari

@@ -14,6 +14,7 @@ two minutes.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 
@@ -118,6 +119,7 @@ def row(game: str, sticky_prob: float, m: int | None) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print("| game | sticky | m | raw steps/s | outcomes/s | ratio of the bare loop | ratio |")
     print("|---|---|---|---|---|---|---|")
     for game in GAMES:

@@ -17,6 +17,7 @@ table; of *four actions*, one is better, and beaten ones are dropped.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -226,7 +227,9 @@ def compare_players() -> None:
 
 
 def main() -> None:
-    if "--players" in sys.argv:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--players", action="store_true", help="the third table alone")
+    if parser.parse_args().players:
         compare_players()
         return
     lines = [

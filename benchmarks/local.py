@@ -14,6 +14,7 @@ visited, but are solved for.
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -201,8 +202,11 @@ def write(lines):
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("row", nargs="?", help="one of ROWS as JSON, for this process alone")
+    chosen = parser.parse_args()
     warnings.simplefilter("ignore", jl.ConvergenceWarning)
-    if len(sys.argv) > 1:
-        print(json.dumps(row(*json.loads(sys.argv[1]))))
+    if chosen.row:
+        print(json.dumps(row(*json.loads(chosen.row))))
     else:
         main()

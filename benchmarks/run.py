@@ -5,6 +5,7 @@ Prints a table and writes it, with where it was measured, to benchmarks/results.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -266,6 +267,7 @@ def decisions():
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     exact = [
         *evaluation(),
         *routes(),

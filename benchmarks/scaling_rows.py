@@ -6,6 +6,7 @@ table as JSON. How time and memory are taken is told at the head of scaling.py.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gc
 import json
@@ -197,6 +198,8 @@ def order_rows(order: int, sides: list[int]) -> list:
 
 
 if __name__ == "__main__":
-    table, *arguments = json.loads(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("measurement", help="a table and the arguments of its rows, as JSON")
+    table, *arguments = json.loads(parser.parse_args().measurement)
     make = {"scaling": scaling_rows, "discount": discount_rows, "order": order_rows}[table]
     print(json.dumps([{"table": table, **row} for row in make(*arguments)]))

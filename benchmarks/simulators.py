@@ -7,6 +7,7 @@ Writes the table between the marks of book/own_simulator.md, and book/static/dep
 
 from __future__ import annotations
 
+import argparse
 import re
 import warnings
 from pathlib import Path
@@ -109,6 +110,7 @@ def picture() -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     picture()
     marks = "<!-- begin copies -->", "<!-- end copies -->"
     text = PAGE.read_text()

@@ -7,6 +7,7 @@ beside it that have more than 40 lines without their docstring.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import sys
@@ -63,6 +64,7 @@ def long_functions(path: Path) -> Iterator[str]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     files = {name: sorted((ROOT / name).rglob("*.py")) for name in FOLDERS}
     library = files["jmdp_lib"]
     library += (ROOT / "jmdp_lib").rglob("*.pyi")

@@ -37,6 +37,8 @@ from jmdp_lib import figures
 
 figures.style()
 claims = figures.Claims()
+assert num_pairs >= 1000, f"{num_pairs=}: at least 1000"
+assert num_updates >= 10000, f"{num_updates=}: at least 10000"
 
 # %% [markdown]
 # ## 0.1 Two stalls, one sky

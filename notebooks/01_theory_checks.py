@@ -40,6 +40,10 @@ from jmdp_lib.operators.multisets import MultisetOperator
 
 figures.style()
 claims = figures.Claims()
+assert num_draws >= 1000, f"{num_draws=}: at least 1000"
+assert num_pairs >= 1000, f"{num_pairs=}: at least 1000"
+assert num_seeds >= 5, f"{num_seeds=}: at least 5"
+assert num_updates >= 100000, f"{num_updates=}: at least 100000"
 rng = np.random.default_rng(seed)
 
 # %% [markdown]

@@ -33,6 +33,8 @@ from jmdp_lib import figures
 
 figures.style()
 claims = figures.Claims()
+assert tol <= 0.1, f"{tol=}: at most 0.1"
+assert sweeps >= 200, f"{sweeps=}: at least 200"
 
 # %% [markdown]
 # ## 2.1 The windy gridworld

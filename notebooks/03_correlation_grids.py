@@ -42,6 +42,8 @@ from jmdp_lib import figures
 
 figures.style()
 claims = figures.Claims()
+assert num_pairs >= 100, f"{num_pairs=}: at least 100"
+assert num_gammas >= 2, f"{num_gammas=}: at least 2"
 U, R, D, L = range(4)
 COUPLINGS = ("joint", "independent")
 

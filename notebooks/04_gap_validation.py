@@ -43,6 +43,11 @@ from jmdp_lib.environments import ACTIONS
 
 figures.style()
 claims = figures.Claims()
+assert size >= 4, f"{size=}: at least 4"
+assert 0.2 <= gust_prob <= 0.3, f"{gust_prob=}: 0.2 to 0.3"
+assert gamma >= 0.8, f"{gamma=}: at least 0.8"
+assert num_pairs >= 100, f"{num_pairs=}: at least 100"
+assert few_pairs >= 3, f"{few_pairs=}: at least 3"
 
 # %% [markdown]
 # ## 4.1 The gaps

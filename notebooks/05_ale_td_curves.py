@@ -54,7 +54,7 @@ from experiments.release.settings import PROTOCOL, settings_of
 from jmdp_lib import figures
 from jmdp_lib.atari import CoupledAtari, Draw
 
-assert film_steps >= 1, "film_steps must be at least 1"
+assert film_steps >= 1, f"{film_steps=}: at least 1"
 figures.style()
 claims = figures.Claims()
 

@@ -44,6 +44,8 @@ from jmdp_lib import figures
 
 figures.style()
 claims = figures.Claims()
+assert largest >= 70, f"{largest=}: at least 70"
+assert len(live_sizes) > 0, f"{live_sizes=}: at least one"
 rng = np.random.default_rng(seed)
 
 # %% [markdown]

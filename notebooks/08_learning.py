@@ -40,6 +40,9 @@ from jmdp_lib import figures
 
 figures.style()
 claims = figures.Claims()
+assert num_seeds >= 5, f"{num_seeds=}: at least 5"
+assert num_updates >= 200000, f"{num_updates=}: at least 200000"
+assert simulator_updates >= 20000, f"{simulator_updates=}: at least 20000"
 seeds = [np.random.SeedSequence([seed, k]) for k in range(num_seeds)]
 
 # %% [markdown]

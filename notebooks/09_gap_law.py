@@ -39,6 +39,11 @@ from jmdp_lib import figures
 
 figures.style()
 claims = figures.Claims()
+assert size >= 3, f"{size=}: at least 3"
+assert size % 2, f"{size=}: odd"
+assert points >= 512, f"{points=}: at least 512"
+assert num_pairs >= 100, f"{num_pairs=}: at least 100"
+assert min(resolutions) >= 256, f"{resolutions=}: at least 256 each"
 
 # %% [markdown]
 # ## 9.1 One distribution for each pair of states

@@ -44,6 +44,14 @@ from jmdp_lib import figures
 
 figures.style()
 claims = figures.Claims()
+assert num_seeds >= 20, f"{num_seeds=}: at least 20"
+assert longest >= 15000, f"{longest=}: at least 15000"
+assert num_runs >= 300, f"{num_runs=}: at least 300"
+assert num_repeats >= 100, f"{num_repeats=}: at least 100"
+assert num_decisions >= 20, f"{num_decisions=}: at least 20"
+assert queries[0] == 8, f"{queries=}: the first must be 8"
+assert min(queries) >= 2, f"{queries=}: each at least 2"
+assert num_models >= 10, f"{num_models=}: at least 10"
 
 # %% [markdown]
 # ## 10.1 The simulator

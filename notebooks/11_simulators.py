@@ -44,6 +44,11 @@ from jmdp_lib import figures
 
 figures.style()
 claims = figures.Claims()
+assert num_runs >= 32768, f"{num_runs=}: at least 32768"
+assert num_plain >= 100, f"{num_plain=}: at least 100"
+assert num_seeds >= 5, f"{num_seeds=}: at least 5"
+assert num_days >= 100, f"{num_days=}: at least 100"
+assert gpu_runs >= 100000, f"{gpu_runs=}: at least 100000"
 couplings = ("independent", "joint", "common")
 
 # %% [markdown]

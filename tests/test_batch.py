@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -90,8 +91,10 @@ def test_a_failed_cell_keeps_what_ran_before_it_and_the_other_notebooks_go_on(
 
 @pytest.mark.slow
 def test_only_what_changed_or_was_damaged_is_made_again(
-    project: Project, run: Callable[..., tuple[int, str]]
+    project: Project, run: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
+    (tmp_path / "disk" / "results").mkdir(parents=True)
+    (project.root / "out").symlink_to(tmp_path / "disk" / "results")
     project.notebook("03_third", READING)
     (project.root / "one.csv").write_text("1")
     (project.root / "two.csv").write_text("2")
@@ -108,12 +111,17 @@ def test_only_what_changed_or_was_damaged_is_made_again(
     assert re.search(r"^holds +01  \|S\| is large \| 2.5$", said, re.MULTILINE)
     assert "\nClaims: holds 3\n" in said
     check_record(project)
-    assert "Nothing had to be run: all results are up to date." in run()[1]
+    record = project.out("provenance", "01_first.json")
+    record.write_text(record.read_text().replace("holds", "FAILS"))
+    before = project.results()
+    said = run()[1]
+    assert "Nothing had to be run: all results are up to date." in said
+    assert "\nClaims: holds 3\n" in said  # the notebook says so, whatever the record says
     assert project.results() == before
 
     os.truncate(project.out("notebooks", "01_first.ipynb"), 1000)
     os.truncate(project.out(".figures", "02_second", "second.txt"), 2)
-    os.truncate(project.out("provenance", "03_third.json"), 100)
+    project.out("provenance", "03_third.json").write_text('["of another shape"]')
     project.profile("quick", "01_first:\n  level: 3.5\n")
     (project.root / "two.csv").write_text("3")
     code, said = run()
@@ -132,6 +140,17 @@ def test_only_what_changed_or_was_damaged_is_made_again(
     library.write_text("pass")  # every notebook may import it, and would be run again
     would_run = run("--only", "01_first", "02_second", "--", "--dry-run")[1]
     assert re.search(r"^notebook +2$", would_run, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "record", ["{", "[]", "{}", '{"files": {}}', '{"files": [1]}', '{"files": null}']
+)
+def test_a_record_that_is_none_is_damaged(project: Project, record: str) -> None:
+    """It is not whole, of another shape, or names no notebook to read claims from."""
+    path = project.out("provenance", "01_first.json")
+    path.parent.mkdir(parents=True)
+    path.write_text(record)
+    assert batch.damaged_files(project.out(), "01_first") == ["provenance/01_first.json"]
 
 
 def check_record(project: Project) -> None:
@@ -156,13 +175,19 @@ def waiting(project: Project, tmp_path: Path) -> Path:
     return tmp_path / "gate"
 
 
-def start(project: Project, waiting: Path, said: Path) -> tuple[psutil.Popen, list[psutil.Process]]:
-    """A batch whose first notebook is done and whose second waits, and all that it has started."""
+def start(
+    project: Project, waiting: Path, said: Path | int, *shell: str
+) -> tuple[psutil.Popen, list[psutil.Process]]:
+    """A batch whose first notebook is done and whose second waits, and all that it has started.
+
+    said: where it writes to, a file or an open one. shell: the command that starts it.
+    """
     reached = Path(f"{waiting}.reached")
     reached.unlink(missing_ok=True)
     earlier = project.out("provenance", "01_first.json").exists()
     with open(said, "wb") as file:
-        running = psutil.Popen(project.command(), stdout=file, stderr=file)
+        command = [*shell, *project.command()]
+        running = psutil.Popen(command, stdout=file, stderr=file, start_new_session=bool(shell))
     try:
         wait_until(reached.exists)
         wait_until(lambda: earlier or "1 of 2 steps" in project.out("snakemake.log").read_text())
@@ -199,6 +224,54 @@ def test_signals_end_everything_and_the_same_command_goes_on(
     after = project.results()
     assert before.items() <= after.items()
     assert after["figures/wait.txt"][1] == b"whole"
+
+
+@pytest.mark.slow
+def test_a_batch_whose_terminal_was_closed_goes_on_or_is_resumed(
+    project: Project, waiting: Path, family: list[psutil.Process]
+) -> None:
+    screen, terminal = os.openpty()
+    # Whoever opens a terminal in a session of its own is told when it is closed.
+    shell = ("sh", "-c", f'exec "$@" < {os.ttyname(terminal)}', "sh")
+    running, started = start(project, waiting, terminal, *shell)
+    family += [running, *started]
+    os.close(screen)
+    assert running.wait(timeout=60) == batch.INTERRUPTED
+    assert not any(map(alive, started))
+    before = project.results()
+    finished = {"notebooks/01_first.ipynb", "figures/first.txt", "provenance/01_first.json"}
+    assert set(before) == finished
+
+    screen, terminal = os.openpty()
+    running, started = start(project, waiting, terminal)
+    family += [running, *started]
+    os.close(screen)
+    waiting.touch()
+    assert running.wait() == 0
+    after = project.results()
+    assert before.items() <= after.items()  # what was done was not done again
+    assert after["figures/wait.txt"][1] == b"whole"
+
+
+@pytest.mark.parametrize(("shell", "said"), [("", "ends\n"), ("trap '' HUP; ", "")])
+def test_a_closing_terminal_is_sigterm_but_nothing_under_nohup(shell: str, said: str) -> None:
+    code = "import os, signal; from job import outlive_terminal; outlive_terminal()\n"
+    code += "signal.signal(signal.SIGTERM, lambda *_: print('ends'))\n"
+    code += "os.kill(os.getpid(), signal.SIGHUP)"
+    command = f"{shell}exec {shlex.quote(sys.executable)} -c {shlex.quote(code)}"
+    workflow = str(Path(batch.__file__).parent)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=workflow)
+    assert (done.stdout, done.stderr) == (said, "")
+
+
+@pytest.mark.slow
+def test_a_batch_of_which_only_the_first_line_is_read_goes_on(project: Project) -> None:
+    command = f"set -o pipefail; {shlex.join(project.command())} | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Profile quick: 2 notebooks on 2 cores\n"
+    assert done.stderr == ""
+    assert {"figures/first.txt", "figures/second.txt"} <= set(project.results())
 
 
 @pytest.mark.slow

@@ -94,3 +94,10 @@ def test_bad_options(
 ) -> None:
     monkeypatch.setenv("PATH", str(project.root))  # there is no Slurm
     assert said in project.refusal(*options)
+
+
+def test_a_link_to_a_disk_that_is_not_there(project: Project) -> None:
+    (project.root / "out").symlink_to("/disk/of/another/machine")
+    assert project.refusal().endswith(
+        "out is a link to /disk/of/another/machine, which is no folder\n"
+    )

@@ -110,11 +110,23 @@ def test_slurm_jobs_end_with_the_batch_and_run_to_their_end_with_the_next(
     names = ("01_first", "02_second")
     project.profile("quick", "\n".join(f"{name}:\n  gate: '{gate}'" for name in names))
     command = project.command("--slurm", "--", "--slurm-init-seconds-before-status-checks", "2")
-    with open(said, "w") as file:
-        running = psutil.Popen(command, stdout=file, stderr=file)
-    family.append(running)
-    wait_until(lambda: sorted(state for state, *_ in slurm_jobs()) == ["PENDING", "RUNNING"])
-    family.extend(running.children(recursive=True))
+
+    def started() -> psutil.Popen:
+        """A batch that has a job running and one waiting, as all clusters keep some waiting."""
+        with open(said, "w") as file:
+            running = psutil.Popen(command, stdout=file, stderr=file)
+        family.append(running)
+        wait_until(lambda: said.read_text().count(" has been submitted with ") == 2)
+        wait_until(lambda: sorted(state for state, *_ in slurm_jobs()) == ["PENDING", "RUNNING"])
+        family.extend(running.children(recursive=True))
+        return running
+
+    running = started()
+    for process in filter(alive, family):
+        process.kill()  # as when the login node goes down
+    running.wait()
+    running = started()  # not four jobs: two were cancelled
+    assert "Cancelling Slurm jobs of an earlier run: " in said.read_text()
     running.terminate()
     assert running.wait() == batch.INTERRUPTED, said.read_text()
     wait_until(lambda: not slurm_jobs() and not any(map(alive, family)))

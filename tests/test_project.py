@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.metadata
+import json
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import batch
 import jupytext
@@ -140,6 +144,35 @@ def test_what_was_skipped_is_said_in_the_last_lines(tmp_path: Path) -> None:
     assert not [line for line in told[1:] if "make" not in line]
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_make_clean_keeps_trained_networks_and_a_link_to_another_disk(
+    tmp_path: Path, linked: bool
+) -> None:
+    out, networks = tmp_path / "out", "paper/atari/calibrate/Pong/run/checkpoint.pt"
+    if linked:
+        (tmp_path / "disk").mkdir()
+        out.symlink_to("disk")
+    made = ("quick/plan.json", "quick/.figures/a.png", "paper/notebooks/a.ipynb", "skipped.txt")
+    for name in (*made, networks, "paper/.snakemake/metadata/a", "book/index.html"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).touch()
+    command = ["make", "-C", str(tmp_path), "-f", str(ROOT / "Makefile")]
+    done = subprocess.run([*command, "clean"], capture_output=True, text=True, check=True)
+    assert "\nout/paper/atari\nare kept: trained networks, which make clean-atari" in done.stdout
+    left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert left == {networks, "paper/.snakemake/metadata/a"}
+    subprocess.run([*command, "clean-atari", "clean"], capture_output=True, check=True)
+    assert out.exists() == linked
+    assert not linked or list(out.iterdir()) == []
+
+
+def test_out_as_a_link_does_not_make_a_commit_dirty(tmp_path: Path) -> None:
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    (tmp_path / "out").symlink_to("disk")
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "check-ignore", "--quiet", "out"], cwd=tmp_path, check=True)
+
+
 def test_every_package_is_pinned_once_within_the_range_that_pyproject_admits() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = [Requirement(line) for line in lines if not line.startswith("#")]
@@ -162,6 +195,65 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert f"\nversion: {jmdp_lib.__version__}\n" in citation
     assert f"\n## {jmdp_lib.__version__}" in changes
     assert jmdp_lib.__version__ == importlib.metadata.version("jmdp_lib")
+
+
+# ---- benchmarks ---------------------------------------------------------------------------------
+
+BENCHMARKS = ROOT / "benchmarks"
+PROGRAMS = [path for path in sorted(BENCHMARKS.glob("*.py")) if "__main__" in path.read_text()]
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_a_benchmark_that_is_asked_for_help_measures_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [path.name, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith(f"usage: {path.name} [-h]")
+    assert ast.get_docstring(ast.parse(path.read_text())).splitlines()[0] in said
+
+
+def test_one_page_says_of_every_page_and_program_of_benchmarks_whether_it_is_current() -> None:
+    page = (BENCHMARKS / "README.md").read_text()
+    files = {path.name for path in BENCHMARKS.iterdir() if path.is_file()} - {"README.md"}
+    assert files == set(re.findall(r"`(\w+\.(?:md|csv|png|py))`", page))
+
+
+# ---- committed results --------------------------------------------------------------------------
+
+FIGURES = ROOT / "figures"
+RECORDS = {path.stem: json.loads(path.read_text()) for path in FIGURES.glob("provenance/*.json")}
+
+
+@pytest.mark.parametrize("name", sorted(RECORDS))
+def test_committed_figures_are_as_their_record_says_and_of_a_commit(name: str) -> None:
+    record = RECORDS[name]
+    made = {Path(file).name: fingerprint for file, fingerprint in record["files"].items()}
+    for figure in record["figures"]:
+        [committed] = FIGURES.rglob(figure)
+        assert notebook_job.fingerprint(committed) == made[figure], figure
+    assert record["dirty"] is False
+    read = [
+        file for k, files in record["parameters"].items() if k.endswith("_files") for file in files
+    ]
+    assert not [file for file in read if not (ROOT / file).is_file()], "these files have moved"
+
+
+def test_every_committed_figure_has_one_record() -> None:
+    recorded = [figure for record in RECORDS.values() for figure in record["figures"]]
+    committed = [*FIGURES.glob("*.*"), *FIGURES.glob("book/*")]
+    assert sorted(recorded) == sorted(path.name for path in committed if path.suffix != ".md")
+
+
+@pytest.mark.parametrize("path", sorted(FIGURES.glob("atari/*.json")), ids=lambda path: path.stem)
+def test_no_record_of_the_atari_results_names_a_file_that_moved(path: Path) -> None:
+    named = re.findall(r"[\w/]+\.(?:csv|py|toml)\b", path.read_text())
+    assert not [
+        name for name in named if not (ROOT / name).exists() | (path.parent / name).exists()
+    ]
 
 
 # ---- notebooks ----------------------------------------------------------------------------------
@@ -198,6 +290,46 @@ def test_profiles_fit_the_notebooks_and_smoke_is_what_is_committed() -> None:
         assert sorted(plan) == [source.stem for source in SOURCES]
     smoke = yaml.safe_load((ROOT / "workflow" / "profiles" / "smoke.yaml").read_text())
     assert smoke.keys() == {"atari"}  # and no notebook
+
+
+# What comments say of parameters in words, and values that they rule out.
+IN_WORDS = {
+    ("07_scaling", "live_sizes"): [],  # at least one
+    ("09_gap_law", "size"): 4,  # odd
+    ("10_which_action", "queries"): [16, 32],  # the first must be 8
+}
+
+
+def ruled_out(value: Any, comment: str) -> list[Any]:
+    """Values like this one that lie just outside of the range that a comment names in numbers."""
+    ends = [(end, -1) for end in re.findall(r"at least ([\d.]+)", comment)]
+    ends += [(end, 1) for end in re.findall(r"at most ([\d.]+)", comment)]
+    for low, high in re.findall(r"([\d.]+) to ([\d.]+)", comment):
+        ends += [(low, -1), (high, 1)]
+    if isinstance(value, list):
+        return [[*value[:-1], wrong] for wrong in ruled_out(value[-1], comment)]
+    step = 1 if isinstance(value, int) else 1e-6
+    return [type(value)(end) + sign * step for end, sign in ends]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_parameters_outside_of_what_their_comments_say_are_refused_by_name(source: Path) -> None:
+    nb = notebook_job.read_source(source)
+    [cell] = notebook_job.tagged(nb, "parameters")
+    first = next(c for c in nb.cells[nb.cells.index(cell) + 1 :] if c.cell_type == "code")
+    checks = [node for node in ast.parse(first.source).body if isinstance(node, ast.Assert)]
+    program = compile(ast.Module(checks, []), source.name, "exec")
+    defaults = notebook_job.parameter_defaults(source)
+    for path in (ROOT / "workflow" / "profiles").glob("*.yaml"):
+        profile = yaml.safe_load(path.read_text()) or {}
+        exec(program, defaults | (profile.get(source.stem) or {}))
+    for name, comment in re.findall(r"^(\w+) = .*?  # (.*)", cell.source, re.MULTILINE):
+        wrong = ruled_out(defaults[name], comment)
+        wrong += [IN_WORDS[source.stem, name]] if (source.stem, name) in IN_WORDS else []
+        assert wrong, f"{name}: {comment}"
+        for value in wrong:
+            with pytest.raises(AssertionError, match=rf"^{name}="):
+                exec(program, defaults | {name: value})
 
 
 def test_only_what_the_batch_can_train_is_trained_anew() -> None:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -24,19 +26,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import psutil
 import yaml
+from job import outlive_terminal
 from jsonschema import Draft202012Validator, ValidationError, validators
 from notebook_job import (
     OUT_DIR,
     ProjectError,
+    claims_of,
     clock,
     damaged_files,
     figures_of,
     locked,
     on_signals,
     parameter_defaults,
-    read_record,
     record_of,
 )
 
@@ -145,11 +149,26 @@ def make_plan(
     return {"profile": profile, "notebooks": notebooks, ATARI: atari}
 
 
-def slurm_options() -> list[str]:
+def name_of_jobs(out: Path) -> str:
+    """What the names of Slurm jobs begin with whose results are in `out`."""
+    return f"jmdp-{hashlib.sha256(bytes(out.resolve())).hexdigest()[:12]}"
+
+
+def slurm_options(out: Path) -> list[str]:
     """Options for Snakemake; `squeue` tells how jobs ended where no accounting database does."""
     asked = subprocess.run("sacct --noheader --allocations", shell=True, capture_output=True)
-    tells = "squeue" if asked.returncode else "sacct"
-    return ["--executor", "slurm", "--jobs", "100", "--slurm-status-command", tells]
+    options = ["--slurm-status-command", "squeue" if asked.returncode else "sacct"]
+    options += ["--slurm-jobname-prefix", name_of_jobs(out)]
+    return ["--executor", "slurm", "--jobs", "100", *options]
+
+
+def cancel_jobs(out: Path) -> None:
+    """Cancel the Slurm jobs that a batch has left which was killed outright."""
+    command = ["squeue", "--me", "--noheader", "--format=%i %j"]
+    told = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    if left := [line.split()[0] for line in told if f" {name_of_jobs(out)}_" in line]:
+        print("Cancelling Slurm jobs of an earlier run:", *left, flush=True)
+        subprocess.run(["scancel", *left])
 
 
 def stop(snakemake: psutil.Popen, patience: float) -> None:
@@ -210,7 +229,11 @@ def run_snakemake(out: Path, plan: dict[str, Any], options: list[str], visible: 
     command += ["--workflow-profile", "none", *options]
     waiting = f"Another run of profile {out.name} is going on; waiting for it."
     with locked(out / ".locks" / "batch", waiting) as lock:
+        if "slurm" in options:
+            cancel_jobs(out)
         forget_damaged(out, plan["notebooks"])
+        # Where `out` is a link to another disk, the sources are not two folders above it.
+        plan["root"] = os.path.relpath(out.parents[1], out.resolve())
         (out / "plan.json").write_text(json.dumps(plan, indent=2) + "\n")
         with open(out / "snakemake.log", "wb") as log:
             # The lock travels to Snakemake: the profile stays held until that has ended, too.
@@ -228,20 +251,21 @@ def run_snakemake(out: Path, plan: dict[str, Any], options: list[str], visible: 
 
 def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
     """Print what came out; the exit code of the batch. log: where Snakemake's messages are."""
-    records = {name: found for name in selected if (found := read_record(out, name))}
+    finished = [name for name in selected if record_of(out, name).exists()]
     verdicts: Counter[str] = Counter()
     print("\nClaims checked: verdict, notebook, claim | value")
-    for name, record in records.items():
-        for claim, value, verdict in record["claims"]:
+    for name in finished:
+        executed = nbformat.read(out / "notebooks" / f"{name}.ipynb", as_version=4)
+        for claim, value, verdict in claims_of(executed):
             print(f"{verdict:<24}  {name[:2]}  {claim} | {value}")
             verdicts[verdict] += 1
     if "Nothing to be done" in (out / "snakemake.log").read_text(errors="replace"):
         print("\nNothing had to be run: all results are up to date.")
-    print(f"\n{len(records)} of {len(selected)} notebooks done: look into out/{out.name}")
+    print(f"\n{len(finished)} of {len(selected)} notebooks done: look into out/{out.name}")
     print("Claims:", ", ".join(f"{verdict} {count}" for verdict, count in verdicts.items()))
     if code == INTERRUPTED:
         return code
-    lost = [name for name in selected if name not in records]
+    lost = [name for name in selected if name not in finished]
     kept = [name for name in lost if (out / "failed" / f"{name}.ipynb").exists()]
     problems = [f"{name}: read out/{out.name}/failed/{name}.ipynb and {log}" for name in kept]
     if code and not problems:
@@ -259,6 +283,9 @@ def run_batch(given: argparse.Namespace) -> int:
     out = root / "out" / given.profile
     if given.cores is not None and given.cores < 1:
         raise ProjectError(f"--cores must be at least 1, found {given.cores}")
+    for link in (out.parent, out):
+        if link.is_symlink() and not link.is_dir():
+            raise ProjectError(f"{link} is a link to {link.readlink()}, which is no folder")
     if given.slurm and not shutil.which("sbatch"):
         raise ProjectError("--slurm: there is no command sbatch on this machine")
     plan = make_plan(root, given.profile, given.atari, given.slurm)
@@ -268,7 +295,7 @@ def run_batch(given: argparse.Namespace) -> int:
     cores = str(given.cores or "all")
     where = "a Slurm cluster" if given.slurm else f"{cores} cores"
     print(f"Profile {given.profile}: {len(selected)} notebooks on {where}", flush=True)
-    options = slurm_options() if given.slurm else ["--cores", cores]
+    options = slurm_options(out) if given.slurm else ["--cores", cores]
     targets = [str(record_of(Path(), name)) for name in selected]
     visible = given.slurm or bool(given.atari)
     code = run_snakemake(out, plan, [*options, *given.snakemake, "--", *targets], visible)
@@ -302,4 +329,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    outlive_terminal()
     sys.exit(main(sys.argv[1:]))

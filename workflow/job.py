@@ -1,4 +1,4 @@
-"""How results were made, of notebooks and of experiments.
+"""What programs share that run for long: a terminal that may close, and how results were made.
 
 Standard library only: the import of jmdp_lib takes seconds.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import io
 import os
 import platform
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,29 @@ RECORDED_PACKAGES = (
     *("torch", "gymnasium", "ale_py", "papermill", "jupytext", "nbclient", "ipykernel"),
     "snakemake",
 )
+
+
+class Unfailing(io.FileIO):
+    """Where messages go: what cannot be written is lost, and whoever wrote it goes on."""
+
+    def write(self, message: Any) -> int:
+        try:
+            return super().write(message)
+        except OSError:
+            return len(message)
+
+
+def outlive_terminal() -> None:
+    """From now on no message ends this process, though its terminal or pipe was closed.
+
+    The SIGHUP of a closing terminal does what SIGTERM does, but nothing under `nohup`.
+    """
+    for name in ("stdout", "stderr"):
+        if stream := getattr(sys, name):
+            file = io.BufferedWriter(Unfailing(stream.fileno(), "w", closefd=False))
+            setattr(sys, name, io.TextIOWrapper(file, stream.encoding, line_buffering=True))
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
 def provenance(root: Path) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from typing import Any
 
 import jupytext
 import nbformat
-from job import provenance
+from job import outlive_terminal, provenance
 from nbformat import NotebookNode
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -101,20 +101,14 @@ def fingerprint(path: Path) -> dict[str, Any] | None:
     return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def read_record(out: Path, name: str) -> dict[str, Any] | None:
-    """The record of a notebook; None if there is none, or if it is not whole."""
-    try:
-        return json.loads(record_of(out, name).read_bytes())
-    except (OSError, ValueError):
-        return None
-
-
 def damaged_files(out: Path, name: str) -> list[str]:
     """Files of a finished notebook that are not as its record says, or the record itself."""
-    record = read_record(out, name)
-    if record is None:
+    try:
+        files = dict(json.loads(record_of(out, name).read_bytes())["files"])
+        files[f"notebooks/{name}.ipynb"]  # the claims are read from it
+    except (OSError, ValueError, TypeError, KeyError):  # not whole, or of another shape
         return [str(record_of(out, name).relative_to(out))]
-    return [file for file, made in record["files"].items() if fingerprint(out / file) != made]
+    return [file for file, made in files.items() if fingerprint(out / file) != made]
 
 
 # ---- the run ------------------------------------------------------------------------------------
@@ -215,7 +209,6 @@ def write_record(out: Path, name: str, nb: NotebookNode, facts: dict[str, Any]) 
     files = [out / "notebooks" / f"{name}.ipynb", *figures]
     record = {
         "notebook": name,
-        "profile": out.name,
         **facts,
         "claims": claims_of(nb),
         "figures": [str(path.relative_to(folder)) for path in figures],
@@ -225,9 +218,9 @@ def write_record(out: Path, name: str, nb: NotebookNode, facts: dict[str, Any]) 
     record_of(out, name).write_text(json.dumps(record, indent=2) + "\n")
 
 
-def run_job(out: Path, name: str, given: dict[str, Any]) -> None:
-    """Run one notebook of the profile whose results are in `out`; raises when it fails."""
-    root = out.parents[1]
+def run_job(out: Path, name: str, plan: dict[str, Any]) -> None:
+    """Run one notebook of a plan whose results are in `out`; raises when it fails."""
+    root, given = (out / plan["root"]).resolve(), plan["notebooks"][name]
     source = root / "notebooks" / f"{name}.py"
     unfinished = out / "failed" / f"{name}.ipynb"
     notebook = out / "notebooks" / f"{name}.ipynb"
@@ -245,6 +238,7 @@ def run_job(out: Path, name: str, given: dict[str, Any]) -> None:
         raise
     os.replace(unfinished, notebook)
     facts = {
+        "profile": plan["profile"],
         **provenance(root),
         "parameters": values,
         "seeds": {k: v for k, v in values.items() if "seed" in k and not k.startswith("num_")},
@@ -285,7 +279,7 @@ def main(plan: str, name: str) -> int:
     out = Path(plan).resolve().parent
     with locked(out / ".locks" / name, f"  {name} is still running; waiting for it"):
         try:
-            run_job(out, name, json.loads(Path(plan).read_text())["notebooks"][name])
+            run_job(out, name, json.loads(Path(plan).read_text()))
         except Exception as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 1
@@ -293,4 +287,5 @@ def main(plan: str, name: str) -> int:
 
 
 if __name__ == "__main__":
+    outlive_terminal()
     sys.exit(main(*sys.argv[1:]))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import nbformat
 from batch import notebook_names
+from job import outlive_terminal
 from nbformat import NotebookNode
 from notebook_job import KERNELSPEC, ProjectError, execute, read_source
 
@@ -53,6 +54,7 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    outlive_terminal()
     try:
         main(sys.argv[1:])
     except Exception as error:

@@ -53,7 +53,7 @@ from jmdp_lib import checks
 
 sys.path.append(str(PROJECT / "workflow"))
 
-from job import provenance
+from job import outlive_terminal, provenance
 
 
 class Training(NamedTuple):
@@ -244,4 +244,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    outlive_terminal()
     main()

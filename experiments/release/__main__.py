@@ -1,4 +1,5 @@
-from experiments.release.runs import main
+from experiments.release.runs import main, outlive_terminal
 
 if __name__ == "__main__":  # not in the processes that it starts
+    outlive_terminal()
     main()

@@ -36,10 +36,11 @@ from jmdp_lib.machine import extra
 with extra("torch"):
     import torch
 
+__all__ = ["main", "outlive_terminal"]
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.append(str(PROJECT / "workflow"))
 
-from job import provenance  # noqa: E402
+from job import outlive_terminal, provenance  # noqa: E402
 
 
 class Run(NamedTuple):
