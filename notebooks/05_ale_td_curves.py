@@ -14,16 +14,16 @@
 # This chapter shows one such query and trains networks as the authors' public release does.
 #
 # **Figure 7 is reproduced, under one of the authors' two settings.** Their release holds the *defaults* of a training
-# script and the settings of a *launcher*. Under the defaults, squared TD errors fall 384- to 873-fold for the mean and
+# script and the settings of a *launcher*. After 50,000 steps under the defaults (which name 200,000), squared TD errors have fallen 384- to 873-fold for the mean and
 # 918- to 9,400-fold for second moments, in all four games: the paper's "several orders of magnitude". Under the launcher's
-# settings, which give Table 1 (chapter 6), they fall 36- to 64-fold and 3- to 50-fold. Which commands the authors ran
+# settings, which give Table 1 (chapter 6), they have fallen 36- to 64-fold and 3- to 50-fold, and most of them are rising. Which commands the authors ran
 # is not stated.
 #
-# **A fallen error is no moment learned.** Of the twelve networks of Figure 7, five find a *negative* gap variance at
-# every state where they are asked, and two are within a factor of 1.5 of the simulated one.
+# **A small TD error does not mean that a gap is known.** The paper does not say so: it evaluates gaps separately. Of the twelve networks of
+# Figure 7, five predict a *negative* gap variance at all 40 frames where we asked.
 #
 # **What you will learn.** How one draw per state turns an emulator into a joint MDP, what decides how far a TD
-# error falls, and what its fall does not tell.
+# error falls, and what its fall leaves open.
 #
 # **What it needs.** Sections 1.3 and 1.8, and what a neural network is. To run it, keep this notebook in the project's
 # folder. Long trainings are not repeated here: the chapter reads their results from `figures/atari/`, where `runs.csv`
@@ -103,7 +103,7 @@ figures.save(fig, "fig_filmstrip", {"repeats": draws, "distinct": distinct}, out
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 5.1.** One state of Pong and what four of its actions lead to, cut out around our paddle (green) and the ball (white). A row is one draw of the lottery; a box encloses what differs from NOOP, so that a paddle that moved is in it twice, where it is and where NOOP has it.
+# **Figure 5.1.** One state of Pong and what four of its actions lead to, cut out around our paddle (green) and the ball (white). A row is one draw of the lottery; a box encloses what differs from NOOP: of a paddle that moved, its place after this action and its place after NOOP.
 #
 # <!-- alt: Three rows of five cut-outs of Pong's court, with a green paddle and a white ball: now, and after NOOP, FIRE, RIGHT and LEFT. Without repeated frames boxes mark a paddle that is higher after RIGHT and lower after LEFT than after NOOP; with two repeated frames it is only a little higher or lower; with four all four outcomes are the same. -->
 
@@ -211,7 +211,7 @@ claim = "Figure 7, defaults: first / last of any block, at least 100"
 claims.check(claim, text, held.all(), enough=whole, otherwise="not reproduced")
 more = f"{(fell.fall >= 1000).sum()} of {len(fell)}; {fell.seeds.sum()} of {fell.of.sum()}"
 claims.check(
-    "blocks that fall 1,000-fold; 100-fold in one seed",
+    "blocks that fall 1,000-fold; curves of one seed, 100-fold",
     more,
     fell.seeds.sum() > 0.9 * fell.of.sum(),
     enough=whole,
@@ -221,8 +221,19 @@ text = f"{launched.min():.0f} to {launched.max():.0f}; {(launched >= rule['fall'
 claims.check("launcher: the same; blocks that reach 100", text, launched.max() < 100, enough=whole)
 
 # %% [markdown]
-# All 16 blocks fall at least 100-fold under the defaults, and ten of them 1,000-fold. By itself, a seed does so in 47 of 48 cases: in
-# Atlantis one first mean happens to be nearly right. Under the launcher's settings no block reaches 100.
+# All 16 blocks fall at least 100-fold under the defaults, and ten of them 1,000-fold. Taken one by one, 47 of 48 error curves (block, game,
+# seed) fall at least 100-fold. Under the launcher's settings no block has fallen 100-fold at 50,000 steps. At their lowest, five had; then
+# they rise, while the caption of the paper's figure says that each block "exhibits stable descent".
+
+# %%
+curve = td.groupby(["settings", "game", "step"], sort=False)[blocks].mean()
+curve = curve.drop(columns="mu").groupby(["settings", "game"], sort=False)
+rise = curve.last() / curve.min()
+most = rise.loc["defaults"].max(axis=None)
+claims.check("defaults: sigma's last error / least", f"{most:.1f}", most < 3, enough=whole)
+text = f"{rise.loc['launcher'].min(axis=None):.0f} to {rise.loc['launcher'].max(axis=None):.0f}"
+rising = rise.loc["launcher"].min(axis=None) > 3
+claims.check("launcher: the same", text, rising, enough=whole)
 
 # %%
 launcher = td[td.settings == "launcher"]
@@ -238,20 +249,22 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 5.3.** The same under the launcher's settings; colours as in Figure 5.2. Dotted: what the shock alone leaves (Section 5.4), for the mean, the variances and the covariances between states; for covariances within a state it is zero.
 #
-# <!-- alt: Four panels. The error of the mean falls from 0.001 to its dotted floor at 0.000025. The other three start near 0.000005 and fall to between 0.00000001 and 0.0000001 at 10,000 steps; then they rise. Those of variances and of covariances between states do so along their dotted floors, to about 0.000001. -->
+# <!-- alt: Four panels. The error of the mean falls from 0.001 to its dotted floor at 0.000025. The other three start near 0.000005, fall more than tenfold within 5,000 to 15,000 steps, and then rise. Those of variances and of covariances between states do so along their dotted floors, to about 0.000001. -->
 
 # %% [markdown]
 # ## 5.4 What decides how far an error falls
 #
-# **A floor.** A target is noisy, and no mean squared error falls below its variance. Where the game pays nothing, a reward
+# **A floor.** A target is noisy, and no network brings its mean squared error below the variance of its target. Where the game pays nothing, a reward
 # is 0 or $\rho = (1-\gamma)\,b$ with equal chances, so the shock alone gives the target of $\mu$ a variance of $\rho^2/4$. With the target
-# network's mean $m$ that of $\sigma_{\mathrm{diag}}$ has $(\rho^2 + 2\gamma\rho m)^2/4$. It grows as $m$ does, which is why errors in
-# Figure 5.3 *rise* from 10,000 steps on. In $\sigma_{\mathrm{same}}$ the two positions cancel: exactly one of them is paid.
+# network's mean $m$ that of $\sigma_{\mathrm{diag}}$ has $(\rho^2 + 2\gamma\rho m)^2/4$. It grows as $m$ does, and with it the errors of
+# $\sigma_{\mathrm{diag}}$ and $\sigma_{\mathrm{cross}}$ in Figure 5.3. The target of $\sigma_{\mathrm{same}}$ has no such noise: exactly one of the
+# two actions is paid in each query.
 #
-# **A start.** A fresh pair network answers about 0.03, and a fresh Gram network has covariances of nearly zero.
+# **A network.** A TD error compares a network with a copy of itself, so it starts at how much first answers *differ*: those of a fresh pair network by
+# about 0.03, those of a fresh Gram network hardly, since their last layer starts near zero.
 #
-# To tell the two apart, we crossed the settings, with one seed: the pair network with the launcher's coupling and
-# the Gram network with the defaults' one.
+# We crossed the settings, with seed 0: the pair network with the launcher's coupling and the Gram network with the defaults' one. This
+# moves two bundles, not two numbers: stickiness goes with the shock, and what is fitted and the gap's weight with the network.
 
 # %%
 every = figures.results(td_files + crossed_td_files)
@@ -275,9 +288,9 @@ figures.save(fig, "fig_first_and_last", ends.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 5.4.** First errors (rings) and last errors (discs) for both networks and both couplings, a line for each game in the order of Figure 5.3; dashes: what the shock alone leaves at the end. The outer columns are the authors' settings, the inner ones are crossed and have one seed.
+# **Figure 5.4.** First errors (rings) and last errors (discs) for both networks and both couplings, a line for each game in the order of Figure 5.3; dashes: what the shock alone leaves at the end. The outer columns are the authors' settings (means of three seeds), the inner ones are crossed (one seed).
 #
-# <!-- alt: Four panels, one for each block, with four groups of four vertical lines. For the mean all rings lie near 0.001, and discs sit on their dashes, at 0.000025 for b of one and 0.0000016 for one quarter. For the other blocks rings of the Gram network lie a hundred times below those of the pair network; discs of b of one lie near 0.000001; with b of one quarter those of the Gram network lie far below, near a billionth. -->
+# <!-- alt: Four panels, one for each block, with four groups of four vertical lines. For the mean nearly all rings lie near 0.001, and discs sit just above their dashes, at 0.000025 for b of one and 0.0000016 for one quarter. For the other blocks rings of the Gram network lie a hundred times and more below those of the pair network; discs of b of one lie near 0.000001; with b of one quarter those of the pair network lie near 0.0000002, far above their dashes, and those of the Gram network lie below 0.00000001. -->
 
 # %%
 mean_ends = ends[ends.block == "mu"]
@@ -290,68 +303,67 @@ text = f"{both:.0f}"
 claims.check("either change alone: least fall of a sigma block", text, both > 100, enough=whole)
 
 # %% [markdown]
-# **The mean** ends at 1.04 to 1.54 times its floor everywhere, so *the size of the shock decides* how far it falls. **Second moments**
-# fall 50-fold or less only where small first answers meet a large shock, as in Table 1's setting. With either change alone each of them falls at
-# least 255-fold: the Gram network with the smaller shock starts as low as in the launcher's setting and ends below $10^{-8}$.
+# **The mean** ends at 1.04 to 1.54 times its floor everywhere, so *the size of the shock decides* how far it falls. What is left over the floor
+# is 4 to 17% of it under the launcher and 33 to 54% under the defaults.
 #
-# How much of an error *could* be learned away? Subtract the floor from both ends:
+# **Second moments** fall about 50-fold or less only in the launcher's setting, where errors start low and meet a large shock. With either
+# bundle exchanged each of them falls at least 255-fold. The network also decides where they end: with the smaller shock, those
+# of the pair network end 14 to 1,200 times above their floors, and those of the Gram network at most 6 times.
+#
+# How much of an error *could* be learned away? Subtract the floor from both ends. For $\sigma_{\mathrm{diag}}$ and $\sigma_{\mathrm{cross}}$
+# it is an estimate, from the mean at other states.
 
 # %%
 over = every.assign(**(every[blocks] - left))
-excess = results.figure7(over).loc[["defaults", "launcher"]]
-least = excess["first"] / excess["last"]
-in_noise = (excess["last"] < 0.15 * last_floor.loc[["defaults", "launcher"]]) & (last_floor > 0)
-excess = excess.assign(fall=least.where(~in_noise))
-excess.fall.unstack("block")[blocks].round(0)
+excess = results.figure7(over)
+excess.fall.unstack("block")[blocks].loc[["defaults", "launcher"]].round(0)
 
 # %%
-mean_fall = excess.fall.xs("mu", level="block")
+mean_fall = excess.fall.xs("mu", level="block").loc[["defaults", "launcher"]]
 text = f"{mean_fall.min():.0f} to {mean_fall.max():.0f}"
 claims.check("error - floor of mu, first / last", text, mean_fall.min() > 100, enough=whole)
 
 # %% [markdown]
-# (A dash, `NaN`, stands where less than 15% of the floor is left over it: this floor is an estimate, from the mean that a network has at other
-# states.) Over the floor the mean falls about as far under both settings, 390- to 3,600-fold. So the curves of the launcher look flat
-# because its shock is large, not because nothing is learned.
+# Over its floor the mean has fallen 392- to 1,442-fold under the launcher's settings, although its curve looks flat, and 1,089- to 3,550-fold under the defaults.
 #
 # ## 5.5 What a small error does not give
 #
-# The last errors of second moments are as small as $5 \cdot 10^{-8}$. Is a gap's variance then known? It is about $1.5 \cdot 10^{-4}$ here, a
-# difference of larger numbers. We asked the networks of Figure 7 at 40 states each, for one pair of actions, and simulated 32 pairs of plays at each.
+# We asked the networks of Figure 7 for gap variances at the first 40 frames of a play, for one pair of actions at each, and simulated 32 pairs of
+# branches. (The release evaluates its launcher's networks so, and none of the defaults.)
 
 # %%
 pairs = figures.results(pair_files)
 predicted = figures.results(prediction_files)
-asked = results.ratios(predicted, pairs, "defaults", PROTOCOL["couplings"]["both"]["b"])
+asked = results.ratios(predicted, pairs, "defaults", settings_of("defaults").b)
 asked = asked[asked.step == asked.step.max()]
-asked["states with a negative one"] = asked.negative
-names = ["coupled_ratio", "states with a negative one", "independent_ratio"]
-asked.pivot_table(index="game", columns="seed", values=names, sort=False).round(2)
+shown = asked.rename(columns={"coupled_ratio": "learned / MC", "negative": "frames below zero"})
+shown.pivot_table("learned / MC", "game", "seed", sort=False).round(2)
 
 # %%
-ratio = asked.coupled_ratio
-close = int(ratio.between(1 / 1.5, 1.5).sum())
 lost = int((asked.negative == 1).sum())
-text = f"{close}, {lost} of {len(asked)}"
-claims.check(
-    "networks of Figure 7: gap variance within 1.5; negative everywhere",
-    text,
-    close < len(asked) / 2,
-    enough=whole,
-)
+text = f"{lost} of {len(asked)}"
+claims.check("negative gap variance at all frames", text, lost >= 3, enough=whole)
+root = np.sqrt(fell["last"].drop("mu", level="block")).min()
+gap = asked.gap_variance.mean()
+text = f"{root:.1e}, {gap:.1e}"
+claims.check("least root of sigma's last errors, MC gap variance", text, root > gap, enough=whole)
+mean = asked.groupby("game")["mean"].mean()
+text = f"{mean.min():.3f} to {mean.max():.3f}"
+claims.check("mean learned; its limit is 0.125", text, mean.max() < 0.125 / 2, enough=whole)
 
 # %% [markdown]
-# Five of twelve networks find it negative at all 40 states (it then counts as zero), one is 31 times too large, and two are within a factor of 1.5. The error of a
-# second moment may be small beside $\Sigma$ itself and large beside what remains of it in a gap. Chapter 6 looks at the
-# launcher's networks, and chapter 12 at networks that get it right.
+# Five of twelve networks give a negative gap variance at all 40 frames (it then counts as zero), the others 0.00 to 31 times the simulated one. The reason is in the
+# units. The *root* of a last squared error is $2.3 \cdot 10^{-4}$ to $9.0 \cdot 10^{-4}$, and the variance of a gap, a difference of second moments, is
+# $1.6 \cdot 10^{-4}$. Nor does a mean whose error is nearly at its floor know the return: it is 0.013 to 0.029, and its limit is 0.125, since 22 copies of a
+# target cannot hold more (Section 6.4).
 
 # %% [markdown]
 # ## What to take away
 #
 # - To turn an emulator into a joint MDP, make one draw per state before any action is looked at. The delicate part is to
 #   count everything that matters as part of the state.
-# - How far a TD error falls depends on its first answers and on the noise of its targets. Report the floor, and what is left over it.
-# - A TD error that has fallen far does not say that a gap is known. Compare what you want to know with simulation.
+# - How far a TD error falls depends on how much first answers differ and on the noise of its targets. Report the floor, and what is left over it.
+# - A TD error that has fallen far does not say that a return or a gap is known. Compare what you want to know with simulation.
 #
 # ## Exercises
 #

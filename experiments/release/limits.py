@@ -21,25 +21,29 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 
 
-def copies_recursion(num_copies: int, gamma: float) -> tuple[Floats, Floats]:
-    """(num_copies + 1,) means m_K and variances C_K for K = 0, ..., num_copies, from zero on.
+def copies_recursion(
+    num_copies: int, gamma: float, mean: float = 0.0, variance: float = 0.0
+) -> tuple[Floats, Floats]:
+    """(num_copies + 1,) means m_K and variances C_K for K = 0, ..., num_copies.
+
+    mean, variance: where they start.
 
     Example:
         >>> from experiments.release.limits import copies_recursion
-        >>> mean, variance = copies_recursion(23, gamma=0.99)
-        >>> print(round(mean[22], 3), round(2.0 * variance[23] / 1.5e-4))
+        >>> means, variances = copies_recursion(23, gamma=0.99)
+        >>> print(round(means[22], 3), round(2.0 * variances[23] / 1.5e-4))
         0.099 129
     """
     checks.at_least("num_copies", num_copies, 0)
     checks.discount(gamma)
     reward_variance = (1.0 - gamma) ** 2 / 4.0
-    mean: Floats = np.zeros(num_copies + 1)
-    variance: Floats = np.zeros(num_copies + 1)
+    means: Floats = np.full(num_copies + 1, mean)
+    variances: Floats = np.full(num_copies + 1, variance)
     for k in range(num_copies):
-        mean[k + 1] = (1.0 - gamma) / 2.0 + gamma * mean[k]
-        drift = mean[k + 1] ** 2 - mean[k] ** 2
-        variance[k + 1] = reward_variance + drift + gamma**2 * variance[k]
-    return mean, variance
+        means[k + 1] = (1.0 - gamma) / 2.0 + gamma * means[k]
+        drift = means[k + 1] ** 2 - means[k] ** 2
+        variances[k + 1] = reward_variance + drift + gamma**2 * variances[k]
+    return means, variances
 
 
 def shock_floors(b: float, mean: Floats, gamma: float) -> dict[str, Floats]:

@@ -140,12 +140,21 @@ def figure7(td: pd.DataFrame) -> pd.DataFrame:
 
 
 def floors(td: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
-    """For each row of `td` and each block: what the shock alone leaves of the error."""
+    """For each row of `td` and each block: what the shock alone leaves of the error.
+
+    The target in use is the network of the last record before it was copied, and at first, when
+    there is none, that of the first record.
+    """
+    key = [*KEY, "copies"]
+    records = predicted.sort_values("step")
     rows = td[[*KEY, "step"]].reset_index().sort_values("step")
-    means = predicted[[*KEY, "step", "mean"]].sort_values("step")
-    rows = pd.merge_asof(rows, means, on="step", by=KEY, direction="forward").set_index("index")
+    rows = pd.merge_asof(rows, records[[*key, "step"]], on="step", by=KEY, direction="forward")
+    copied = records.groupby(key, as_index=False)["mean"].last()
+    rows = rows.merge(copied.assign(copies=copied.copies + 1), on=key, how="left")
+    first = rows[KEY].merge(records.groupby(KEY, as_index=False)["mean"].first(), on=KEY)
+    rows["mean"] = rows["mean"].fillna(first["mean"])
     parts = []
-    for name, part in rows.groupby("settings"):
+    for name, part in rows.set_index("index").groupby("settings"):
         settings = settings_of(name)
         found = shock_floors(settings.b, part["mean"].to_numpy(), settings.gamma)
         parts.append(pd.DataFrame(found, index=part.index))
@@ -153,21 +162,28 @@ def floors(td: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
 
 
 def ratios(predicted: pd.DataFrame, pairs: pd.DataFrame, name: str, b: float) -> pd.DataFrame:
-    """Predictions of one setting with the two ratios of Table 1, at shocks of size b.
-
-    recursion_ratio: the second one by the recursion of `limits`, without a network.
-    """
+    """Predictions of one setting with the two ratios of Table 1, at shocks of size b."""
     settings = settings_of(name)
     mine = (pairs.coupling == settings.coupling) & (pairs.b == b)
     simulated = pairs[mine].drop(columns=["coupling"])
     rows = predicted[predicted.settings == name].merge(simulated, on=["game", "seed"])
-    _, variances = copies_recursion(int(rows.copies.max()) + 1, settings.gamma)
-    predictions = {
-        "coupled_ratio": rows.coupled,
-        "independent_ratio": rows.independent,
-        "recursion_ratio": 2.0 * settings.b**2 * variances[rows.copies + 1],
-    }
-    return rows.assign(**{k: values / rows.gap_variance for k, values in predictions.items()})
+    rows["coupled_ratio"] = rows.coupled / rows.gap_variance
+    rows["independent_ratio"] = rows.independent / rows.gap_variance
+    return rows
+
+
+def recursion(rows: pd.DataFrame, gamma: float) -> pd.Series:
+    """The second ratio by `limits`, without a network, from each run's first record on.
+
+    rows: `ratios` of the launcher's setting, whose rewards the recursion has.
+    """
+    told = []
+    for _, run in rows.groupby(["game", "seed"]):
+        start = run.loc[run.step.idxmin()]
+        copies = run.copies - start.copies
+        _, variances = copies_recursion(copies.max(), gamma, start["mean"], start.independent / 2.0)
+        told.append(2.0 * variances[copies] / run.gap_variance)
+    return pd.concat(told).loc[rows.index]
 
 
 def table1(rows: pd.DataFrame) -> pd.DataFrame:
