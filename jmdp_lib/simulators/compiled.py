@@ -21,6 +21,7 @@ class CompiledPlayer(Player):
     """Plays the branches of a JMDP. Its policies are tables, also those that were functions."""
 
     chunk_size = 2**16
+    rounded = False
 
     def __init__(self, jm: JMDP, state: Any, coupling: str) -> None:
         self.jm = jm
@@ -63,7 +64,8 @@ class CompiledPlayer(Player):
         per_stream = _FEW if chunk.counted else RUNS_PER_STREAM
         fill_rows(fill, size, per_stream, checks.seed_sequence(chunk.seed, "simulate_pairs"))
         apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
-        return Runs(runs.returns.T, apart, int(runs.queries.sum()), self.jm.reward_range)
+        queries = int(runs.queries.sum())
+        return Runs(runs.returns.T, apart, queries, self.jm.reward_range, self.model.offset)
 
     def _check_rewards(self, limits: tuple[float, float] | None) -> None:
         """Refuse a range that does not hold all rewards of the model."""

@@ -16,7 +16,7 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import progress
-from jmdp_lib.simulators.estimates import ROUNDING, gap_table
+from jmdp_lib.simulators.estimates import gap_table
 from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings
 from jmdp_lib.simulators.players import player_of
 from jmdp_lib.simulators.results import Decision, GapEstimate
@@ -341,9 +341,10 @@ class _Runs:
         if self.num_runs < 3:
             return None
         rest = self.plan.largest_rest(self.spread)
-        tiny = ROUNDING * max(np.abs(each).max() for each in self.returns)
+        largest = max(np.abs(each).max() for each in self.returns)
+        rounding = self.plan.rounding(largest, self.spread)
         sums = [
-            [GapSums.of(self._gaps(*pair), apart, rest, tiny, np)]
+            [GapSums.of(self._gaps(*pair), apart, rest, rounding, np)]
             for pair, apart in self.apart.items()
         ]
         sizes = [each.size for each in self.returns]

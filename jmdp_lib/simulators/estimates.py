@@ -32,8 +32,6 @@ from jmdp_lib.simulators.results import GapEstimate
 from jmdp_lib.simulators.statistics import GapSums, gap_statistics
 from jmdp_lib.simulators.vector_simulator import Arrays
 
-ROUNDING = 1e-12  # of the largest return: gaps of this size are none
-
 
 def estimate_gaps(
     env: Any,
@@ -219,13 +217,14 @@ def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Summed:
     xp = arrays.xp
     returns = xp.concat([runs.returns for runs in chunks], axis=1)
     extremes = _extremes(chunks)
-    tiny = ROUNDING * float(xp.max(xp.abs(returns)))
-    rest = plan.largest_rest(extremes[1] - extremes[0])
+    spread = extremes[1] - extremes[0]
+    rounding = plan.rounding(float(xp.max(xp.abs(returns))), spread)
+    rest = plan.largest_rest(spread)
     sums = []
     for number, (i, j) in enumerate(plan.pairs):
         apart = xp.concat([runs.apart[number] for runs in chunks])
-        sums.append(GapSums.of(returns[i, ...] - returns[j, ...], apart, rest, tiny, xp))
-    kept = arrays.host(returns).T if keep_returns else None
+        sums.append(GapSums.of(returns[i, ...] - returns[j, ...], apart, rest, rounding, xp))
+    kept = arrays.host(returns).T + chunks[0].offset if keep_returns else None
     return _Summed(returns.shape[1], sums, extremes, kept)
 
 

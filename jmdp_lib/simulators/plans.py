@@ -22,6 +22,7 @@ from jmdp_lib.checks import Policy
 from jmdp_lib.model import COUPLINGS
 
 _LONGEST = 10**6  # steps of a run, unless a horizon is given
+_ROUNDING = 1e-12  # of the largest return
 
 
 class Runs(NamedTuple):
@@ -33,12 +34,14 @@ class Runs(NamedTuple):
     are those of `itertools.combinations(range(m), 2)`, in this order, here and everywhere.
     queries: of one or more actions at one state, if they were counted.
     extremes: the lowest and the highest reward, and 0 if episodes can end.
+    offset: a part of all returns that they were played without: it is in no gap.
     """
 
     returns: Any
     apart: tuple[Any, ...]
     queries: int
     extremes: tuple[float, float]
+    offset: float = 0.0
 
 
 class Player(ABC):
@@ -49,12 +52,14 @@ class Player(ABC):
         chunk_size: runs of a chunk: fixed, since numbers depend on it.
         least_runs: fewer at once take about as long.
         sums_chunks: whether a chunk is summed up by itself; else all runs are kept until the end.
+        rounded: whether a constant in all rewards may have cost returns the digits of their gaps.
     """
 
     num_actions: Any
     chunk_size: int
     least_runs = 1
     sums_chunks = True
+    rounded = True
 
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
         """Actions to compare: at least one, all known, no two alike."""
@@ -209,3 +214,13 @@ class Plan:
         if gamma == 1.0:
             return math.inf if reward else 0.0
         return gamma**horizon * self.largest_return(reward)
+
+    def rounding(self, largest: float, spread: float) -> tuple[float, float]:
+        """Up to which sizes gaps count as ties, and as open, since returns are rounded.
+
+        largest: return, by size. spread: of rewards. If it is rounded away, no gap is a tie.
+        """
+        lost = _ROUNDING * largest
+        if not self.player.rounded:
+            return lost, lost
+        return (-1.0 if 0.0 < spread <= lost else 0.0), lost

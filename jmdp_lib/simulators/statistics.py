@@ -24,8 +24,8 @@ class GapSums(NamedTuple):
     """Sums over N gaps, all that their statistics need: parts of a sample merge into the whole.
 
     central: (3,), sums of second, third and fourth powers of what the gaps differ from their mean.
-    counts: (5,), how many are below, at and above zero, at zero since the cut at the horizon left
-    their sign open, and open at the horizon at all.
+    counts: (5,), how many are below, at and above zero, at zero since the cut at the horizon or
+    rounding left their sign open, and open at the horizon at all.
     """
 
     num_gaps: int
@@ -34,19 +34,23 @@ class GapSums(NamedTuple):
     counts: Floats
 
     @classmethod
-    def of(cls, gaps: Any, apart: Any, rest: float, rounding: float, xp: Any) -> GapSums:
+    def of(
+        cls, gaps: Any, apart: Any, rest: float, rounding: tuple[float, float], xp: Any
+    ) -> GapSums:
         """Of gaps (N,), an array of the library `xp`.
 
-        apart: (N,) whether a gap may still change, by `rest` at most. Gaps up to what may change
-        and `rounding` count as zero.
+        apart: (N,) whether a gap may still change, by `rest` at most. rounding: up to which sizes
+        other gaps are ties, and may be anything. Whatever may be a tie counts as zero.
         """
-        unsure = xp.where(apart, xp.full_like(gaps, rest), xp.zeros_like(gaps)) + rounding
+        tie, lost = rounding
+        unsure = xp.where(apart, xp.full_like(gaps, rest), xp.zeros_like(gaps)) + lost
         mean = float(xp.mean(gaps))
         off = gaps - mean
         squares = off * off
         powers = [float(xp.sum(squares * part)) for part in (1.0, off, squares)]
         zero = xp.abs(gaps) <= unsure
-        signs = (gaps < -unsure, zero, gaps > unsure, zero & apart & (rest > 0.0), apart)
+        unknown = zero & ((apart & (rest > 0.0)) | (xp.abs(gaps) > tie))
+        signs = (gaps < -unsure, zero, gaps > unsure, unknown, apart)
         counts = [float(xp.count_nonzero(sign)) for sign in signs]
         return cls(gaps.shape[0], mean, np.array(powers), np.array(counts))
 

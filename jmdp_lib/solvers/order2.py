@@ -87,7 +87,7 @@ def jipe2(
         >>> print(f"with two gusts: {apart.gap_mean[gap]:.3f}, {apart.gap_variance[gap]:.3f}")
         with two gusts: 1.962, 0.961
     """
-    system = CollapsedT2.of("jipe2", jm, policy, coupling).without_offset
+    system = CollapsedT2.of("jipe2", jm, policy, coupling)
     tol = checks.positive("tol", tol)
     swept = initial is not None or max_iterations is not None or route == "sweeps"
     solved = route in ("reachable", "dense") or device is not None or queries is not None

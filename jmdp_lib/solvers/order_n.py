@@ -12,8 +12,9 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import rounding_of
-from jmdp_lib.model import JMDP, checked_coupling, require_tables
+from jmdp_lib.model import JMDP
 from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
+from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.operators.multisets import MultisetOperator, System
 from jmdp_lib.solvers.affine import Chain, Solved, solve
 from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, false_variance
@@ -53,12 +54,12 @@ def jipe(
         >>> print(f"variance {variance:.4f}, kurtosis {kurtosis:.4f}")
         variance 1.5690, kurtosis 2.2938
     """
-    require_tables("jipe", jm)
+    system = CollapsedT2.of("jipe", jm, policy, coupling)
     order = checks.at_least("order", order, 1)
-    matrix = checks.policy_matrix(jm, policy)
-    operator = MultisetOperator(jm.without_offset, matrix, order, checked_coupling(jm, coupling))
+    matrix = system.policy
+    centred = system.jm
+    operator = MultisetOperator(centred, matrix, order, coupling)
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    centred = operator.jm
     source = MomentsFromMultisets(operator, tol * centred.reward_bound * (1.0 - jm.gamma))
     x, residuals, iterations = source.solve(operator.system)
     longest = int(np.diff(operator.system.matrix.indptr).max(initial=0))
