@@ -65,10 +65,15 @@ def estimate_gaps(
     seed: an integer, a sequence of integers or a SeedSequence. Equal seeds give equal numbers. None
         draws fresh entropy; the result has it, and as a seed it repeats the runs.
     coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
-        "independent", none; "common", all of them, one draw per time step.
+        "independent", none; "common", all of them, one draw per time step. A simulator that
+        declares `coupling = "independent"` is played so.
     truncation: which share of the largest possible return may be cut off; it sets the horizon.
     horizon: steps of a run; unless given, it follows from `truncation`. If gamma is 1 and a gap is
         still open there, its truncation error is infinite.
+
+        A branch that an environment reports as truncated, as Gymnasium's time limits do, is cut off
+        at that step instead. What it would have earned counts in the truncation error. If the limit
+        belongs to your problem, let the environment report it as terminated.
     executor: plays the runs elsewhere: any `concurrent.futures.Executor`, such as a process pool or
         that of a Dask cluster, `client.get_executor()`. The numbers stay the same. For other
         processes, `env` and `policy` must pickle.
@@ -106,7 +111,7 @@ def estimate_gaps(
             raise ValueError("rows (state, action, other) take no executor= and no keep_returns=")
         return _estimate_rows(env, policy, actions, num_runs, seed, settings)
     root = checks.seed_sequence(seed, "estimate_gaps")
-    plan = Plan.of_actions(player_of(env, state, coupling), policy, actions, settings)
+    plan = Plan.of_actions(player_of(env, state, settings.coupling), policy, actions, settings)
     return estimated(plan, num_runs, root, keep_returns, executor)
 
 
@@ -219,7 +224,7 @@ def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Summed:
     extremes = _extremes(chunks)
     spread = extremes[1] - extremes[0]
     rounding = plan.rounding(float(xp.max(xp.abs(returns))), spread)
-    rest = plan.largest_rest(spread)
+    rest = plan.largest_future(spread)
     sums = []
     for number, (i, j) in enumerate(plan.pairs):
         apart = xp.concat([runs.apart[number] for runs in chunks])
@@ -239,7 +244,7 @@ def gap_table(
 ) -> GapEstimate:
     """Estimates (m, m) from the parts of every pair's sums.
 
-    How far the cut at the horizon may have moved a mean follows from the share of open gaps.
+    How far cuts may have moved a mean follows from the discounts from which on gaps are open.
     extremes: of all rewards. rest: further fields of `GapEstimate`.
     """
     size = len(plan.names)
@@ -250,6 +255,6 @@ def gap_table(
         table[[4, 6], j, i] = table[[6, 4], i, j]  # what is worse for one is better for the other
     table[5] += np.eye(size)  # an action against itself: always a tie
     *columns, rest["prob_open"], apart = table
-    cut = plan.largest_rest(extremes[1] - extremes[0])
-    values: Any = (*columns, np.where(apart > 0, cut, 0.0) * apart)
+    most = plan.largest_future(extremes[1] - extremes[0])
+    values: Any = (*columns, np.where(apart > 0, most, 0.0) * apart)
     return GapEstimate(*values, **rest)

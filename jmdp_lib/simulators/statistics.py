@@ -25,7 +25,7 @@ class GapSums(NamedTuple):
 
     central: (3,), sums of second, third and fourth powers of what the gaps differ from their mean.
     counts: (5,), how many are below, at and above zero, at zero since the cut at the horizon or
-    rounding left their sign open, and open at the horizon at all.
+    rounding left their sign open, and the discounts from which on gaps are open.
     """
 
     num_gaps: int
@@ -39,19 +39,20 @@ class GapSums(NamedTuple):
     ) -> GapSums:
         """Of gaps (N,), an array of the library `xp`.
 
-        apart: (N,) whether a gap may still change, by `rest` at most. rounding: up to which sizes
-        other gaps are ties, and may be anything. Whatever may be a tie counts as zero.
+        apart: (N,) a gap may still change by this times `rest`. rounding: up to which sizes other
+        gaps are ties, and may be anything. Whatever may be a tie counts as zero.
         """
         tie, lost = rounding
-        unsure = xp.where(apart, xp.full_like(gaps, rest), xp.zeros_like(gaps)) + lost
+        cut = apart * xp.where(apart > 0.0, xp.full_like(gaps, rest), xp.zeros_like(gaps))
+        unsure = cut + lost
         mean = float(xp.mean(gaps))
         off = gaps - mean
         squares = off * off
         powers = [float(xp.sum(squares * part)) for part in (1.0, off, squares)]
         zero = xp.abs(gaps) <= unsure
-        unknown = zero & ((apart & (rest > 0.0)) | (xp.abs(gaps) > tie))
-        signs = (gaps < -unsure, zero, gaps > unsure, unknown, apart)
-        counts = [float(xp.count_nonzero(sign)) for sign in signs]
+        unknown = zero & ((cut > 0.0) | (xp.abs(gaps) > tie))
+        signs = (gaps < -unsure, zero, gaps > unsure, unknown)
+        counts = [*(float(xp.count_nonzero(sign)) for sign in signs), float(xp.sum(apart))]
         return cls(gaps.shape[0], mean, np.array(powers), np.array(counts))
 
 
@@ -59,7 +60,7 @@ def gap_statistics(parts: Sequence[GapSums]) -> Floats:
     """(9,) mean and variance with their standard errors, and shares of all gaps.
 
     parts: of one sample, which are merged (Pébay 2008): nothing large is subtracted. The error of
-    the variance is the jackknife's: no law is assumed. The shares are those that `counts` counts.
+    the variance is the jackknife's: no law is assumed. The shares are those of `counts`.
     """
     sizes, means, central, counts = map(np.array, zip(*parts, strict=True))
     n = sizes.sum()
