@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -38,8 +38,8 @@ def jipe(
     in one step; residuals are the paper's norm of these.
 
     Moments of one state, and the multisets that they reach, are solved at once. Their number grows
-    fast with the order; `pairs` of the solution has it. Others are solved when they are read.
-    A system that does not fit into memory is refused.
+    fast with the order; `pairs` of the solution has it. Others are solved when they are read, to
+    what `error_bound` says. A system that does not fit into memory is refused.
 
     The sparse system of $T_n$ is solved by accelerated Gauss-Seidel. The residuals are those of its
     steps, and the last one that of the moments.
@@ -66,6 +66,8 @@ def jipe(
     rounding = rounding_of(longest) * float(np.abs(x).max(initial=0.0))
     returns = rounding_of(0) * jm.reward_bound
     end = certify(residuals, rounding + returns, jm.gamma, allowed, iterations, source.name)
+    # What is solved when it is read is to be as near as this says, and rounding comes on top.
+    source = replace(source, goal=0.25 * end.error_bound * (1.0 - jm.gamma))
     mean = same_state_moments(source.moment, matrix.shape, 1)
     blocks = None
     if order > 1:
