@@ -54,7 +54,7 @@ def estimate_gaps(
         `VectorSimulator`, whose runs are played many at once. It is left alone.
     policy: probabilities (S, A), actions (S,), or a function of the state or observation that
         returns probabilities (A,) or an action. Where actions have no numbers, it returns an
-        action.
+        action. A function must be pure, as in `jipe2`.
     actions: m actions to compare. Each run has a branch for each of them, so that all gaps share
         the runs. Of a JMDP, also K rows (state, action, other action), without `state`: every row
         has runs and a random stream of its own, whichever others are asked for with it.

@@ -94,7 +94,8 @@ class RowPlayer(BatchPlayer):
             steps = table[:, :-1].cumsum(1).tolist()
             return PlayedPolicy(table, dict(enumerate(steps)))
         if self.num_actions is None:
-            policy(checks.read_only(self.here))
+            with checks.no_global_draws("policy", "but must be a function of the observation"):
+                policy(checks.read_only(self.here))
         else:
             checks.policy_rows(policy, [self.here], self.num_actions)
         return PlayedPolicy(policy, {} if self.can_keep else None)

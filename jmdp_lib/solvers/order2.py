@@ -47,7 +47,9 @@ def jipe2(
     size; take `jipe(order=n)` for skewness, kurtosis and other moments above the second.
 
     policy: probabilities (S, A), actions (S,), or a function of the state that returns
-        probabilities (A,) or an action. All calls take all of these.
+        probabilities (A,) or an action. All calls take all of these. A function must be pure: one
+        that draws its actions returns probabilities. Draws from a global generator are noticed and
+        refused; rare ones from a generator of its own are not.
     tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward: the result
         has converged once error_bound is at most tol * jm.reward_bound.
     coupling: "joint" uses the outcome tables: branches at one state at one time share a table.
