@@ -368,7 +368,8 @@ class Depot:
         demand = int(rng.poisson(2))
         if self.answer:
             return self.answer(self, state, actions)
-        return [3.0 * min(state + a, demand) for a in actions], [max(state - demand, 0)] * len(actions)
+        left = [max(state - demand, 0)] * len(actions)
+        return [3.0 * min(state + a, demand) for a in actions], left
 
 
 @pytest.mark.parametrize(
