@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import numbers
 import random
+import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -220,21 +222,31 @@ def generator(seed: Seed | np.random.Generator, *key: int | str) -> np.random.Ge
 
 def pure(what: str, function: Callable[..., Any], *args: Any) -> None:
     """Refuse a user's function that answers one call in two ways, or draws from elsewhere."""
-    before = _global_generators()
-    first = function(*args)
-    second = function(*args)
-    if _global_generators() != before:
-        raise ValueError(f"{what} draws from a global generator, whose draws are not shared")
+    with no_global_draws(what, "whose draws are not shared"):
+        first = function(*args)
+        second = function(*args)
     try:
         np.testing.assert_equal(second, first)  # arrays, lists and tuples by their parts
     except AssertionError:
         raise ValueError(f"{what} must be pure, but gave {first!r} and then {second!r}") from None
 
 
-def _global_generators() -> tuple[Any, ...]:
-    """The states of numpy's and Python's global generators."""
+@contextmanager
+def no_global_draws(what: str, why: str) -> Iterator[None]:
+    """Refuse what draws from a global generator; nobody sees draws from one of its own."""
+    before = _global_generators()
+    yield
+    after = _global_generators()
+    if any(after[library] != state for library, state in before.items()):
+        raise ValueError(f"{what} draws from a global generator, {why}")
+
+
+def _global_generators() -> dict[str, Any]:
+    """The states of the global generators of numpy, Python and, if it is loaded, torch."""
     name, keys, *position = cast(Any, np.random.get_state())  # noqa: NPY002
-    return name, keys.tobytes(), position, random.getstate()
+    states = {"numpy": (name, keys.tobytes(), position), "Python": random.getstate()}
+    of_torch = getattr(sys.modules.get("torch"), "get_rng_state", None)
+    return states | ({"torch": of_torch().numpy().tobytes()} if of_torch else {})
 
 
 def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
@@ -268,25 +280,24 @@ def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int) -> Floa
     """(N, A) what a policy does in each of N states, as `policy_row`.
 
     A function is asked for all of them, and then again backwards: one that draws an action by
-    itself, or has a memory, is refused.
+    itself, or has a memory, is refused. Draws from a global generator of NumPy, Python or torch are
+    always noticed; those from one of its own only where the answers differ.
     """
 
     def asked(states: Sequence[Any]) -> Floats:
         found = [policy_row(policy, state, num_actions) for state in states]
         return np.reshape(found, (-1, num_actions))
 
-    before = _global_generators()
-    rows = asked(states)
     if not callable(policy):
-        return rows
-    again = asked(states[::-1])[::-1]
-    for i in np.flatnonzero(np.abs(rows - again).max(1) > SAME_POLICY)[:1]:
-        raise ValueError(
-            f"policy({states[i]!r}) must be pure, but gave {rows[i]} and then {again[i]}; a random "
-            "policy returns probabilities"
-        )
-    if _global_generators() != before:
-        raise ValueError("policy draws from a global generator; it must return probabilities")
+        return asked(states)
+    with no_global_draws("policy", "but must return probabilities"):
+        rows = asked(states)
+        again = asked(states[::-1])[::-1]
+        for i in np.flatnonzero(np.abs(rows - again).max(1) > SAME_POLICY)[:1]:
+            raise ValueError(
+                f"policy({states[i]!r}) must be pure, but gave {rows[i]} and then {again[i]}; a "
+                "random policy returns probabilities"
+            )
     return rows
 
 
@@ -339,8 +350,15 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> str:
     return str(value)
 
 
+def unmasked(name: str, values: Any) -> None:
+    """Refuse a masked array of NumPy, or a list of them, whose mask would be lost."""
+    if any(map(np.ma.is_masked, values if isinstance(values, list | tuple) else [values])):
+        raise ValueError(f"{name} has masked entries: put numbers there, as by .filled(0.0)")
+
+
 def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
     """`values` as an array, if its rows are of one length."""
+    unmasked(name, values)
     try:
         return np.asarray(values)
     except ValueError:

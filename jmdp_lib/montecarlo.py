@@ -34,7 +34,7 @@ from numba import get_num_threads
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
-from jmdp_lib.machine import cached, hot, inline, progress, require
+from jmdp_lib.machine import both, cached, hot, inline, progress, require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
 from jmdp_lib.operators.draws import Law, action_law, draw, table_law
 
@@ -90,6 +90,7 @@ def simulate_pairs(
         _fill_pairs(rng, returns[rows], (state, *chosen), model)
 
     fill_rows(fill, num_pairs, RUNS_PER_STREAM, checks.seed_sequence(seed, "simulate_pairs"))
+    returns += model.offset
     return returns
 
 
@@ -132,7 +133,8 @@ class BranchModel(NamedTuple):
     starts: (S + 1,) of the tables. rewards, next_states: (T A,) of steps. several: whether Q > 1.
     policy_cdf: (Q S A,), cumulative within each state. forever: (S,) what a branch earns in every
     step if it can only stay where it is and earn the same, under the first policy, else nan: what
-    is left is then a geometric sum.
+    is left is then a geometric sum. offset: what `JMDP.reward_offset`, which no step pays, is worth
+    in every return up to the horizon.
     """
 
     mode: int
@@ -146,12 +148,15 @@ class BranchModel(NamedTuple):
     policy_cdf: Floats
     law: Law
     forever: Floats
+    offset: float
 
     @classmethod
     def of(
         cls, jm: JMDP, policies: Floats, coupling: str, gamma: float, horizon: int
     ) -> BranchModel:
         """policies: (Q, S, A). The coupling has been checked."""
+        offset = jm.reward_offset * discounted(gamma, horizon)
+        jm = jm.without_offset
         weights = jm.probs[:, None] * policies[0, jm.table_states]  # (T, A)
         law = Law.of(jm.starts * jm.num_actions, weights.ravel(), np.arange(weights.size))
         rewards = jm.rewards.ravel()
@@ -173,6 +178,7 @@ class BranchModel(NamedTuple):
             policy_cdf=np.cumsum(policies, axis=-1).ravel(),
             law=law,
             forever=np.where(settled, earned[first], np.nan),
+            offset=offset,
         )
 
 
@@ -197,6 +203,12 @@ def coupled(i: int, j: int, x: int, y: int, model: Any) -> int:
     return (i // model.num_actions - model.starts[x] + model.starts[y]) * model.num_actions + action
 
 
+@both()
+def discounted(gamma: float, steps: int) -> float:
+    """What a reward of one in each of so many steps is worth."""
+    return (1.0 - gamma**steps) / (1.0 - gamma) if gamma < 1.0 else float(steps)
+
+
 @inline
 def earned_alone(rng: Any, x: int, weight: float, steps: int, model: Any) -> float:
     """What one branch earns from state x on in so many steps, times the weight of the first."""
@@ -209,8 +221,7 @@ def earned_alone(rng: Any, x: int, weight: float, steps: int, model: Any) -> flo
         weight *= gamma
         steps -= 1
     if steps > 0:
-        rest = (1.0 - gamma**steps) / (1.0 - gamma) if gamma < 1.0 else float(steps)
-        earned += weight * rest * model.forever[x]
+        earned += weight * discounted(gamma, steps) * model.forever[x]
     return earned
 
 
@@ -289,12 +300,13 @@ def simulate_returns(
     require(8.0 * words, what, "ask for fewer")
     returns = np.empty((num_samples, matrix.size))
     laws = table_law(jm), action_law(matrix)
-    maps = steps, mode, jm.gamma, jm.rewards, jm.next_states, *laws
+    maps = steps, mode, jm.gamma, jm.without_offset.rewards, jm.next_states, *laws
 
     def fill(rng: np.random.Generator, rows: slice) -> None:
         _fill_samples(rng, returns[rows], np.empty(matrix.size), maps)
 
     fill_rows(fill, num_samples, _SAMPLES, root)
+    returns += jm.reward_offset * discounted(jm.gamma, steps)
     return returns.reshape(num_samples, *matrix.shape)
 
 

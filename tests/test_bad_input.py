@@ -278,6 +278,71 @@ def test_arguments(call, message):
         call()
 
 
+def masked(values):
+    """The same numbers, the first of them masked."""
+    mask = np.zeros(np.shape(values), bool)
+    mask.flat[0] = True
+    return np.ma.masked_array(values, mask)
+
+
+def vectors(step):
+    return jl.simulators.VectorSimulator(step, lambda n, rng: rng.random(n), 2, 0.5)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: jl.JMDP([[1.0]], masked([[[1.0]]]), [[[0]]], 0.5),
+        lambda: jl.JMDP([[1.0]], [masked([[1.0, 2.0]])], [[[0, 0]]], 0.5),
+        lambda: jl.jipe2(GRID, masked(GOAL)),
+        lambda: jl.jipe2(GRID, GOAL, queries=masked([[4, 0, 2]])),
+        lambda: jl.simulators.estimate_gaps(Depot(), masked(np.eye(6, 3)), [0, 1], 0),
+        lambda: jl.laws.GapLaw.from_sample((0, 0, 1), masked([1.0, 2.0])),
+        lambda: jl.pair_step(GRID, GOAL, masked(np.ones((9, 4, 9, 4)))),
+        lambda: jl.simulators.estimate_gaps(
+            vectors(lambda states, actions, noise: (masked(noise), states)), [0], [0, 1], 0
+        ),
+        lambda: jl.simulators.estimate_gaps(
+            vectors(lambda states, actions, noise: (noise, states)),
+            lambda states: masked(np.zeros(states.shape, int)),
+            [0, 1],
+            0,
+        ),
+        lambda: jl.incremental_jipe2(
+            Depot(lambda sim, s, actions: (masked([1.0] * 3), [0] * 3)), np.full((6, 3), 1 / 3), 9
+        ),
+    ],
+)
+def test_masked_entries_are_refused(call):
+    with pytest.raises(ValueError, match=r"masked entries: put numbers there, as by .filled"):
+        call()
+
+
+def test_a_mask_that_hides_nothing_is_no_matter():
+    policy = np.ma.masked_array(GOAL, np.zeros(GOAL.shape, bool))
+    assert jl.jipe2(GRID, policy).converged
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (-0.5, r"law\[0, 1, 2, 3\] \(state 0, action 1, other state 2, .* = -0.5 is negative"),
+        (np.nan, r"law\[0, 1, 2, 3\] .* = nan is not finite"),
+    ],
+)
+def test_a_law_of_pairs_has_no_negative_entries(entry, message):
+    law = np.zeros((9, 4, 9, 4))
+    law[0, 1, 2, 3] = entry
+    with pytest.raises(ValueError, match=message):
+        jl.pair_step(GRID, GOAL, law)
+
+
+@pytest.mark.parametrize("off", [-1.0, np.nan, np.inf])
+def test_gaps_are_off_by_a_number(off):
+    with pytest.raises(ValueError, match=r"off must lie in \[0, inf\), got"):
+        jl.laws.GapLaw.from_sample((0, 0, 1), [0.0, 1.0], off=off)
+
+
 def test_unknown_states_and_actions():
     with pytest.raises(IndexError, match="state 99 is out of range: there are 9"):
         jl.simulators.estimate_gaps(
@@ -303,7 +368,8 @@ class Depot:
         demand = int(rng.poisson(2))
         if self.answer:
             return self.answer(self, state, actions)
-        return [3.0 * min(state + a, demand) for a in actions], [max(state - demand, 0)] * 3
+        left = [max(state - demand, 0)] * len(actions)
+        return [3.0 * min(state + a, demand) for a in actions], left
 
 
 @pytest.mark.parametrize(

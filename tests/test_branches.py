@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -121,6 +122,60 @@ class Ending(gymnasium.Env):
             raise OSError("the cable is out")
         seen = np.array([self.t + 10 * self.played], np.float32)
         return seen, float(self.played if self.t == 1 else 1.0), self.t == 3, False, {}
+
+
+class Paying(gymnasium.Env):
+    """Pays the first action at every step, and never ends by itself."""
+
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.first = None
+        return 0, {}
+
+    def step(self, action):
+        self.first = int(action) if self.first is None else self.first
+        return self.first, float(self.first), False, False, {}
+
+
+def limited(steps):
+    env = CoupledEnv(gymnasium.wrappers.TimeLimit(Paying(), steps), seed=0)
+    env.reset()
+    return env
+
+
+def test_a_time_limit_is_no_end():
+    """The gap is 1 / (1 - gamma); what the limit cuts off is in the error and in the intervals."""
+    asked = {"policy": lambda seen: [1.0, 0.0], "actions": [1, 0], "gamma": 0.5}
+    for steps in (1, 3, 50):
+        found = estimate_gaps(limited(steps), **asked, num_runs=40, horizon=20)
+        played = min(steps, 20)
+        assert found.mean[0, 1] == pytest.approx(2.0 - 2.0 * 0.5**played)
+        assert found.truncation_error[0, 1] == pytest.approx(2.0 * 0.5**played)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of runs that do not vary
+            low, high = found.interval("mean")
+        assert low[0, 1] <= 2.0 <= high[0, 1] + 1e-12
+    one = estimate_gaps(limited(1), **asked, num_runs=3)
+    assert (one.prob_tie[0, 1], one.prob_open[0, 1]) == (1.0, 1.0)  # one more reward may turn it
+    for steps, verdict in ((1, "undecided"), (50, "better")):
+        known = {"reward_range": (0.0, 1.0), "budget": 4000, "horizon": 20}
+        decision = compare_actions(limited(steps), **asked, **known)
+        assert decision.verdict == verdict
+        assert decision.intervals[0, 1, 0] <= 2.0 <= decision.intervals[0, 1, 1]
+    endless = estimate_gaps(limited(3), **{**asked, "gamma": 1.0}, num_runs=3, horizon=5)
+    assert np.isinf(endless.truncation_error[0, 1])
+
+
+def test_branches_that_are_one_are_final_at_a_time_limit():
+    """Both actions of the frozen lake's corner stay there; the others are cut off."""
+    lake = CoupledEnv(gymnasium.make("FrozenLake-v1", is_slippery=False, max_episode_steps=4))
+    lake.reset(seed=0)
+    found = estimate_gaps(lake, lambda seen: 0, [0, 3, 1], gamma=0.9, num_runs=3)
+    assert found.truncation_error[0, 1] == 0.0
+    assert found.prob_open[0, 1] == 0.0
 
 
 def first_action(seen):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from functools import partial
+
 import numpy as np
 import pytest
 from strategies import random_policy
@@ -255,6 +258,26 @@ LAWS = {0: [0.5, 0.5], 1: [0.4, 0.6]}
 def test_other_bad_input_is_refused(model, states, options, message):
     with pytest.raises(ValueError, match=message):
         jl.large.local_jipe2(model, lambda s: 0, states, **options)
+
+
+def test_a_step_that_is_impure_at_a_few_states_is_refused_where_these_are_met():
+    rng = np.random.default_rng(0)
+
+    def step(cell, action, gust):  # an endless line, and luck at two cells
+        luck = rng.random() if cell in (-3, 5) else 0.0
+        return luck, cell + (1 if action == 0 else -1) - gust
+
+    def drawn(cell, action, gust):
+        return float(cell > 3 and random.random() > 2.0), cell + 1 - 2 * action  # never pays
+
+    line = partial(jl.large.ImplicitJMDP.from_step, 2, 0.8, [0.7, 0.3])
+    asked = {"policy": lambda cell: [0.5, 0.5], "states": [2]}
+    with pytest.raises(ValueError, match=r"tables of state (-3|5): they must be pure, but differ"):
+        jl.large.local_jipe2(line(step, (0.0, 1.0)), **asked)
+    with pytest.raises(ValueError, match="draws from a global generator, but must be pure"):
+        jl.large.local_jipe2(line(drawn, (0.0, 1.0)), **asked)
+    with pytest.raises(ValueError, match=r"tables of state (-3|5): they must be pure, but differ"):
+        jl.simulators.estimate_gaps(line(step, (0.0, 1.0)), lambda cell: 0, [0, 1], state=2)
 
 
 def test_bad_arrays_and_ranges_are_refused():

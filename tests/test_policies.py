@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import gymnasium
 import numpy as np
@@ -82,6 +83,25 @@ def test_a_function_that_draws_its_own_action_is_refused(call):
         call(JM, lambda s: next(asked) % 2)
     with pytest.raises(ValueError, match="policy draws from a global generator"):
         call(JM, lambda s: int(np.random.random() < 1.0))  # noqa: NPY002
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
+def test_rare_draws_from_torch_are_noticed_too(call):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="policy draws from a global generator"):
+        call(JM, lambda s: int(torch.rand(()) > 2.0))
+
+
+def test_a_policy_may_be_what_loads_torch(monkeypatch):
+    """Its generator is only watched where it was there before."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.delitem(sys.modules, "torch")
+
+    def late(state):
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        return 0
+
+    jl.jipe2(JM, late)
 
 
 def test_an_array_has_no_entries_for_negative_states():

@@ -73,7 +73,7 @@ class Broken:
             self.asked += 1
             if self.asked > 20:
                 raise OSError("the licence server is gone")
-        return [0.0, 1.0][: len(actions)], [state] * len(actions)
+        return [float(action) for action in actions], [state] * len(actions)
 
 
 def test_bad_calls() -> None:
@@ -85,6 +85,106 @@ def test_bad_calls() -> None:
     failed = r"query\(state 1, actions \[0, 1\]\) must return .*licence server is gone"
     with pytest.raises(ValueError, match=failed):
         jl.JMDP.from_simulator(Broken(), 100)
+
+
+class Shop:
+    """Three actions in one state; `how` says where its noise comes from."""
+
+    num_states, num_actions, gamma, reward_range = 1, 3, 0.5, (0.0, 9.0)
+
+    def __init__(self, how, **declared):
+        self.how = how
+        vars(self).update(declared)
+
+    def query(self, state, actions, rng):
+        rewards = self.how(actions, rng)
+        return rewards, [0] * len(actions)
+
+
+def by_position(actions, rng):
+    return [[3.0, 2.0, 1.0][position] for position, _ in enumerate(actions)]
+
+
+def in_the_loop(actions, rng):
+    return [action + float(rng.random() < 0.3) for action in actions]
+
+
+def by_rank(actions, rng):
+    luck = rng.random(len(actions))
+    return [action + luck[sorted(actions).index(action)] for action in actions]
+
+
+def rarely_in_the_loop(actions, rng):
+    rain = rng.random() < 0.5
+    return [action + float(rng.random() < 0.05) + rain for action in actions]
+
+
+def more_for_one_action(actions, rng):
+    rain = rng.random()
+    return [rain + (1.0 + rng.random() if action == 2 else 0.0) for action in actions]
+
+
+def more_for_all_actions(actions, rng):
+    luck = rng.random(3)
+    return [luck[action] for action in actions]
+
+
+def rounded_by_shape(actions, rng):
+    rain = rng.random()
+    return [rain + 1e-15 * position + action for position, action in enumerate(actions)]
+
+
+USES = {
+    "from_simulator": lambda shop: jl.JMDP.from_simulator(shop, 10),
+    "incremental_jipe2": lambda shop: jl.incremental_jipe2(shop, [0], 10),
+    "estimate_gaps": lambda shop: estimate_gaps(shop, [0], [0, 1], 0, num_runs=3),
+    "compare_actions": lambda shop: compare_actions(shop, [0], [0, 1], 0, budget=500),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=list(USES))
+@pytest.mark.parametrize("how", [by_position, in_the_loop, by_rank, rarely_in_the_loop])
+def test_answers_that_change_with_the_other_actions_are_refused(how, use) -> None:
+    both = "by position and not by action, or it draws inside its loop .* draw first, then look"
+    with pytest.raises(ValueError, match=both):
+        use(Shop(how))
+
+
+@pytest.mark.parametrize("how", [more_for_one_action, more_for_all_actions, rounded_by_shape])
+def test_draws_after_the_shared_one_are_accepted(how) -> None:
+    for use in USES.values():
+        use(Shop(how))
+
+
+def test_states_without_numbers_are_asked_in_another_order_too() -> None:
+    class Grid:
+        num_actions, gamma = 2, 0.5
+
+        def query(self, state, actions, rng):
+            return [0.0] * len(actions), [(state[0] + int(rng.integers(9)), "x") for _ in actions]
+
+    with pytest.raises(ValueError, match="draw first"):
+        estimate_gaps(Grid(), lambda state: 0, [0, 1], state=(0, "x"), num_runs=3)
+
+
+def test_declared_independent_draws_are_played_as_such() -> None:
+    jm = jl.JMDP([[0.5, 0.5]], [[[0.0, 0.0], [1.0, 1.0]]], [[[0, 0], [0, 0]]], gamma=0.0)
+
+    def coins(actions, rng):
+        return [float(rng.random() < 0.5) for _ in actions]
+
+    shop = Shop(coins, coupling="independent", num_actions=2, gamma=0.0)
+    asked = {"policy": [0], "actions": [0, 1], "state": 0}
+    for coupling in ("joint", "independent"):
+        found = estimate_gaps(shop, **asked, coupling=coupling, num_runs=400)
+        exact = jl.jipe2(jm, [0], coupling="independent").moments.gap_variance[0, 0, 1]
+        assert abs(found.variance[0, 1] - exact) < 4.5 * found.variance_error[0, 1]
+    decision = compare_actions(shop, **asked, budget=1000)
+    assert decision.num_queries == 2 * decision.num_runs  # every action draws for itself
+    with pytest.raises(ValueError, match='declares coupling = "independent"'):
+        estimate_gaps(shop, **asked, coupling="common")
+    with pytest.raises(ValueError, match=r"simulator.coupling must be one of 'joint', 'ind"):
+        estimate_gaps(Shop(coins, coupling="none"), **asked)
 
 
 def test_one_seed_gives_every_purpose_streams_of_its_own():

@@ -137,6 +137,21 @@ def test_certificate_of_every_order(order):
         assert error <= sol.error_bound
 
 
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_moments_between_states_are_within_the_bound(order):
+    """They are solved when they are read, which must not be less exact than what was solved."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        jm = random_jmdp(rng, {2: 4, 3: 3, 4: 2}[order], 2, 2, gamma=0.9)
+        policy = random_policy(rng, jm)
+        sol = jl.jipe(jm, policy, order, tol=1e-4)
+        for x, v in brute.moments(jm, policy, order).items():
+            if x:
+                weight = jl.norm_weight(len(x), jm.gamma, jm.reward_bound)
+                allowed = sol.error_bound + 1e-13 * jm.reward_bound  # of the reference
+                assert abs(sol.moments.moment(x) - v) <= weight * allowed
+
+
 def test_not_converging_is_never_silent():
     jm = jl.windy_gridworld(3)
     with pytest.warns(jl.ConvergenceWarning, match="after 5 iterations"):

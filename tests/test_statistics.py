@@ -19,7 +19,9 @@ def test_statistics_of_parts_are_those_of_the_whole():
     """The error of the variance is the jackknife's, from samples that leave one value out."""
     x = 1e3 + np.random.default_rng(0).exponential(size=40)
     none = np.zeros(40, bool)
-    parts = [GapSums.of(x[k], none[k], 0.0, 0.0, np) for k in np.split(np.arange(40), [3, 15])]
+    parts = [
+        GapSums.of(x[k], none[k], 0.0, (0.0, 0.0), np) for k in np.split(np.arange(40), [3, 15])
+    ]
     left_out = np.array([np.var(np.delete(x, i), ddof=1) for i in range(40)])
     error = np.sqrt(39 / 40 * np.sum((left_out - left_out.mean()) ** 2))
     variance = np.var(x, ddof=1)

@@ -264,6 +264,70 @@ def test_a_constant_in_all_rewards_is_in_no_gap(constant):
         np.testing.assert_allclose(after, before, rtol=1e-6, atol=4.0 * digits)
 
 
+def test_a_constant_is_in_no_law_and_in_no_decision():
+    jm = jl.inventory(3, 2, gamma=0.8)
+    policy = jl.uniform_policy(jm)
+    high = raised(jm, 2.0**23)  # no digit of the rewards is lost
+    laws = [jl.laws.gap_law(each, policy, [(1, 2, 0)], width=0.05)[0] for each in (jm, high)]
+    (low, up), (least, most) = (law.prob_worse for law in laws)
+    assert max(law.width for law in laws) <= 0.05
+    assert max(low, least) <= min(up, most)  # both contain the truth
+    changes = [jl.laws.cautious_improvement(each, policy, level=0.4) for each in (jm, high)]
+    assert changes[0].switched.any()
+    assert changes[1].policy.tolist() == changes[0].policy.tolist()
+    assert changes[1].value == pytest.approx(changes[0].value + 5 * 2.0**23)
+
+
+def played_gaps(jm, policy):
+    """Gaps of simulated returns, by everything that plays a JMDP."""
+    yield np.subtract(*jl.simulate_pairs(jm, policy, 1, (2, 0), 500).T)
+    yield np.subtract(*jl.simulate_returns(jm, policy, 100)[:, 1, [2, 0]].T)
+    asked = {"actions": [2, 0], "state": 1, "num_runs": 500}
+    found = jl.simulators.estimate_gaps(jm, policy, **asked, keep_returns=True)
+    yield np.subtract(*found.returns.T)
+    yield [found.mean, found.prob_worse, found.prob_tie, found.prob_open]
+    rows = jl.simulators.estimate_gaps(jm, policy, [(1, 2, 0)], num_runs=500)
+    yield [rows.mean, rows.prob_worse, rows.prob_tie, rows.prob_open]
+    estimates = jl.simulators.compare_actions(jm, policy, [2, 0], 1, budget=5000).estimates
+    yield [estimates.mean, estimates.prob_worse, estimates.prob_tie, estimates.prob_open]
+
+
+def test_a_constant_is_in_no_gap_that_is_played():
+    """A JMDP is played without it; returns have it, up to the horizon."""
+    jm = jl.inventory(3, 2, gamma=0.5)
+    policy = jl.uniform_policy(jm)
+    high = raised(jm, 2.0**40)  # rewards lose digits below 1e-4
+    for gaps, others in zip(played_gaps(jm, policy), played_gaps(high, policy), strict=True):
+        np.testing.assert_allclose(others, gaps, atol=5e-3)
+    once = {"state": 1, "num_pairs": 20, "horizon": 1, "actions": (2, 0)}
+    low, up = (jl.simulate_pairs(each, policy, **once) for each in (jm, high))
+    np.testing.assert_allclose(up - 2.0**40, low, atol=5e-3)
+    kept = {"state": 1, "num_runs": 20, "gamma": 1.0, "horizon": 3, "keep_returns": True}
+    for each, constant in ((jm, 0.0), (high, 2.0**40)):
+        returns = jl.simulators.estimate_gaps(each, policy, [2, 0], **kept).returns
+        assert np.abs(returns - 3 * constant).max() < 100.0
+
+
+@pytest.mark.parametrize("constant", [0.0, 2.0**40, 2.0**52])
+def test_what_a_constant_has_rounded_away_is_open(constant):
+    """Of a simulator that is not a JMDP: intervals contain the truth, or say nothing."""
+    unit = jl.inventory(3, 2, gamma=0.8)
+    high = raised(unit, constant)
+    policy = jl.uniform_policy(unit)
+    (exact,) = jl.laws.gap_law(unit, policy, [(1, 2, 0)], width=0.01)
+
+    class Asked:
+        num_states, num_actions, gamma = unit.num_states, unit.num_actions, unit.gamma
+        query = high.query
+
+    found = jl.simulators.estimate_gaps(Asked(), policy, [2, 0], state=1, num_runs=400)
+    for name in ("prob_worse", "prob_tie", "prob_better"):
+        low, upper = found.interval(name, level=0.9999)
+        assert low[0, 1] <= getattr(exact, name)[1], name
+        assert getattr(exact, name)[0] <= upper[0, 1], name
+    assert (found.prob_open[0, 1] > 0.1) == (constant > 0.0)
+
+
 def test_a_constant_is_put_back_into_all_moments():
     """Of every order, and wherever they are read: those of Z + k follow from those of Z."""
     jm = jl.inventory(3, 2, gamma=0.5)

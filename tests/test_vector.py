@@ -272,6 +272,23 @@ def test_one_action_has_no_gaps_but_returns():
 COUNT = {"calls": 0}
 
 
+@pytest.mark.parametrize("part", ["step", "policy"])
+def test_rare_draws_from_a_global_generator_are_noticed(part):
+    torch = pytest.importorskip("torch")
+
+    def step(states, actions, noise):
+        lucky = part == "step" and float(torch.rand(())) > 2.0
+        return sell(states, actions, noise)[0] + lucky, states
+
+    def policy(states):
+        lucky = part == "policy" and np.random.random() > 2.0  # noqa: NPY002
+        return np.full(states.shape, int(lucky))
+
+    sim = VectorSimulator(step, DEPOT.draw, 5, 0.9)
+    with pytest.raises(ValueError, match="step or policy draws from a global generator"):
+        estimate_gaps(sim, policy, [0, 1], 5, num_runs=3)
+
+
 def impure(states, actions, noise):
     COUNT["calls"] += 1
     return sell(states, actions, noise)[0] + COUNT["calls"], states

@@ -31,7 +31,8 @@ class ImplicitJMDP:
     Attributes:
         tables: tables(s) -> probabilities (K,), rewards (K, A), and next states, K lists of A
             hashable states. Table k has probability probs[k]; action a then earns rewards[k, a]
-            and moves to next_states[k][a]. It must be pure: all randomness is in the tables.
+            and moves to next_states[k][a]. It must be pure: all randomness is in the tables. It
+            is called twice for every state, to see whether it is.
         num_actions: $|A|$.
         gamma: discount factor in [0, 1).
         reward_range: (lo, hi), all rewards lie between these. The narrower, the sooner an
@@ -124,21 +125,29 @@ class ImplicitJMDP:
     def at(self, state: Hashable) -> tuple[Floats, Floats, list[Hashable]]:
         """The checked tables of a state: probabilities (K,), rewards (K, A), K * A next states."""
         try:
-            probs, rewards, rows = self.tables(state)
+            probs, rewards, successors = self._asked(state)
             prob = checks.distributions("probabilities", probs, "table")
             sizes = {"table": prob.size, "action": self.num_actions}
             reward = checks.floats("rewards", rewards, **sizes)
             low, high = self.reward_range
             outside = (reward < low) | (reward > high)
             checks.refuse("rewards", reward, outside, f"is not in [{low}, {high}]", [*sizes])
-            lists: Any = getattr(rows, "tolist", lambda: rows)()  # of an array
-            if [len(row) for row in lists] != [self.num_actions] * prob.size:
+            if [len(row) for row in successors] != [self.num_actions] * prob.size:
                 raise ValueError(f"next states must be {prob.size} lists of {self.num_actions}")
-            successors = [successor for row in lists for successor in row]
-            sum(map(hash, successors))  # refuses what is unhashable
+            flat = [successor for row in successors for successor in row]
+            sum(map(hash, flat))  # refuses what is unhashable
+            other_probs, other_rewards, others = self._asked(state)
+            same = np.array_equal(probs, other_probs) and np.array_equal(rewards, other_rewards)
+            if not same or flat != [successor for row in others for successor in row]:
+                raise ValueError("they must be pure, but differ when they are asked for again")
         except Exception as error:
             raise ValueError(f"tables of state {state!r}: {error}") from error
-        return prob, reward, successors
+        return prob, reward, flat
+
+    def _asked(self, state: Hashable) -> tuple[ArrayLike, ArrayLike, Any]:
+        """What the function of the tables says."""
+        probs, rewards, rows = self.tables(state)
+        return probs, rewards, getattr(rows, "tolist", lambda: rows)()  # of an array
 
     def query(
         self, state: Hashable, actions: Sequence[int], rng: np.random.Generator
@@ -223,8 +232,6 @@ class Region:
             asked = np.array([numbers[state] for state in states])
         except TypeError:
             raise ValueError(f"states must be hashable, such as tuples, got {states!r}") from None
-        for state in numbers:
-            checks.pure(f"tables of state {state!r}", implicit.at, state)
         checks.one_of("coupling", coupling, COUPLINGS)
         if coupling == "common":
             require_noise(implicit)
@@ -254,7 +261,8 @@ class Region:
         met = list(self.numbers)
         middle = 0.5 * sum(self.model.reward_range)
         numbers = list(batch)
-        found = [self.model.at(met[number]) for number in numbers]
+        with checks.no_global_draws("the function of the tables", "but must be pure"):
+            found = [self.model.at(met[number]) for number in numbers]
         rows = policy_rows(self.policy, [met[n] for n in numbers], self.model.num_actions)
         for number, (probs, rewards, successors), row in zip(numbers, found, rows, strict=True):
             targets = [self.numbers.setdefault(x, len(self.numbers)) for x in successors]

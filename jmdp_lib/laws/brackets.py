@@ -168,6 +168,7 @@ class GapLaw(ReadOnly):
             0.14 to 0.20; the truth is 0.16
         """
         found = np.sort(checks.floats("gaps", gaps, "gap"))
+        off = checks.real("off", off, "[0, inf)")
         found[np.abs(found) <= off] = 0.0
         band = np.sqrt(np.log(2.0 / checks.real("alpha", alpha, "(0, 1)")) / (2.0 * found.size))
         apart = off * (found != 0.0)
@@ -235,7 +236,7 @@ class GapLaw(ReadOnly):
 
     def cdf(self, x: ArrayLike, strict: bool = False) -> Bracket:
         """$P(G <= x)$, or $P(G < x)$ if strict, for a number or an array."""
-        at = np.asarray(x, dtype=float)
+        at = checks.as_array("x", x).astype(float)
         checks.refuse("x", at, np.isnan(at), "is not a number", ["entry"] * at.ndim)
         low, high = (end.reshape(at.shape) for end in self._brackets(at.ravel(), strict))
         return (float(low), float(high)) if at.ndim == 0 else (low, high)

@@ -26,6 +26,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import ReadOnly, cached, hot, require
 from jmdp_lib.model import JMDP
+from jmdp_lib.moments import norm_weight
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, products
 from jmdp_lib.operators.dense import DensePairs
 from jmdp_lib.solvers.affine import solve_chains
@@ -81,15 +82,14 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
     """
     system = CollapsedT2.of("coupling_range", jm, policy, "independent")
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    centred = system.without_offset
-    backup = solve_chains(centred, 1e-14 * centred.jm.reward_bound).backup  # to rounding
+    backup = solve_chains(system, 1e-14 * system.jm.reward_bound).backup  # to rounding
     cells = Cells.of(system, backup)
     # The largest covariances make the least gap variances.
     pairs = DensePairs(system, backup)
     (low, low_error), (high, high_error) = (
         _end_of_range(pairs, cells, x, tol) for x in (-1.0, 1.0)
     )
-    error_bound = max(low_error, high_error) / system.weight
+    error_bound = max(low_error, high_error) / norm_weight(2, jm.gamma, jm.reward_bound)
     converged = error_bound <= allowed
     if not converged:
         warn(f"coupling_range stopped with error bound {error_bound:.3g} > {allowed:.3g}")

@@ -68,7 +68,7 @@ def gap_law(
 
     Bounds are rounded outwards. Rewards, their differences, and read points are rounded to the
     twelfth digit of the largest reward, so that 0.1 + 0.2 - 0.3 is zero: the brackets are for the
-    model rounded so.
+    model rounded so. What all rewards have in common (`JMDP.reward_offset`) is subtracted first.
 
     If rewards are random, states are many, and you need a probability, a sample is the better
     choice: `estimate_gaps`, or `GapLaw.from_sample` with pairs of `simulate_pairs`. For one gap of

@@ -82,7 +82,7 @@ def cautious_improvement(
         >>> print(found.advantage[0].round(2), found.prob_better[0].round(2))
         [-1.88  0.07  1.81] [ nan 0.34 0.57]
     """
-    system = CollapsedT2.of("cautious_improvement", jm, policy).without_offset
+    system = CollapsedT2.of("cautious_improvement", jm, policy)
     level = checks.probability("level", level)
     width = checks.positive("width", width)
     old = system.policy

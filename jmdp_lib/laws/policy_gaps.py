@@ -80,9 +80,9 @@ def policy_gaps(
         >>> print(f"with the same customers: {shared[0] ** 0.5:.2f}")
         with the same customers: 3.25
     """
-    first = CollapsedT2.of("policy_gaps", jm, policy, coupling).without_offset
+    first = CollapsedT2.of("policy_gaps", jm, policy, coupling)
     try:
-        second = CollapsedT2.of("policy_gaps", jm, other, coupling).without_offset
+        second = CollapsedT2.of("policy_gaps", jm, other, coupling)
     except ValueError as error:
         raise ValueError(f"other: {error}") from None
     states = jm.num_states

@@ -26,7 +26,7 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import ReadOnly, require
+from jmdp_lib.machine import ReadOnly, require, rounding_of
 from jmdp_lib.model.simulator import Simulator, check_simulator, draw_index
 from jmdp_lib.model.tables import (
     counted_tables,
@@ -274,11 +274,14 @@ class JMDP(_Tables):
     def without_offset(self) -> JMDP:
         """This model without `reward_offset`, which changes no gap; solvers work on it.
 
-        All of its returns are smaller by `return_offset`, so that no digits are spent on that.
+        All of its returns are smaller by `return_offset`, so that no digits are spent on that. What
+        differs from the offset by rounding alone becomes zero.
         """
         if self.reward_offset == 0.0:
             return self
-        return self._with(rewards=self.rewards - self.reward_offset)
+        rewards = self.rewards - self.reward_offset
+        rewards[np.abs(rewards) <= rounding_of(0) * self.reward_bound] = 0.0
+        return self._with(rewards=rewards)
 
     @property
     def return_offset(self) -> float:

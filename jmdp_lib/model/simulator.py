@@ -23,7 +23,8 @@ from jmdp_lib.checks import Floats, Sized
 
 _NUMBERS = {float, int}
 ANY_REWARD = (-sys.float_info.max, sys.float_info.max)
-_TRIALS = 8  # queries of a simulator that is tried out before it is used
+_STATES = 8  # at which a simulator is tried out before it is used, at most
+_TRIALS = 16  # draws for which this is done, in all
 
 
 class SimulatorError(ValueError):
@@ -47,9 +48,12 @@ class Simulator(Sized, Protocol):
     """What a simulator must have: num_states, num_actions, gamma and `query`.
 
     A JMDP is one, and any object of yours with these names is one, too; it need not inherit from
-    this class. It must be pure: the same state, actions and generator give the same answer. It may
-    declare a `reward_range`, (lo, hi), that holds all rewards: accuracies are relative to it, and
-    decisions rely on it. A reward outside of it is refused. `estimate_gaps` and `compare_actions`
+    this class. It must be pure: the same state, actions and generator give the same answer. That of
+    an action must not depend on the actions that are asked for with it, nor on their order: draw
+    first, then look at the actions. If the actions of a query draw independently instead, declare
+    `coupling = "independent"`: its branches are then played without shared draws. It may declare a
+    `reward_range`, (lo, hi), that holds all rewards: accuracies are relative to it, and decisions
+    rely on it. A reward outside of it is refused. `estimate_gaps` and `compare_actions`
     do without `num_states`: states are then anything hashable.
 
     Example:
@@ -96,8 +100,9 @@ def check_simulator(
 ) -> Simulator:
     """The simulator, once it has all that is asked of it.
 
-    A few queries are made twice: a simulator that answers the same query in two ways, or draws
-    from a global generator, is refused.
+    A few queries are made twice, in another order, and for one action alone. A simulator is refused
+    if it answers the same query in two ways, or draws from a global generator. One that does not
+    declare `coupling = "independent"` is refused if the answer of an action depends on the others.
 
     discounts: the interval that gamma must lie in.
     states: where it is tried out; None: at some of its `num_states`, which it must have then.
@@ -113,17 +118,52 @@ def check_simulator(
     declared_range(getattr(known, "reward_range", None), "simulator.reward_range")
     if states is None:
         last = checks.at_least("simulator.num_states", known.num_states, 1) - 1
-        states = np.linspace(0, last, _TRIALS, dtype=int).tolist()
+        states = np.unique(np.linspace(0, last, _STATES, dtype=int)).tolist()
     actions = list(range(known.num_actions))
+    independent = declared_coupling(known) == "independent"
     for state in states:
         what = f"simulator.query(state {state!r}, actions {actions}, rng)"
-        checks.pure(what, _trial, known, state, actions)
+        checks.pure(what, _trial, known, state, actions, 0)
+        for seed in range(0 if independent else -(-_TRIALS // len(states))):
+            _check_order(known, state, actions, seed)
     return known
 
 
-def _trial(simulator: Simulator, state: Any, actions: Sequence[int]) -> list[tuple[float, Any]]:
+def declared_coupling(simulator: object) -> str:
+    """Whether the actions of a query share a draw, "joint", or not, "independent"."""
+    coupling = getattr(simulator, "coupling", "joint")
+    return checks.one_of("simulator.coupling", coupling, ("joint", "independent"))
+
+
+def _trial(
+    simulator: Simulator, state: Any, actions: Sequence[int], seed: int
+) -> list[tuple[float, Any]]:
     """What a query answers, always from the same numbers."""
-    return checked_query(simulator, state, actions, np.random.default_rng(0))
+    return checked_query(simulator, state, actions, np.random.default_rng(seed))
+
+
+def _check_order(simulator: Simulator, state: Any, actions: list[int], seed: int) -> None:
+    """Refuse a simulator if an action's answer changes with the actions that are asked for."""
+    usual = _trial(simulator, state, actions, seed)
+    for order in (actions[::-1], actions[-1:]):
+        for action, found in zip(order, _trial(simulator, state, order, seed), strict=True):
+            if not _alike(found, usual[action]):
+                raise ValueError(
+                    f"simulator.query(state {state!r}, actions, rng) gave {usual[action]} for "
+                    f"action {action} of {actions}, but {found} when asked for {order}, with one "
+                    "state of the generator. Either it answers by position and not by action, or "
+                    "it draws inside its loop over the actions: draw first, then look at the "
+                    "actions. If each action is to have draws of its own, declare "
+                    'coupling = "independent" in the simulator'
+                )
+
+
+def _alike(first: tuple[float, Any], second: tuple[float, Any]) -> bool:
+    """Whether two answers (reward, next state) are one, up to rounding in single precision."""
+    try:
+        return np.allclose(np.hstack(first), np.hstack(second), rtol=1e-6, atol=0.0)
+    except (TypeError, ValueError):  # no numbers, or of another length
+        return bool(first == second)
 
 
 def checked_query(

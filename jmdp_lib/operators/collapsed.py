@@ -113,9 +113,10 @@ class CollapsedT2:
 
     @classmethod
     def of(cls, solver: str, jm: JMDP, policy: Policy, coupling: str = "joint") -> Self:
-        """The operator for what a user hands to a solver, checked."""
+        """The operator for what a user hands to a solver, checked, without the rewards' offset."""
         require_tables(solver, jm)
-        return cls(jm, checks.policy_matrix(jm, policy), checked_coupling(jm, coupling))
+        coupling = checked_coupling(jm, coupling)
+        return cls(jm, checks.policy_matrix(jm, policy), coupling).without_offset
 
     @cached_property
     def without_offset(self) -> Self:

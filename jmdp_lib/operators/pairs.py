@@ -119,8 +119,14 @@ def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
         (1.0, 0.5)
     """
     policy = checks.policy_matrix(jm, policy)
-    weights = checks.as_array("law", law)
-    checks.same_shape("law", weights.shape, policy.shape * 2, "(S, A, S, A)")
+    axes = ("state", "action", "other state", "other action")
+    weights = checks.floats("law", law, **dict(zip(axes, policy.shape * 2, strict=True)))
+    checks.refuse("law", weights, weights < 0.0, "is negative", axes)
+    return _moved(jm, policy, weights)
+
+
+def _moved(jm: JMDP, policy: Floats, weights: Floats) -> Floats:
+    """`pair_step` of any weights (S, A, S, A): it is linear in them."""
     num_states, num_actions = policy.shape
     states = np.arange(num_states)
     same = weights[states, :, states].copy()  # (S, A, A)
@@ -160,7 +166,7 @@ def occupancy(jm: JMDP, policy: Floats) -> Floats:
     eta = jm.gamma
 
     def rest(d: Floats) -> Floats:
-        return d - eta * pair_step(jm, policy, d.reshape(law.shape)).ravel()
+        return d - eta * _moved(jm, policy, d.reshape(law.shape)).ravel()
 
     operator = LinearOperator((law.size, law.size), matvec=rest, dtype=float)
     rounding = max(1e-13, 1e-14 / (1.0 - eta))

@@ -3,8 +3,9 @@
 Several branches start at one state. While branches are at one state they read one outcome table; at
 distinct states their tables are independent. With coupling="independent" distinct actions of a
 state have tables of their own; with "common" there is one draw per time step for all branches,
-wherever they are. A branch whose episode has ended earns nothing more. `Plan` says when branches
-are one.
+wherever they are. A branch whose episode has ended earns nothing more. One that a time limit cuts
+off is played no further either, but nobody knows what it would have earned. `Plan` says when
+branches are one.
 
 Branches are the first axis of all arrays, runs the second. At time 0 a batch steps from the start.
 At every later time it first chooses actions (`_next`) and says which branches are one by now
@@ -36,11 +37,15 @@ _PATIENCE = 5  # finished runs are dropped once they are one in so many
 
 
 class Played(NamedTuple):
-    """What a step returned. rewards: (m, n). next_states: (m, n, ...). over: (m, n), or None."""
+    """What a step returned. rewards: (m, n). next_states: (m, n, ...). over: (m, n), or None.
+
+    cut: (m, n), which of those that are over a time limit cut off, or None.
+    """
 
     rewards: Any
     next_states: Any
     over: Any = None
+    cut: Any = None
 
 
 class BatchPlayer(Player):
@@ -93,9 +98,10 @@ class Batch:
 
     states: (m, n, ...) of the n runs that are being played. actions, returns, alive: (m, n); alive:
     whether its episode goes on. same, one: for every pair of branches (n,), whether both are alive
-    in one state, and whether they also have one action, as of the last choice of actions.
+    in one state, and whether they also have one action, as of the last choice of actions. apart:
+    (n,) for every pair, as in `Runs`.
 
-    aside: returns (m, ...) of runs that are finished.
+    aside: returns (m, ...) and apart of runs that are finished.
     """
 
     def __init__(self, player: BatchPlayer, chunk: Chunk) -> None:
@@ -114,6 +120,7 @@ class Batch:
         device = self.arrays.device
         self.returns = self.xp.zeros(shape, dtype=self.xp.float64, device=device)
         self.alive = self.xp.ones(shape, dtype=self.xp.bool, device=device)
+        self.apart = tuple(self.xp.zeros_like(self.returns[0, ...]) for _ in self.pairs)
         self.aside: list[Any] = []
         self.queries: Any = 0
         self.episodes_end = False
@@ -134,11 +141,12 @@ class Batch:
                 self._step(going)
         except SimulatorError as error:
             raise SimulatorError(f"time step {self.time + 1}: {error}") from error
-        returns = self.xp.concat([*self.aside, self.returns], axis=1)
+        self._leave_open(self.alive)
+        returns, apart = zip(*self.aside, (self.returns, self.apart), strict=True)
         rewards = [*self.player.extremes, *[0.0] * self.episodes_end]
         return Runs(
-            returns=returns,
-            apart=tuple(self._apart(returns, number) for number in range(len(self.pairs))),
+            returns=self.xp.concat(returns, axis=1),
+            apart=tuple(map(self.xp.concat, zip(*apart, strict=True))),
             queries=int(self.queries),
             extremes=(min(rewards), max(rewards)),
         )
@@ -197,9 +205,11 @@ class Batch:
         if _PATIENCE * count < self.size:
             return self.alive & ~done
         take = self.arrays.take
-        self.aside.append(take(self.returns, xp.nonzero(done)[0], 1))
+        kept, finished = xp.nonzero(~done)[0], xp.nonzero(done)[0]
+        apart = tuple(take(each, finished) for each in self.apart)
+        self.aside.append((take(self.returns, finished, 1), apart))
+        self.apart = tuple(take(each, kept) for each in self.apart)
         self.size -= count
-        kept = xp.nonzero(~done)[0]
         self.states = take(self.states, kept, 1)
         self.returns = take(self.returns, kept, 1)
         self.alive = take(self.alive, kept, 1)
@@ -219,6 +229,8 @@ class Batch:
         if found.over is not None:
             self.episodes_end = True
             rewards = xp.where(self.alive, rewards, xp.zeros_like(rewards))
+            if found.cut is not None:
+                self._leave_open(self.alive & found.cut)
             self.alive = self.alive & ~found.over
             # A branch that has ended stays where it was: its step must still be a proper one.
             states = xp.where(beside(xp, self.alive, states), states, self.states)
@@ -233,14 +245,16 @@ class Batch:
                 first = first & ~shared if other == j else first
             self.queries = self.queries + self.xp.count_nonzero(first)
 
-    def _apart(self, returns: Any, number: int) -> Any:
-        """(N,) whether the branches of a pair can still differ after the horizon."""
-        i, j = self.pairs[number]
-        finished = self.xp.zeros_like(returns[0, self.size :], dtype=self.xp.bool)
-        apart = self.alive[i, ...] | self.alive[j, ...]
-        if self.plan.kinds[i] == self.plan.kinds[j]:
-            apart = apart & ~self.one[number]
-        return self.xp.concat([finished, apart])
+    def _leave_open(self, stopped: Any) -> None:
+        """After this step branches (m, n) are cut off: gaps stay open, unless they are one."""
+        weight = self.plan.settings.gamma ** (self.time + 1)
+        left = []
+        for (i, j), one, before in zip(self.pairs, self.one, self.apart, strict=True):
+            still = stopped[i, ...] | stopped[j, ...]
+            if self.plan.kinds[i] == self.plan.kinds[j]:
+                still = still & ~one
+            left.append(self.xp.maximum(before, weight * self.xp.astype(still, before.dtype)))
+        self.apart = tuple(left)
 
 
 def beside(xp: Any, mask: Any, values: Any) -> Any:

@@ -21,6 +21,7 @@ class CompiledPlayer(Player):
     """Plays the branches of a JMDP. Its policies are tables, also those that were functions."""
 
     chunk_size = 2**16
+    rounded = False
 
     def __init__(self, jm: JMDP, state: Any, coupling: str) -> None:
         self.jm = jm
@@ -62,8 +63,10 @@ class CompiledPlayer(Player):
         # Decisions look after few runs: all threads take part in these.
         per_stream = _FEW if chunk.counted else RUNS_PER_STREAM
         fill_rows(fill, size, per_stream, checks.seed_sequence(chunk.seed, "simulate_pairs"))
-        apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
-        return Runs(runs.returns.T, apart, int(runs.queries.sum()), self.jm.reward_range)
+        last = plan.settings.gamma**plan.settings.horizon
+        apart = tuple(last * (labels[:, i] != labels[:, j]) for i, j in plan.pairs)
+        queries = int(runs.queries.sum())
+        return Runs(runs.returns.T, apart, queries, self.jm.reward_range, self.model.offset)
 
     def _check_rewards(self, limits: tuple[float, float] | None) -> None:
         """Refuse a range that does not hold all rewards of the model."""

@@ -16,7 +16,7 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import progress
-from jmdp_lib.simulators.estimates import ROUNDING, gap_table
+from jmdp_lib.simulators.estimates import gap_table
 from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings
 from jmdp_lib.simulators.players import player_of
 from jmdp_lib.simulators.results import Decision, GapEstimate
@@ -72,7 +72,8 @@ def compare_actions(
     gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
     horizon: steps of a run; unless given, so many that a thousandth of a return can be missing. If
         gamma is 1, the returns of so many steps are compared; intervals are infinite once a run
-        shows branches that still go on there.
+        shows branches that still go on there. A time limit of an environment cuts branches off
+        earlier, as in `estimate_gaps`: intervals allow for what these would have earned.
 
     An action that another one beats is not played any further. If the simulator fails on the way,
     the error carries what is known so far as its attribute `result`.
@@ -88,7 +89,7 @@ def compare_actions(
         up gains 0.04 to 0.97, known after 234 queries
     """
     settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
-    plan = Plan.of_actions(player_of(env, state, coupling), policy, actions, settings)
+    plan = Plan.of_actions(player_of(env, state, settings.coupling), policy, actions, settings)
     known = _known_range(env, reward_range, method)
     runs = _Runs(
         "compare_actions", plan, known, alpha=alpha, margin=margin, budget=budget, seed=seed
@@ -144,7 +145,7 @@ def compare_policies(
         exact 3.72
     """
     settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
-    plan = Plan.of_policies(player_of(env, state, coupling), policies, settings)
+    plan = Plan.of_policies(player_of(env, state, settings.coupling), policies, settings)
     known = _known_range(env, reward_range, method)
     runs = _Runs(
         "compare_policies", plan, known, alpha=alpha, margin=margin, budget=budget, seed=seed
@@ -173,9 +174,9 @@ class _Runs:
 
     active: the numbers of the branches that no other was found to be better than; only these are
     played on. returns: for every branch, those of the runs that played it, which are the first
-    ones. apart: for every pair, whether their gap is open at the horizon, of the runs that played
-    both. num_whole: how many runs played all branches, and went on after these became one. rewards:
-    the lowest and the highest, as far as is known. intervals: (m, m, 2) of mean gaps.
+    ones. apart: for every pair, that of `plans.Runs`, of the runs that played both. num_whole: how
+    many runs played all branches, and went on after these became one. rewards: the lowest and the
+    highest, as far as is known. intervals: (m, m, 2) of mean gaps.
     """
 
     def __init__(
@@ -203,7 +204,7 @@ class _Runs:
         self.num_whole = 0
         self.active = list(range(len(plan.names)))
         self.returns = [np.zeros(0) for _ in plan.names]
-        self.apart = {pair: np.zeros(0, bool) for pair in plan.pairs}
+        self.apart = {pair: np.zeros(0) for pair in plan.pairs}
         self.history: list[Floats] = []
         self.rewards = reward_range or (math.inf, -math.inf)
         self.intervals = np.where(plan.alike[..., None], 0.0, [-math.inf, math.inf])
@@ -304,13 +305,14 @@ class _Runs:
 
     def _narrow(self) -> None:
         """New intervals of all active branches, from the runs that played both."""
-        rest = self.plan.largest_rest(self.spread)
+        rest = self.plan.largest_future(self.spread)
         bound = None if self.reward_range is None else self.plan.largest_return(self.spread)
         alpha = self.alpha / len(self.plan.pairs)
         for a, b in combinations(self.active, 2):
             if self.plan.alike[a, b]:
                 continue
-            cut = np.where(self.apart[a, b], rest, 0.0)
+            apart = self.apart[a, b]
+            cut = apart * np.where(apart > 0.0, rest, 0.0)
             low, high = gap_interval(self._gaps(a, b), cut, self.intervals[a, b], alpha, bound)
             self.intervals[a, b] = (low, high)
             self.intervals[b, a] = (-high, -low)
@@ -340,10 +342,11 @@ class _Runs:
         """What the runs say about all gaps, if there are enough of them."""
         if self.num_runs < 3:
             return None
-        rest = self.plan.largest_rest(self.spread)
-        tiny = ROUNDING * max(np.abs(each).max() for each in self.returns)
+        rest = self.plan.largest_future(self.spread)
+        largest = max(np.abs(each).max() for each in self.returns)
+        rounding = self.plan.rounding(largest, self.spread)
         sums = [
-            [GapSums.of(self._gaps(*pair), apart, rest, tiny, np)]
+            [GapSums.of(self._gaps(*pair), apart, rest, rounding, np)]
             for pair, apart in self.apart.items()
         ]
         sizes = [each.size for each in self.returns]

@@ -32,8 +32,6 @@ from jmdp_lib.simulators.results import GapEstimate
 from jmdp_lib.simulators.statistics import GapSums, gap_statistics
 from jmdp_lib.simulators.vector_simulator import Arrays
 
-ROUNDING = 1e-12  # of the largest return: gaps of this size are none
-
 
 def estimate_gaps(
     env: Any,
@@ -56,7 +54,7 @@ def estimate_gaps(
         `VectorSimulator`, whose runs are played many at once. It is left alone.
     policy: probabilities (S, A), actions (S,), or a function of the state or observation that
         returns probabilities (A,) or an action. Where actions have no numbers, it returns an
-        action.
+        action. A function must be pure, as in `jipe2`.
     actions: m actions to compare. Each run has a branch for each of them, so that all gaps share
         the runs. Of a JMDP, also K rows (state, action, other action), without `state`: every row
         has runs and a random stream of its own, whichever others are asked for with it.
@@ -67,10 +65,15 @@ def estimate_gaps(
     seed: an integer, a sequence of integers or a SeedSequence. Equal seeds give equal numbers. None
         draws fresh entropy; the result has it, and as a seed it repeats the runs.
     coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
-        "independent", none; "common", all of them, one draw per time step.
+        "independent", none; "common", all of them, one draw per time step. A simulator that
+        declares `coupling = "independent"` is played so.
     truncation: which share of the largest possible return may be cut off; it sets the horizon.
     horizon: steps of a run; unless given, it follows from `truncation`. If gamma is 1 and a gap is
         still open there, its truncation error is infinite.
+
+        A branch that an environment reports as truncated, as Gymnasium's time limits do, is cut off
+        at that step instead. What it would have earned counts in the truncation error. If the limit
+        belongs to your problem, let the environment report it as terminated.
     executor: plays the runs elsewhere: any `concurrent.futures.Executor`, such as a process pool or
         that of a Dask cluster, `client.get_executor()`. The numbers stay the same. For other
         processes, `env` and `policy` must pickle.
@@ -108,7 +111,7 @@ def estimate_gaps(
             raise ValueError("rows (state, action, other) take no executor= and no keep_returns=")
         return _estimate_rows(env, policy, actions, num_runs, seed, settings)
     root = checks.seed_sequence(seed, "estimate_gaps")
-    plan = Plan.of_actions(player_of(env, state, coupling), policy, actions, settings)
+    plan = Plan.of_actions(player_of(env, state, settings.coupling), policy, actions, settings)
     return estimated(plan, num_runs, root, keep_returns, executor)
 
 
@@ -219,13 +222,14 @@ def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Summed:
     xp = arrays.xp
     returns = xp.concat([runs.returns for runs in chunks], axis=1)
     extremes = _extremes(chunks)
-    tiny = ROUNDING * float(xp.max(xp.abs(returns)))
-    rest = plan.largest_rest(extremes[1] - extremes[0])
+    spread = extremes[1] - extremes[0]
+    rounding = plan.rounding(float(xp.max(xp.abs(returns))), spread)
+    rest = plan.largest_future(spread)
     sums = []
     for number, (i, j) in enumerate(plan.pairs):
         apart = xp.concat([runs.apart[number] for runs in chunks])
-        sums.append(GapSums.of(returns[i, ...] - returns[j, ...], apart, rest, tiny, xp))
-    kept = arrays.host(returns).T if keep_returns else None
+        sums.append(GapSums.of(returns[i, ...] - returns[j, ...], apart, rest, rounding, xp))
+    kept = arrays.host(returns).T + chunks[0].offset if keep_returns else None
     return _Summed(returns.shape[1], sums, extremes, kept)
 
 
@@ -240,7 +244,7 @@ def gap_table(
 ) -> GapEstimate:
     """Estimates (m, m) from the parts of every pair's sums.
 
-    How far the cut at the horizon may have moved a mean follows from the share of open gaps.
+    How far cuts may have moved a mean follows from the discounts from which on gaps are open.
     extremes: of all rewards. rest: further fields of `GapEstimate`.
     """
     size = len(plan.names)
@@ -251,6 +255,6 @@ def gap_table(
         table[[4, 6], j, i] = table[[6, 4], i, j]  # what is worse for one is better for the other
     table[5] += np.eye(size)  # an action against itself: always a tie
     *columns, rest["prob_open"], apart = table
-    cut = plan.largest_rest(extremes[1] - extremes[0])
-    values: Any = (*columns, np.where(apart > 0, cut, 0.0) * apart)
+    most = plan.largest_future(extremes[1] - extremes[0])
+    values: Any = (*columns, np.where(apart > 0, most, 0.0) * apart)
     return GapEstimate(*values, **rest)

@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
 from jmdp_lib.model import COUPLINGS
+from jmdp_lib.model.simulator import declared_coupling
 
 _LONGEST = 10**6  # steps of a run, unless a horizon is given
+_ROUNDING = 1e-12  # of the largest return
 
 
 class Runs(NamedTuple):
@@ -29,16 +31,20 @@ class Runs(NamedTuple):
 
     returns: (m, N), until all branches of a run are one, so that gaps are whole; until the horizon
     if they were played on, so that returns are.
-    apart: for every pair of branches (N,), whether they had different futures at the horizon. Pairs
-    are those of `itertools.combinations(range(m), 2)`, in this order, here and everywhere.
+    apart: for every pair of branches (N,), zero if their gap is final; otherwise the discount from
+    which on it is open: that of the horizon if they had different futures there, or that of the
+    step at which a time limit cut one of them off. Pairs are those of
+    `itertools.combinations(range(m), 2)`, in this order, here and everywhere.
     queries: of one or more actions at one state, if they were counted.
     extremes: the lowest and the highest reward, and 0 if episodes can end.
+    offset: a part of all returns that they were played without: it is in no gap.
     """
 
     returns: Any
     apart: tuple[Any, ...]
     queries: int
     extremes: tuple[float, float]
+    offset: float = 0.0
 
 
 class Player(ABC):
@@ -49,12 +55,14 @@ class Player(ABC):
         chunk_size: runs of a chunk: fixed, since numbers depend on it.
         least_runs: fewer at once take about as long.
         sums_chunks: whether a chunk is summed up by itself; else all runs are kept until the end.
+        rounded: whether a constant in all rewards may have cost returns the digits of their gaps.
     """
 
     num_actions: Any
     chunk_size: int
     least_runs = 1
     sums_chunks = True
+    rounded = True
 
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
         """Actions to compare: at least one, all known, no two alike."""
@@ -103,8 +111,18 @@ class Settings(NamedTuple):
     def of(
         cls, env: Any, gamma: float | None, coupling: str, truncation: float, horizon: int | None
     ) -> Settings:
-        """Arguments as of `estimate_gaps`, checked. A discount of 1 needs a stated horizon."""
+        """Arguments as of `estimate_gaps`, checked. A discount of 1 needs a stated horizon.
+
+        A simulator that declares independent draws is played with these.
+        """
         checks.one_of("coupling", coupling, COUPLINGS)
+        if declared_coupling(env) == "independent":
+            if coupling == "common":
+                raise ValueError(
+                    'coupling="common" needs draws that actions share, but this simulator declares '
+                    'coupling = "independent"'
+                )
+            coupling = "independent"
         given = getattr(env, "gamma", 0.99) if gamma is None else gamma
         if horizon is None and given == 1:
             raise ValueError(
@@ -203,9 +221,18 @@ class Plan:
         gamma, horizon, _ = self.settings
         return reward * horizon if gamma == 1.0 else reward / (1.0 - gamma)
 
-    def largest_rest(self, reward: float) -> float:
-        """What of it comes after the horizon, discounted; if gamma is 1, nobody knows."""
-        gamma, horizon, _ = self.settings
-        if gamma == 1.0:
+    def largest_future(self, reward: float) -> float:
+        """The same for ever; if gamma is 1, nobody knows."""
+        if self.settings.gamma == 1.0:
             return math.inf if reward else 0.0
-        return gamma**horizon * self.largest_return(reward)
+        return self.largest_return(reward)
+
+    def rounding(self, largest: float, spread: float) -> tuple[float, float]:
+        """Up to which sizes gaps count as ties, and as open, since returns are rounded.
+
+        largest: return, by size. spread: of rewards. If it is rounded away, no gap is a tie.
+        """
+        lost = _ROUNDING * largest
+        if not self.player.rounded:
+            return lost, lost
+        return (-1.0 if 0.0 < spread <= lost else 0.0), lost

@@ -38,7 +38,7 @@ class PlayedPolicy:
 
 def policy_table(policy: Any, num_actions: int, num_states: int | None) -> Floats:
     """Probabilities (S, A) of a table; num_states: None if the table itself says it."""
-    if array_api_compat.is_array_api_obj(policy):
+    if array_api_compat.is_array_api_obj(policy) and not isinstance(policy, np.ndarray):
         policy = Arrays.of(policy).host(policy)
     shown = checks.as_array("policy", policy)
     count = num_states or (len(shown) if shown.ndim else 1)

@@ -32,12 +32,15 @@ class GapEstimate(ReadOnly):
         mean, mean_error: the unbiased estimate of $E G$, and its standard error.
         variance, variance_error: the unbiased estimate of $Var G$, and its standard error.
         prob_worse, prob_tie, prob_better: shares of runs with $G < 0$, $G = 0$ and $G > 0$. A gap
-            whose sign the cut at the horizon may have changed counts as 0.
-        truncation_error: how far that cut may have moved $E G$; of a simulator, if later rewards
-            are like those that were seen, or 0 where episodes can end.
+            whose sign the cut at the horizon, or the rounding of returns, may have changed counts
+            as 0.
+        truncation_error: how far cuts may have moved $E G$, at the horizon, or earlier by a time
+            limit of the environment; of a simulator, if later rewards are like those that were
+            seen, or 0 where episodes can end.
         num_runs: runs, or pairs, per gap; an array where gaps have different numbers of them.
         returns: (num_runs, m) of the branches, if `estimate_gaps` was asked to keep them, or None.
-        prob_open: share of runs that count as $G = 0$ only since the cut left their sign open.
+        prob_open: share of runs that count as $G = 0$ only since the cut, or rounding, left their
+            sign open.
         entropy: of the seed; passed as the seed, it repeats runs that had none. A `Decision` has
             its own.
 
@@ -83,7 +86,7 @@ class GapEstimate(ReadOnly):
 
         Those of "mean" are normal, with the truncation error added. A warning says where they rest
         on too few runs, such as those that met a rare event. Those of "prob_worse", "prob_tie" and
-        "prob_better" are Wilson's, for any signs of the gaps that the cut left open.
+        "prob_better" are Wilson's, for any signs of the gaps that are open.
         """
         names = ("mean", "prob_worse", "prob_tie", "prob_better")
         value = getattr(self, checks.one_of("name", name, names))
@@ -130,7 +133,8 @@ class Decision(ReadOnly):
         best: the best action if the verdict is "better", else None.
         remaining: the actions that no other was found to be better than.
         intervals: (m, m, 2), lower and upper end for $E[Z(s, a_i) - Z(s, a_j)]$ at [i, j], where
-            $a_i$ is actions[i]. What returns lose by being cut off is included. If the range of the
+            $a_i$ is actions[i]. What returns lose by being cut off, at the horizon or by a time
+            limit of the environment, is included. If the range of the
             rewards is known, all intervals hold at all looks at once with probability $1 - alpha$;
             for an asymptotic sequence this is so only in the limit of large samples.
         margin: as it was given.

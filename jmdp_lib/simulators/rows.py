@@ -13,7 +13,7 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,16 @@ _DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a stated 
 
 Groups = list[tuple[int, dict[int, list[int]]]]
 """Of one run, for every draw: the state, the actions that are played, and by which branches."""
+
+
+class Result(NamedTuple):
+    """Of branches: their reward, next state, whether they end, and whether by a time limit."""
+
+    branches: list[int]
+    reward: float
+    after: int
+    over: bool = False
+    cut: bool = False
 
 
 class Numbers:
@@ -71,8 +81,8 @@ class RowPlayer(BatchPlayer):
         """What a policy sees at a state."""
 
     @abstractmethod
-    def outcomes(self, groups: Groups, rng: Any) -> Iterator[tuple[list[int], float, int, bool]]:
-        """What a step of a run does to branches: their reward, next state, and whether it ends."""
+    def outcomes(self, groups: Groups, rng: Any) -> Iterator[Result]:
+        """What a step of a run does to branches."""
 
     def generator(self, seed: np.random.SeedSequence) -> np.random.Generator:
         return np.random.default_rng(seed)
@@ -84,7 +94,8 @@ class RowPlayer(BatchPlayer):
             steps = table[:, :-1].cumsum(1).tolist()
             return PlayedPolicy(table, dict(enumerate(steps)))
         if self.num_actions is None:
-            policy(checks.read_only(self.here))
+            with checks.no_global_draws("policy", "but must be a function of the observation"):
+                policy(checks.read_only(self.here))
         else:
             checks.policy_rows(policy, [self.here], self.num_actions)
         return PlayedPolicy(policy, {} if self.can_keep else None)
@@ -120,14 +131,14 @@ class RowPlayer(BatchPlayer):
         leaders = np.array(follow(np, sharing, own))
         columns = [part.T.tolist() for part in (states, actions, going, leaders)]
         found = [self._step_run(rng, *run) for run in zip(*columns, strict=True)]
-        rewards, following, over = (np.array(part).T for part in zip(*found, strict=True))
+        rewards, following, *ends = (np.array(part).T for part in zip(*found, strict=True))
         self.extremes += [rewards[going].min(), rewards[going].max()]
-        return Played(rewards, following, over if self.episodes_end else None)
+        return Played(rewards, following, *ends if self.episodes_end else ())
 
     def _step_run(
         self, rng: Any, states: list[int], actions: list[int], going: list[bool], leaders: list[int]
-    ) -> tuple[list[float], list[int], list[bool]]:
-        """Rewards, states and ends of the branches of one run: 0 where one does not go on.
+    ) -> tuple[list[float], list[int], list[bool], list[bool]]:
+        """Rewards, states, ends and cuts of the branches of one run: 0 where one does not go on.
 
         leaders: the first branches with which these share a draw.
         """
@@ -139,12 +150,14 @@ class RowPlayer(BatchPlayer):
         groups = [(states[leader], asked) for leader, asked in draws.items()]
         rewards = [0.0] * width
         over = [False] * width
-        for branches, reward, after, end in self.outcomes(groups, rng) if groups else ():
-            for branch in branches:
-                rewards[branch] = reward
-                states[branch] = after
-                over[branch] = end
-        return rewards, states, over
+        cut = [False] * width
+        for found in self.outcomes(groups, rng) if groups else ():
+            for branch in found.branches:
+                rewards[branch] = found.reward
+                states[branch] = found.after
+                over[branch] = found.over
+                cut[branch] = found.cut
+        return rewards, states, over, cut
 
     def check_reward(self, reward: float, action: Any, state: Any) -> None:
         low, high = self.limits or ANY_REWARD
@@ -186,7 +199,7 @@ class QueriedPlayer(RowPlayer):
     def seen(self, state: int) -> Any:
         return self.numbers.things[state]
 
-    def outcomes(self, groups: Groups, rng: Any) -> Iterator[tuple[list[int], float, int, bool]]:
+    def outcomes(self, groups: Groups, rng: Any) -> Iterator[Result]:
         common = self.coupling == "common"
         if common:  # one generator in one state, which is drawn for the time step
             draw = rng.bit_generator.random_raw
@@ -198,7 +211,7 @@ class QueriedPlayer(RowPlayer):
             answer = self.ask(state, [*asked], self.shared if common else rng)
             for (reward, after), (action, branches) in zip(answer, asked.items(), strict=True):
                 self.check_reward(reward, action, state)
-                yield branches, reward, self.numbers.of(after, after), False
+                yield Result(branches, reward, self.numbers.of(after, after))
 
 
 class EnvironmentPlayer(RowPlayer):
@@ -256,13 +269,15 @@ class EnvironmentPlayer(RowPlayer):
     def seen(self, state: int) -> Any:
         return self.envs[state].observed
 
-    def outcomes(self, groups: Groups, rng: Any) -> Iterator[tuple[list[int], float, int, bool]]:
+    def outcomes(self, groups: Groups, rng: Any) -> Iterator[Result]:
         here: list[int] = []  # where branches are after the step
         for number, action, branches in self._placed(groups):
-            reward, ended = self._step_one(self.envs[number], action)
+            reward, terminated, truncated = self._step_one(self.envs[number], action)
+            ended = terminated or truncated
             met = [k for k in here if not ended and self.envs[k].same_state(self.envs[number])]
             here += [] if ended or met else [number]
-            yield branches, reward, met[0] if met else number, ended
+            cut = truncated and not terminated
+            yield Result(branches, reward, met[0] if met else number, ended, cut)
 
     def _placed(self, groups: Groups) -> list[tuple[int, int, list[int]]]:
         """An environment for every action that is played, in its state and with its draw.
@@ -285,7 +300,7 @@ class EnvironmentPlayer(RowPlayer):
                 placed.append((own, action, branches))
         return placed
 
-    def _step_one(self, env: Any, number: int) -> tuple[float, bool]:
+    def _step_one(self, env: Any, number: int) -> tuple[float, bool, bool]:
         action = number if self.num_actions else self.actions.things[number]
         seen = env.observed
         try:
@@ -294,7 +309,7 @@ class EnvironmentPlayer(RowPlayer):
             where = f"state {env.observed}, action {action}"
             raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
         self.check_reward(reward, action, seen)
-        return reward, terminated or truncated
+        return reward, terminated, truncated
 
 
 def _listed(space: Any) -> int | None:

@@ -24,8 +24,8 @@ class GapSums(NamedTuple):
     """Sums over N gaps, all that their statistics need: parts of a sample merge into the whole.
 
     central: (3,), sums of second, third and fourth powers of what the gaps differ from their mean.
-    counts: (5,), how many are below, at and above zero, at zero since the cut at the horizon left
-    their sign open, and open at the horizon at all.
+    counts: (5,), how many are below, at and above zero, at zero since the cut at the horizon or
+    rounding left their sign open, and the discounts from which on gaps are open.
     """
 
     num_gaps: int
@@ -34,20 +34,25 @@ class GapSums(NamedTuple):
     counts: Floats
 
     @classmethod
-    def of(cls, gaps: Any, apart: Any, rest: float, rounding: float, xp: Any) -> GapSums:
+    def of(
+        cls, gaps: Any, apart: Any, rest: float, rounding: tuple[float, float], xp: Any
+    ) -> GapSums:
         """Of gaps (N,), an array of the library `xp`.
 
-        apart: (N,) whether a gap may still change, by `rest` at most. Gaps up to what may change
-        and `rounding` count as zero.
+        apart: (N,) a gap may still change by this times `rest`. rounding: up to which sizes other
+        gaps are ties, and may be anything. Whatever may be a tie counts as zero.
         """
-        unsure = xp.where(apart, xp.full_like(gaps, rest), xp.zeros_like(gaps)) + rounding
+        tie, lost = rounding
+        cut = apart * xp.where(apart > 0.0, xp.full_like(gaps, rest), xp.zeros_like(gaps))
+        unsure = cut + lost
         mean = float(xp.mean(gaps))
         off = gaps - mean
         squares = off * off
         powers = [float(xp.sum(squares * part)) for part in (1.0, off, squares)]
         zero = xp.abs(gaps) <= unsure
-        signs = (gaps < -unsure, zero, gaps > unsure, zero & apart & (rest > 0.0), apart)
-        counts = [float(xp.count_nonzero(sign)) for sign in signs]
+        unknown = zero & ((cut > 0.0) | (xp.abs(gaps) > tie))
+        signs = (gaps < -unsure, zero, gaps > unsure, unknown)
+        counts = [*(float(xp.count_nonzero(sign)) for sign in signs), float(xp.sum(apart))]
         return cls(gaps.shape[0], mean, np.array(powers), np.array(counts))
 
 
@@ -55,7 +60,7 @@ def gap_statistics(parts: Sequence[GapSums]) -> Floats:
     """(9,) mean and variance with their standard errors, and shares of all gaps.
 
     parts: of one sample, which are merged (Pébay 2008): nothing large is subtracted. The error of
-    the variance is the jackknife's: no law is assumed. The shares are those that `counts` counts.
+    the variance is the jackknife's: no law is assumed. The shares are those of `counts`.
     """
     sizes, means, central, counts = map(np.array, zip(*parts, strict=True))
     n = sizes.sum()

@@ -92,7 +92,8 @@ class VectorPlayer(BatchPlayer):
         trial = copy.copy(self)
         trial.trial = True
         seed = np.random.SeedSequence(0, spawn_key=(0,))
-        trial.play(Chunk(replace(plan, settings=few), seed, 32))
+        with checks.no_global_draws("step or policy", "whose draws are not shared"):
+            trial.play(Chunk(replace(plan, settings=few), seed, 32))
         return plan
 
     def _ask(self, what: str, function: Callable[..., dict[str, Any]], *given: Any) -> Any:
@@ -171,6 +172,7 @@ class VectorPlayer(BatchPlayer):
         """What a policy says of states (n, ...): actions (n,), or probabilities (n, A)."""
         xp = self.arrays.xp
         answer = called("policy(states)", function, checks.read_only(states))
+        checks.unmasked("policy(states)", answer)
         size = states.shape[0]
         shape = tuple(getattr(answer, "shape", ()))
         if shape == (size,) and xp.isdtype(answer.dtype, "integral"):

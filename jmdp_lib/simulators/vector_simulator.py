@@ -111,6 +111,7 @@ def stepped(simulator: VectorSimulator, states: Any, actions: Any, noise: Any) -
 
 
 def _check_shape(what: str, part: Any, expected: tuple[int, ...]) -> None:
+    checks.unmasked(what, part)
     shape = getattr(part, "shape", None)
     if shape is None or tuple(shape) != expected:
         got = repr(part) if shape is None else f"shape {tuple(shape)}"

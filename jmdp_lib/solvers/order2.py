@@ -47,7 +47,9 @@ def jipe2(
     size; take `jipe(order=n)` for skewness, kurtosis and other moments above the second.
 
     policy: probabilities (S, A), actions (S,), or a function of the state that returns
-        probabilities (A,) or an action. All calls take all of these.
+        probabilities (A,) or an action. All calls take all of these. A function must be pure: one
+        that draws its actions returns probabilities. Draws from a global generator are noticed and
+        refused; rare ones from a generator of its own are not.
     tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward: the result
         has converged once error_bound is at most tol * jm.reward_bound.
     coupling: "joint" uses the outcome tables: branches at one state at one time share a table.
@@ -87,7 +89,7 @@ def jipe2(
         >>> print(f"with two gusts: {apart.gap_mean[gap]:.3f}, {apart.gap_variance[gap]:.3f}")
         with two gusts: 1.962, 0.961
     """
-    system = CollapsedT2.of("jipe2", jm, policy, coupling).without_offset
+    system = CollapsedT2.of("jipe2", jm, policy, coupling)
     tol = checks.positive("tol", tol)
     swept = initial is not None or max_iterations is not None or route == "sweeps"
     solved = route in ("reachable", "dense") or device is not None or queries is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -12,8 +12,9 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import rounding_of
-from jmdp_lib.model import JMDP, checked_coupling, require_tables
+from jmdp_lib.model import JMDP
 from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
+from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.operators.multisets import MultisetOperator, System
 from jmdp_lib.solvers.affine import Chain, Solved, solve
 from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, false_variance
@@ -37,8 +38,8 @@ def jipe(
     in one step; residuals are the paper's norm of these.
 
     Moments of one state, and the multisets that they reach, are solved at once. Their number grows
-    fast with the order; `pairs` of the solution has it. Others are solved when they are read.
-    A system that does not fit into memory is refused.
+    fast with the order; `pairs` of the solution has it. Others are solved when they are read, to
+    what `error_bound` says. A system that does not fit into memory is refused.
 
     The sparse system of $T_n$ is solved by accelerated Gauss-Seidel. The residuals are those of its
     steps, and the last one that of the moments.
@@ -53,18 +54,20 @@ def jipe(
         >>> print(f"variance {variance:.4f}, kurtosis {kurtosis:.4f}")
         variance 1.5690, kurtosis 2.2938
     """
-    require_tables("jipe", jm)
+    system = CollapsedT2.of("jipe", jm, policy, coupling)
     order = checks.at_least("order", order, 1)
-    matrix = checks.policy_matrix(jm, policy)
-    operator = MultisetOperator(jm.without_offset, matrix, order, checked_coupling(jm, coupling))
+    matrix = system.policy
+    centred = system.jm
+    operator = MultisetOperator(centred, matrix, order, coupling)
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    centred = operator.jm
     source = MomentsFromMultisets(operator, tol * centred.reward_bound * (1.0 - jm.gamma))
     x, residuals, iterations = source.solve(operator.system)
     longest = int(np.diff(operator.system.matrix.indptr).max(initial=0))
     rounding = rounding_of(longest) * float(np.abs(x).max(initial=0.0))
     returns = rounding_of(0) * jm.reward_bound
     end = certify(residuals, rounding + returns, jm.gamma, allowed, iterations, source.name)
+    # What is solved when it is read is to be as near as this says, and rounding comes on top.
+    source = replace(source, goal=0.25 * end.error_bound * (1.0 - jm.gamma))
     mean = same_state_moments(source.moment, matrix.shape, 1)
     blocks = None
     if order > 1:
