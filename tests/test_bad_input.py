@@ -64,6 +64,18 @@ def test_model_arrays(change, message):
         tables(**change)
 
 
+@pytest.mark.parametrize("room", ["laws", "large", "simulators"])
+def test_an_error_says_where_a_name_is(room):
+    names = getattr(jl, room).__all__
+    for name in names:
+        with pytest.raises(AttributeError, match=rf"^jl\.{name} is now jl\.{room}\.{name}$"):
+            getattr(jl, name)
+    assert {*names} <= {*dir(getattr(jl, room))}
+    for other in ("gap_lore", "_gap_law"):
+        with pytest.raises(AttributeError, match=f"No jmdp_lib attribute {other}"):
+            getattr(jl, other)
+
+
 def test_gamma_is_checked_before_any_work():
     calls = []
     with pytest.raises(ValueError, match="gamma"):
