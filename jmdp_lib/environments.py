@@ -214,6 +214,9 @@ def inventory_simulator(
     if demand_probs is None:
         demand_probs = -np.diff(special.pdtrc(np.arange(capacity), 3.0), prepend=1.0, append=0.0)
     most = checks.distributions("demand_probs", demand_probs, "demand").size - 1
+    amounts = {"price": price, "order_cost": order_cost, "holding_cost": holding_cost}
+    for name, amount in {**amounts, "lost_sale_cost": lost_sale_cost}.items():
+        checks.real(name, amount, "(-inf, inf)")
 
     def earned(stock: int, delivered: int, demand: int) -> float:
         sold = min(stock + delivered, demand)

@@ -141,11 +141,11 @@ def bad_policies():
     yield row, r"policy\[8, 2\] \(state 8, action 2\) = nan is not finite"
     yield GOAL[:, :3], r"policy must have shape \(state = 9, action = 4\)"
     yield [[1.0, 0.0, 0.0, 0.0], [1.0]], "policy must be an array, got a ragged list"
-    yield (
-        [0.5] * 9,
-        r"policy must have shape \(state = 9, action = 4\) and not be empty, got \(9,\)",
-    )
-    yield None, r"policy must have shape \(state = 9, action = 4\) and not be empty, got \(\)"
+    either = r"policy must have shape \(state = 9, action = 4\), or be actions, integers of shape"
+    for values, kind in (([0.5] * 9, "float64"), (["a"] * 9, "<U1"), ([True] * 9, "bool")):
+        yield values, rf"{either} \(state = 9\), got dtype {kind} of shape \(9,\)"
+    yield None, rf"{either} .* got dtype object of shape \(\)"
+    yield {0: 1}, r"a function of the state as policy\.__getitem__ is one, got a dict"
     yield lambda s: s, r"policy\(4\) must be probabilities \(4,\) or an action from 0 to 3, got 4"
     yield lambda s: GOAL[s][:3], r"policy\(0\) must have shape \(action = 4\)"
     yield lambda s: GOAL[s + 1], r"policy\(8\) failed: IndexError"
@@ -185,6 +185,7 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.jipe2(GRID, GOAL, initial=(GOAL, GOAL)), "initial second must have shape"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 0), "num_pairs must be at least 1"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1, 2), 1), "pair of actions"),
+        (lambda: jl.simulate_pairs(GRID, GOAL, 0, 1, 1), "actions must be a sequence .* got 1"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 1, horizon=0), "horizon must be"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 1, truncation=0), "truncation must"),
         (lambda: jl.simulate_returns(GRID, GOAL, 0), "num_samples must be at least 1"),
@@ -201,6 +202,8 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.coupled_reward_chain(0), "num_states must be at least 1"),
         (lambda: jl.epsilon_mixture(GOAL, 2.0), "epsilon must lie in"),
         (lambda: jl.inventory(lead_time=-1), "lead_time must be at least 0"),
+        (lambda: jl.inventory(price=np.nan), r"price must lie in \(-inf, inf\), got nan"),
+        (lambda: jl.inventory(lost_sale_cost="2"), "lost_sale_cost must be a real number"),
         (
             lambda: jl.simulators.StepSimulator(1, 2, 0.9, [0.5, 0.6], never),
             "sum of noise_probs = 1.1 is not one",
@@ -258,6 +261,16 @@ def test_policies(policy, message, evaluate):
         (
             lambda: jl.laws.gap_law(GRID, GOAL, (4, 0, 2)),
             r"rows \(state, a, b\), \(N, 3\): did you mean \[\(4, 0, 2\)\]\?",
+        ),
+        (lambda: jl.laws.gap_law(GRID, GOAL, []), r"at least one row \(state, a, b\), got \[\]"),
+        (lambda: jl.simulators.compare_policies(GRID, [], 4), r"at least one policy, got \[\]"),
+        (
+            lambda: jl.simulators.compare_policies(GRID, None, 4),
+            "policies must be a sequence of policies, got None",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(Depot(), [0] * 6, [(5, 2, 1)]),
+            r"state= must be given: .* estimate_gaps of a JMDP alone",
         ),
         (lambda: jl.cantelli_bound(np.nan, 1), r"mean\[0\] \(entry 0\) = nan is not finite"),
         (lambda: jl.cantelli_bound(1, np.inf), r"variance\[0\] \(entry 0\) = inf is not finite"),

@@ -229,6 +229,22 @@ def test_solvers_after_a_fork_and_in_two_threads_at_once(code: str, layer: str) 
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+def test_solvers_run_where_numba_compiles_nothing() -> None:
+    """To look for a mistake in a loop, in a process of its own: a numba is imported once."""
+    code = """import jmdp_lib as jl
+        jm, policy = jl.windy_gridworld(2, gamma=0.5), jl.goal_policy(2)
+        print(float(jl.jipe2(jm, policy, route="reachable").moments.gap_variance[2, 0, 1]))
+        print(*jl.laws.gap_law(jm, policy, [(2, 0, 1)], width=0.1, points=16)[0].mean)"""
+    said = []
+    for setting in ("0", "1"):
+        environment = {**os.environ, "NUMBA_DISABLE_JIT": setting}
+        command = [sys.executable, "-c", code.replace(8 * " ", "")]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        said.append([float(number) for number in done.stdout.split()])
+    assert said[0] == pytest.approx(said[1], rel=1e-9)
+
+
 @pytest.mark.slow
 def test_where_numba_finds_no_folder_solvers_run_all_the_same() -> None:
     """As a user without a home does, of an install that nobody can write to."""
