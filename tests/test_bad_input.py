@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
+from jmdp_lib.operators.multisets import MultisetOperator
 
 GRID = jl.windy_gridworld(3)
 GOAL = jl.goal_policy(3)
@@ -416,6 +417,12 @@ def test_seeds_of_every_good_kind():
     for seed in (3, np.int64(3), np.array(3), [1, 2], np.random.SeedSequence(4)):
         one, two = (jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 10, seed=seed) for _ in range(2))
         np.testing.assert_array_equal(one, two)
+
+
+def test_an_order_that_is_too_high_is_refused_before_any_multiset_is_made(monkeypatch):
+    monkeypatch.setattr(MultisetOperator, "rows_of", never)
+    with pytest.raises(ValueError, match="order 50 on 9 states has too many coordinates to number"):
+        jl.jipe(GRID, GOAL, order=50)
 
 
 MANY = 10**12
