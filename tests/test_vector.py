@@ -471,6 +471,15 @@ def test_bad_arguments_are_refused(changed, message):
 
 
 @pytest.mark.slow
+def test_the_default_budget_decides_the_example_of_the_page():
+    """Orders 0, 2 and 4 in an empty shop: `book/own_simulator.md`."""
+    found = compare_actions(DEPOT, UNIFORM, [0, 2, 4], state=0)
+    exact = jl.jipe2(jl.inventory(11, 4, gamma=0.9, holding_cost=0.0, lost_sale_cost=0.0), UNIFORM)
+    assert exact.moments.gap_mean[0, 4, [0, 2]].min() > 0.0
+    assert (found.verdict, found.best) == ("better", 4)
+
+
+@pytest.mark.slow
 def test_decisions_are_right_and_repeat():
     runs = [
         compare_actions(DEPOT, UNIFORM, [4, 3, 1, 0], 2, budget=10**6, margin=0.05)
