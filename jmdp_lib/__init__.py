@@ -12,7 +12,23 @@ of a model that nobody enumerates; `simulators`, your own simulator, Gymnasium a
 What is public stands in `__init__.pyi`, which type checkers read, too.
 """
 
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
 import lazy_loader
 
 __version__ = "0.1.0"
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    """A public name; for one of a sub-package, the error says where it is."""
+    try:
+        return _public(name)
+    except AttributeError:
+        for room in () if name.startswith("_") else ("laws", "large", "simulators", "atari"):
+            with suppress(ImportError):  # an extra that is not installed
+                if name in import_module(f"{__name__}.{room}").__all__:
+                    raise AttributeError(f"jl.{name} is now jl.{room}.{name}") from None
+        raise

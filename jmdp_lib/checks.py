@@ -7,7 +7,7 @@ import numbers
 import random
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -249,13 +249,21 @@ def _global_generators() -> dict[str, Any]:
     return states | ({"torch": of_torch().numpy().tobytes()} if of_torch else {})
 
 
+def listed(name: str, values: Any, what: str) -> list[Any]:
+    """What a user lists, at least one of it."""
+    try:
+        found = [*values]
+    except TypeError:
+        raise ValueError(f"{name} must be a sequence of {name}, got {values!r}") from None
+    if not found:
+        raise ValueError(f"{name} must hold at least one {what}, got {values!r}")
+    return found
+
+
 def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
     """The actions of a query (Definition 4.1): at least one, all known, no two alike."""
-    try:
-        checked = [index("action", a, num_actions) for a in actions]
-    except TypeError:
-        raise ValueError(f"actions must be a sequence of actions, got {actions!r}") from None
-    if not checked or len(set(checked)) < len(checked):
+    checked = [index("action", a, num_actions) for a in listed("actions", actions, "action")]
+    if len(set(checked)) < len(checked):
         raise ValueError(f"actions must hold at least one action, all distinct, got {checked}")
     return checked
 
@@ -269,10 +277,16 @@ def policy_matrix(model: Sized, policy: Policy) -> Floats:
     num_states, num_actions = sizes_of(model)
     if callable(policy):
         return policy_rows(policy, range(num_states), num_actions)
-    array = as_array("policy", policy)
+    array = policy_array(policy)
     if array.ndim == 1 and array.dtype.kind in "iu":
         chosen = integers("policy", policy, below=num_actions, state=num_states)
         return np.eye(num_actions)[chosen]
+    if array.ndim < 2:
+        raise ValueError(
+            f"policy must have shape (state = {num_states}, action = {num_actions}), or be "
+            f"actions, integers of shape (state = {num_states}), got dtype {array.dtype} of shape "
+            f"{array.shape}"
+        )
     return distributions("policy", policy, state=num_states, action=num_actions)
 
 
@@ -308,20 +322,40 @@ def policy_row(policy: Policy, state: Any, num_actions: int) -> Floats:
     |S| - 1, (rows, columns, A) for states (row, column). A row is probabilities (A,) or an action.
     """
     try:
-        row: Any = policy(read_only(state)) if callable(policy) else _entry(policy, state)
+        row: Any = policy(read_only(state)) if callable(policy) else None
     except Exception as error:
         raise ValueError(f"policy({state!r}) failed: {error!r}") from error
+    if not callable(policy):
+        row = _entry(policy_array(policy), state)
     try:
         return _row("policy", row, num_actions)
     except ValueError:  # only a message names the state: to print an observation is slow
         return _row(f"policy({state!r})", row, num_actions)
 
 
-def _entry(policy: Policy, state: Any) -> Any:
-    """The entry of an array for a state; a negative one would be counted from the end."""
-    if np.any(np.less(state, 0)):
-        raise IndexError("an array has no entries for negative states")
-    return np.asarray(policy)[state]
+def policy_array(policy: Any) -> NDArray[Any]:
+    """A policy that is no function, as an array."""
+    if isinstance(policy, Mapping):
+        raise ValueError(
+            "policy must be an array, or a function of the state as policy.__getitem__ is one, got "
+            f"a {type(policy).__name__}"
+        )
+    return as_array("policy", policy)
+
+
+def _entry(policy: NDArray[Any], state: Any) -> Any:
+    """The entry of an array for a state, whose numbers count along its axes from zero on."""
+    place = as_array("state", state)
+    rows = policy.shape[: place.size]
+    needed = place.size + (policy.dtype.kind not in "iu")  # an axis of probabilities
+    counts = place.dtype.kind in "iu" and place.ndim < 2 and policy.ndim >= needed
+    if not counts or np.any((place < 0) | (place >= rows)):
+        raise ValueError(
+            f"policy({state!r}) is not there: the policy is an array of shape {policy.shape} and "
+            f"dtype {policy.dtype}, and needs an axis for each number of a state; or pass a "
+            "function of the state"
+        )
+    return policy[tuple(place.ravel())]
 
 
 def _row(name: str, row: Any, num_actions: int) -> Floats:
@@ -354,6 +388,12 @@ def unmasked(name: str, values: Any) -> None:
     """Refuse a masked array of NumPy, or a list of them, whose mask would be lost."""
     if any(map(np.ma.is_masked, values if isinstance(values, list | tuple) else [values])):
         raise ValueError(f"{name} has masked entries: put numbers there, as by .filled(0.0)")
+
+
+def axes(ax: Any) -> None:
+    """Refuse what nobody can draw on."""
+    if not hasattr(ax, "add_patch"):
+        raise ValueError(f"ax must be axes of Matplotlib, as plt.subplots() makes, got {ax!r}")
 
 
 def as_array(name: str, values: ArrayLike) -> NDArray[Any]:

@@ -214,12 +214,12 @@ def inventory_simulator(
     if demand_probs is None:
         demand_probs = -np.diff(special.pdtrc(np.arange(capacity), 3.0), prepend=1.0, append=0.0)
     most = checks.distributions("demand_probs", demand_probs, "demand").size - 1
+    _check_amounts(price, order_cost, holding_cost, lost_sale_cost)
 
     def earned(stock: int, delivered: int, demand: int) -> float:
         sold = min(stock + delivered, demand)
-        left = stock + delivered - sold
         income = price * sold - order_cost * delivered
-        return income - holding_cost * left - lost_sale_cost * (demand - sold)
+        return income - holding_cost * (stock + delivered - sold) - lost_sale_cost * (demand - sold)
 
     def step(state: int, order: int, demand: int) -> tuple[float, int]:
         stock, orders = divmod(state, on_road)
@@ -237,6 +237,12 @@ def inventory_simulator(
     ]
     ends = (min(pays), max(pays))
     return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step, ends)
+
+
+def _check_amounts(*amounts: Any) -> None:
+    names = ("price", "order_cost", "holding_cost", "lost_sale_cost")
+    for name, amount in zip(names, amounts, strict=True):
+        checks.real(name, amount, "(-inf, inf)")
 
 
 def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95) -> JMDP:

@@ -77,7 +77,7 @@ def simulate_pairs(
     steps = horizon_for(jm, truncation) if horizon is None else horizon
     matrix = checks.policy_matrix(jm, policy)
     state = checks.index("state", state, jm.num_states)
-    if len(actions) != 2:
+    if len(checks.listed("actions", actions, "action")) != 2:
         raise ValueError(f"actions must be a pair of actions, got {actions!r}")
     chosen = [checks.index("action", action, jm.num_actions) for action in actions]
     num_pairs = checks.at_least("num_pairs", num_pairs, 1)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
+from jmdp_lib.operators.multisets import MultisetOperator
 
 GRID = jl.windy_gridworld(3)
 GOAL = jl.goal_policy(3)
@@ -62,6 +63,18 @@ def with_entry(value, index, dtype=float):
 def test_model_arrays(change, message):
     with pytest.raises(ValueError, match=message):
         tables(**change)
+
+
+@pytest.mark.parametrize("room", ["laws", "large", "simulators"])
+def test_an_error_says_where_a_name_is(room):
+    names = getattr(jl, room).__all__
+    for name in names:
+        with pytest.raises(AttributeError, match=rf"^jl\.{name} is now jl\.{room}\.{name}$"):
+            getattr(jl, name)
+    assert {*names} <= {*dir(getattr(jl, room))}
+    for other in ("gap_lore", "_gap_law"):
+        with pytest.raises(AttributeError, match=f"No jmdp_lib attribute {other}"):
+            getattr(jl, other)
 
 
 def test_gamma_is_checked_before_any_work():
@@ -129,11 +142,11 @@ def bad_policies():
     yield row, r"policy\[8, 2\] \(state 8, action 2\) = nan is not finite"
     yield GOAL[:, :3], r"policy must have shape \(state = 9, action = 4\)"
     yield [[1.0, 0.0, 0.0, 0.0], [1.0]], "policy must be an array, got a ragged list"
-    yield (
-        [0.5] * 9,
-        r"policy must have shape \(state = 9, action = 4\) and not be empty, got \(9,\)",
-    )
-    yield None, r"policy must have shape \(state = 9, action = 4\) and not be empty, got \(\)"
+    either = r"policy must have shape \(state = 9, action = 4\), or be actions, integers of shape"
+    for values, kind in (([0.5] * 9, "float64"), (["a"] * 9, "<U1"), ([True] * 9, "bool")):
+        yield values, rf"{either} \(state = 9\), got dtype {kind} of shape \(9,\)"
+    yield None, rf"{either} .* got dtype object of shape \(\)"
+    yield {0: 1}, r"a function of the state as policy\.__getitem__ is one, got a dict"
     yield lambda s: s, r"policy\(4\) must be probabilities \(4,\) or an action from 0 to 3, got 4"
     yield lambda s: GOAL[s][:3], r"policy\(0\) must have shape \(action = 4\)"
     yield lambda s: GOAL[s + 1], r"policy\(8\) failed: IndexError"
@@ -173,6 +186,7 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.jipe2(GRID, GOAL, initial=(GOAL, GOAL)), "initial second must have shape"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 0), "num_pairs must be at least 1"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1, 2), 1), "pair of actions"),
+        (lambda: jl.simulate_pairs(GRID, GOAL, 0, 1, 1), "actions must be a sequence .* got 1"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 1, horizon=0), "horizon must be"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 1, truncation=0), "truncation must"),
         (lambda: jl.simulate_returns(GRID, GOAL, 0), "num_samples must be at least 1"),
@@ -189,6 +203,8 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.coupled_reward_chain(0), "num_states must be at least 1"),
         (lambda: jl.epsilon_mixture(GOAL, 2.0), "epsilon must lie in"),
         (lambda: jl.inventory(lead_time=-1), "lead_time must be at least 0"),
+        (lambda: jl.inventory(price=np.nan), r"price must lie in \(-inf, inf\), got nan"),
+        (lambda: jl.inventory(lost_sale_cost="2"), "lost_sale_cost must be a real number"),
         (
             lambda: jl.simulators.StepSimulator(1, 2, 0.9, [0.5, 0.6], never),
             "sum of noise_probs = 1.1 is not one",
@@ -246,6 +262,16 @@ def test_policies(policy, message, evaluate):
         (
             lambda: jl.laws.gap_law(GRID, GOAL, (4, 0, 2)),
             r"rows \(state, a, b\), \(N, 3\): did you mean \[\(4, 0, 2\)\]\?",
+        ),
+        (lambda: jl.laws.gap_law(GRID, GOAL, []), r"at least one row \(state, a, b\), got \[\]"),
+        (lambda: jl.simulators.compare_policies(GRID, [], 4), r"at least one policy, got \[\]"),
+        (
+            lambda: jl.simulators.compare_policies(GRID, None, 4),
+            "policies must be a sequence of policies, got None",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(Depot(), [0] * 6, [(5, 2, 1)]),
+            r"state= must be given: .* estimate_gaps of a JMDP alone",
         ),
         (lambda: jl.cantelli_bound(np.nan, 1), r"mean\[0\] \(entry 0\) = nan is not finite"),
         (lambda: jl.cantelli_bound(1, np.inf), r"variance\[0\] \(entry 0\) = inf is not finite"),
@@ -457,6 +483,12 @@ def test_seeds_of_every_good_kind():
     for seed in (3, np.int64(3), np.array(3), [1, 2], np.random.SeedSequence(4)):
         one, two = (jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 10, seed=seed) for _ in range(2))
         np.testing.assert_array_equal(one, two)
+
+
+def test_an_order_that_is_too_high_is_refused_before_any_multiset_is_made(monkeypatch):
+    monkeypatch.setattr(MultisetOperator, "rows_of", never)
+    with pytest.raises(ValueError, match="order 50 on 9 states has too many coordinates to number"):
+        jl.jipe(GRID, GOAL, order=50)
 
 
 MANY = 10**12

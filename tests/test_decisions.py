@@ -76,6 +76,44 @@ def test_equivalent_within_a_margin_and_undecided_without():
     assert (never.verdict, never.best, never.num_queries) == ("undecided", None, 4_000)
 
 
+def test_an_undecided_comparison_says_what_would_decide():
+    """The budget that it names decides in most cases: in half of them the estimate is too low."""
+    decided = []
+    for seed in range(12):
+        asked = {"env": bandit([0.5, 0.6]), "policy": [0], "actions": [0, 1], "state": 0}
+        short = compare_actions(**asked, seed=seed, budget=60)
+        if short.verdict != "undecided" or not np.isfinite(short.deciding_budget):
+            continue
+        ((first, second, mean, error),) = short.open_pairs
+        index = [short.actions.index(action) for action in (first, second)]
+        assert mean == pytest.approx(short.estimates.mean[*index])
+        assert mean >= 0.0
+        assert error == pytest.approx(short.estimates.mean_error[*index], rel=0.02)
+        shown = f"; {first} against {second}: {mean:.3g} +- {error:.2g}; a budget of about "
+        assert f"{shown}{short.deciding_budget:,.0f} decides if that is right)" in repr(short)
+        assert short.deciding_budget > 60
+        longer = compare_actions(**asked, seed=seed, budget=int(short.deciding_budget))
+        decided.append(longer.verdict == "better")
+    assert len(decided) >= 6
+    assert np.mean(decided) >= 0.5
+
+
+def test_the_open_pairs_are_those_that_remain():
+    sure = compare_actions(bandit([0.2, 0.9]), [0], [0, 1], 0)
+    assert (sure.verdict, sure.open_pairs) == ("better", ())
+    assert np.isnan(sure.deciding_budget)
+    assert "decides" not in repr(sure)
+    three = compare_actions(bandit([0.1, 0.8, 0.81]), [0], [0, 1, 2], 0, budget=200)
+    assert three.remaining == (1, 2)
+    assert [{*pair[:2]} for pair in three.open_pairs] == [{1, 2}]
+    jm = jl.JMDP(np.ones((2, 1)), [[[0.5, 0.0]], [[1.0, 1.0]]], [[[0, 1]], [[1, 1]]], 0.9)
+    short = compare_actions(jm, [0, 0], [0, 1], 0, horizon=1, budget=500, reward_range=(0, 1))
+    assert np.isinf(short.deciding_budget)  # what is cut off leaves it open
+    assert "no budget decides" in repr(short)
+    few = compare_actions(COINS, [0], [0, 1], 0, budget=50, method="asymptotic")
+    assert (few.verdict, len(few.open_pairs)) == ("undecided", 1)
+
+
 def test_what_is_cut_off_is_in_the_interval():
     """Action 1 earns nothing at once and 1 for ever after: one step shows the wrong sign."""
     jm = jl.JMDP(np.ones((2, 1)), [[[0.5, 0.0]], [[1.0, 1.0]]], [[[0, 1]], [[1, 1]]], 0.9)
@@ -102,9 +140,9 @@ def test_all_bets_of_a_call_share_its_level(actions, monkeypatch):
     bets = []
     betting_bound = statistics.betting_bound
 
-    def bet(x, low, high, alpha, known):
+    def bet(x, low, high, alpha, *rest):
         bets.append((low, high, alpha))
-        return betting_bound(x, low, high, alpha, known)
+        return betting_bound(x, low, high, alpha, *rest)
 
     monkeypatch.setattr(statistics, "betting_bound", bet)
     jm = bandit([0.5, 0.52, 0.54, 0.56])

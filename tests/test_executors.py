@@ -128,6 +128,18 @@ def test_what_came_back_before_a_failure_is_kept():
         estimate_gaps(Fragile(), POLICY, [0, 1], **asked, executor=one)
 
 
+@pytest.mark.parametrize("what", ["future", "result"])
+def test_an_executor_that_returns_nothing_is_named(what):
+    class Nothing(Executor):
+        def submit(self, work, *job):
+            future = Future()
+            future.set_result(None)
+            return future if what == "result" else None
+
+    with pytest.raises(SimulatorError, match=r"TypeError\('.*executor.* \(0 runs went well\)"):
+        estimate_gaps(Walk(), POLICY, [0, 1], 1, num_runs=5, executor=Nothing())
+
+
 def test_bad_input():
     asked = (Walk(), POLICY, [0, 1], 1)
     with pytest.raises(ValueError, match=r"executor must be a concurrent.futures.* got 'dask'"):

@@ -33,6 +33,22 @@ def patches(ax: Axes, kind: type) -> list:
     return [patch for patch in ax.patches if isinstance(patch, kind)]
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda ax: figures.gridworld(ax, jl.windy_gridworld(3), jl.goal_policy(3), columns=3),
+        lambda ax: figures.transition(ax, jl.coupled_reward_chain(3), 0),
+        lambda ax: figures.correlation_grid(ax, np.zeros((1, 2, 2)), 1, "ab"),
+        lambda ax: figures.agreement(ax, [1.0], [1.0]),
+        lambda ax: figures.joint_returns(ax, np.zeros((1, 2)), (-1.0, 1.0)),
+        lambda ax: figures.gap_law(ax, np.zeros(1), 1.0),
+    ],
+)
+def test_what_is_no_axes_is_refused(draw):
+    with pytest.raises(ValueError, match=r"ax must be axes of Matplotlib.*, got None"):
+        draw(None)
+
+
 def test_gridworld_without_wind_has_no_gusts(ax: Axes) -> None:
     figures.gridworld(ax, jl.windy_gridworld(3, gust_prob=0.0), jl.goal_policy(3), columns=3)
     assert not [text for text in ax.texts if "gust" in text.get_text()]

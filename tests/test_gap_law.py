@@ -640,3 +640,14 @@ def test_sweeps_of_stochastic_order_allow_for_their_roundings() -> None:
     stochastic.settle(1e-13)
     found = stochastic.bounds[stochastic.asked[:, 0], 0, 4]  # P(G < 0), and of -G
     assert found - 0.5 == pytest.approx(rows.rounding, rel=1e-6)
+
+
+def test_a_user_may_have_floating_point_errors_raised():
+    """What underflows is zero, and no error; the brackets are the same."""
+    shop = jl.inventory(6, 3, gamma=0.9)
+    asked = (shop, jl.uniform_policy(shop), [(3, 1, 2)])
+    usual = jl.laws.gap_law(*asked, width=0.1, points=64)[0]
+    with np.errstate(all="raise"):
+        (law,) = jl.laws.gap_law(*asked, width=0.1, points=64)
+        assert [law.prob_worse, law.cvar(0.1)] == [usual.prob_worse, usual.cvar(0.1)]
+        jl.large.local_jipe2(jl.windy_gridworld(10), jl.goal_policy(10), states=[4])

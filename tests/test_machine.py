@@ -9,10 +9,13 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from tqdm import tqdm
 
+import jmdp_lib as jl
 from experiments.files import replacing
 from jmdp_lib import machine
 from jmdp_lib.machine import extra, process
@@ -102,8 +105,44 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path
     assert os.listdir(tmp_path) == ["file"]
 
 
+GRID = jl.windy_gridworld(4)
+DRIFT = jl.uniform_policy(GRID)
+FEATURES = jl.action_features(jl.rbf_features(4, 4, 2), 4)
+LONG_CALLS = {
+    "jipe2": lambda: jl.jipe2(GRID, DRIFT, route="dense"),
+    "coupling_range": lambda: jl.laws.coupling_range(GRID, DRIFT),
+    "policy_gaps": lambda: jl.laws.policy_gaps(GRID, DRIFT, jl.goal_policy(4)),
+    "projected_jipe2": lambda: jl.projected_jipe2(GRID, DRIFT, FEATURES),
+    "jipe": lambda: jl.jipe(GRID, DRIFT, order=3),
+}
+BARS = {
+    "jipe": "multisets of order 3",
+    "projected_jipe2": "pair occupancy",
+    "jipe2": "JIPE-2, dense",
+}
+
+
+@pytest.mark.parametrize("name", LONG_CALLS)
+def test_a_long_call_shows_how_far_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bar moves again and again, also within one cycle of a linear solver."""
+    moves: dict[str, int] = {}
+
+    class Bar(tqdm):
+        def update(self, n: float = 1) -> None:
+            moves[self.desc] = moves.get(self.desc, 0) + 1
+
+    def seen(desc: str, **options: Any) -> Bar:
+        return Bar(desc=desc, **options | {"disable": False, "delay": 1e9})
+
+    monkeypatch.setattr(process, "tqdm", seen)
+    LONG_CALLS[name]()
+    assert max((n for bar, n in moves.items() if BARS.get(name, name) in bar), default=0) >= 4
+
+
 # What a second process does after the first: `compiles` counts what Numba really compiled.
 PRELUDE = """
+import sys
+sys.stderr.isatty = lambda: True
 from numba.core import event
 compiles = event.RecordingListener()
 event.register("numba:compile", compiles)
@@ -125,8 +164,8 @@ jl.projected_jipe2(jm, uniform, jl.action_features(jl.rbf_features(3, 3, 1), 4))
 """
 
 
-def run_python(code: str, **environment: str) -> int:
-    """How many functions were compiled in a process of its own."""
+def run_python(code: str, **environment: str) -> tuple[int, str]:
+    """(functions compiled, what was said) in a process of its own."""
     code += "print(sum(record.is_start for _, record in compiles.buffer))"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -136,13 +175,22 @@ def run_python(code: str, **environment: str) -> int:
         env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    return int(done.stdout), done.stderr
+
+
+@pytest.mark.slow
+def test_what_was_compiled_is_on_disk_and_one_line_says_so(tmp_path: Path) -> None:
+    count, said = run_python(PRELUDE + SHORT, NUMBA_CACHE_DIR=str(tmp_path))
+    assert count > 0
+    assert said.count("jmdp_lib compiles what is called, once") == 1
+    count, said = run_python(PRELUDE + SHORT, NUMBA_CACHE_DIR=str(tmp_path))
+    assert count == said.count("compiles") == 0
 
 
 @pytest.mark.slow
 def test_no_solver_compiles_in_a_second_process() -> None:
     # The first process may be the second one already, if other tests have compiled everything.
-    assert 0 in (run_python(PRELUDE + SOLVE), run_python(PRELUDE + SOLVE))
+    assert 0 in (run_python(PRELUDE + SOLVE)[0], run_python(PRELUDE + SOLVE)[0])
 
 
 WORKERS = """
@@ -223,6 +271,22 @@ def test_solvers_after_a_fork_and_in_two_threads_at_once(code: str, layer: str) 
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+def test_solvers_run_where_numba_compiles_nothing() -> None:
+    """To look for a mistake in a loop, in a process of its own: a numba is imported once."""
+    code = """import jmdp_lib as jl
+        jm, policy = jl.windy_gridworld(2, gamma=0.5), jl.goal_policy(2)
+        print(float(jl.jipe2(jm, policy, route="reachable").moments.gap_variance[2, 0, 1]))
+        print(*jl.laws.gap_law(jm, policy, [(2, 0, 1)], width=0.1, points=16)[0].mean)"""
+    said = []
+    for setting in ("0", "1"):
+        environment = {**os.environ, "NUMBA_DISABLE_JIT": setting}
+        command = [sys.executable, "-c", code.replace(8 * " ", "")]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        said.append([float(number) for number in done.stdout.split()])
+    assert said[0] == pytest.approx(said[1], rel=1e-9)
+
+
 @pytest.mark.slow
 def test_where_numba_finds_no_folder_solvers_run_and_what_they_compile_is_kept_where_one_is_named(
     tmp_path: Path,
@@ -232,4 +296,6 @@ def test_where_numba_finds_no_folder_solvers_run_and_what_they_compile_is_kept_w
     alone += "caching.CacheImpl._locator_classes = [caching.UserProvidedCacheLocator]\n"
     code = alone + PRELUDE + SHORT
     for folder, kept in (("", False), (str(tmp_path), False), (str(tmp_path), True)):
-        assert (run_python(code, NUMBA_CACHE_DIR=folder) == 0) == kept
+        count, said = run_python(code, NUMBA_CACHE_DIR=folder)
+        assert (count == 0) == kept
+        assert said.count("in every process, unless NUMBA_CACHE_DIR") == (not folder)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from test_executors import Pickles
 
 import jmdp_lib as jl
 from jmdp_lib.large import implicit
@@ -113,6 +115,23 @@ def test_few_tables_are_kept_and_the_numbers_stay_the_same(monkeypatch):
     np.testing.assert_array_equal(
         jl.simulators.estimate_gaps(line, mostly_right, **asked).returns, before
     )
+
+
+def test_it_pickles_and_plays_in_other_processes():
+    """Made of a step, of a JMDP, and of tables; what `query` kept is not sent along."""
+    asked = {"actions": [0, 1], "num_runs": 20, "keep_returns": True}
+    of_tables = jl.large.ImplicitJMDP(LINE.tables, 2, 0.6, (0.0, 1.0))
+    of_jmdp = jl.large.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3))
+    for model, policy, state in (
+        (replace(LINE), mostly_right, ("cell", 0)),
+        (of_tables, mostly_right, ("cell", 0)),
+        (of_jmdp, [0] * 9, 4),
+    ):
+        size = len(pickle.dumps(model))
+        here = jl.simulators.estimate_gaps(model, policy, state=state, **asked)
+        there = jl.simulators.estimate_gaps(model, policy, state=state, **asked, executor=Pickles())
+        np.testing.assert_array_equal(there.returns, here.returns)
+        assert len(pickle.dumps(model)) == size
 
 
 def test_independent_actions_are_queries_of_their_own():

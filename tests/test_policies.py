@@ -114,8 +114,34 @@ def test_an_array_has_no_entries_for_negative_states():
             lambda policy: jl.large.local_jipe2(line, policy, [0]),
             lambda policy: jl.simulators.estimate_gaps(line, policy, [0, 1], 0, num_runs=3),
         ):
-            with pytest.raises(ValueError, match=r"policy\(-1\) failed: .* for negative states"):
+            with pytest.raises(ValueError, match=r"policy\(-1\) is not there"):
                 call(policy)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (
+            {(0, 0): [0.5, 0.5]},
+            r"a function of the state as policy\.__getitem__ is one, got a dict",
+        ),
+        (
+            np.full((3, 2), 0.5),
+            r"policy\(\(0, 0\)\) is not there: .* shape \(3, 2\) and dtype float",
+        ),
+        ([0, 1, 0], r"policy\(\(0, 0\)\) is not there: .* shape \(3,\)"),
+    ],
+)
+def test_states_that_are_rows_need_an_array_with_as_many_axes(policy, message):
+    def tables(cell):
+        return [1.0], [[0.0, 1.0]], [[cell, (0, 1)]]
+
+    grid = jl.large.ImplicitJMDP(tables, 2, 0.5, (0.0, 1.0))
+    asked = {"actions": [0, 1], "state": (0, 0), "num_runs": 3}
+    with pytest.raises(ValueError, match=message):
+        jl.simulators.estimate_gaps(grid, policy, **asked)
+    for right in (np.full((1, 2, 2), 0.5), np.zeros((1, 2), int)):
+        jl.simulators.estimate_gaps(grid, right, **asked)
 
 
 def test_a_policy_cannot_write_into_what_it_sees():
@@ -171,6 +197,9 @@ def test_actions_that_are_not_counted_from_zero_are_chosen_themselves():
     np.testing.assert_allclose(returns, [[3 + 2 + 1, 4 + 2 + 1]] * 3)
     with pytest.raises(ValueError, match=r"must be a function .* or an action, not"):
         jl.simulators.estimate_gaps(env, [[0.0, 1.0]] * 2, **asked)
+    for wrong in ([0.5, 0.5], 0):
+        with pytest.raises(ValueError, match=r"is no action of Discrete\(2, start=3\); .* policy"):
+            jl.simulators.estimate_gaps(env, lambda seen, wrong=wrong: wrong, **asked)
 
 
 @pytest.mark.parametrize("call", [jl.simulators.compare_actions, jl.simulators.estimate_gaps])

@@ -281,12 +281,21 @@ def test_bad_input(arguments, message):
         jl.jipe2(jl.windy_gridworld(5), jl.goal_policy(5), **arguments)
 
 
-@pytest.mark.parametrize("thing", [SimpleNamespace(num_states=1, num_actions=1), None], ids=str)
+SHOP = jl.simulators.VectorSimulator(lambda *_: None, lambda *_: None, 2, 0.9)
+COINS = SimpleNamespace(num_states=1, num_actions=1, query=None)
+
+
+@pytest.mark.parametrize("thing", [SHOP, COINS, None], ids=type)
 def test_what_is_no_jmdp_is_told_what_to_use(thing):
+    """Only a simulator that can be counted is sent to `from_simulator`; all others to a player."""
     projected = partial(jl.projected_jipe2, features=[[[1.0]]])
     for call in (jl.jipe2, jl.jipe, projected):
-        with pytest.raises(TypeError, match=r"`JMDP.from_simulator` counts .* `JMDP.from_step`"):
+        with pytest.raises(TypeError, match=r"estimate_gaps` .* `JMDP.from_step`") as caught:
             call(thing, [[1.0]])
+        assert ("from_simulator" in str(caught.value)) == (thing is COINS)
+    if thing is SHOP:
+        with pytest.raises(ValueError, match=r"has no query.*simulators.estimate_gaps` plays"):
+            jl.JMDP.from_simulator(thing, 10)
 
 
 def test_memory_that_torch_keeps_can_be_had_again(monkeypatch):

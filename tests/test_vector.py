@@ -7,6 +7,7 @@ from functools import partial
 import array_api_strict as strict
 import numpy as np
 import pytest
+import torch
 from brute import mean_and_error, normal_p_values, variance_and_error
 from test_executors import Pickles
 
@@ -365,6 +366,10 @@ BAD = {
     "impure": (impure, r"step must be pure.*rewards\[\d+\]"),
     "mixing": (mixing_rows, r"no row may depend on another one.*rewards\[\d+\]"),
     "memory": (with_luck, r"no row may depend on another one.*rewards\[\d+\]"),
+    "torch": (
+        lambda s, a, n: (torch.zeros(len(s)), s),
+        r"rewards of a step must be an array of the same library as state=.*numpy.*got .*torch",
+    ),
     "fails": (after(fails_in_nine), r"time step .*step\(.*ZeroDivisionError"),
 }
 
@@ -379,6 +384,7 @@ def test_a_bad_step_is_refused_by_row(case):
 
 BAD_DRAWS = {
     "short": (lambda n, rng: rng.poisson(3, n - 1), r"draw\(\d+, rng\) must be .*got shape \("),
+    "torch": (lambda n, rng: torch.zeros(n), r"draw\(16, rng\) must be an array of the same lib"),
     "number": (lambda n, rng: 3, r"draw\(\d+, rng\) must be .*got 3"),
     "tuple": (lambda n, rng: (rng.poisson(3, n), np.zeros(2)), r"shape \(16,\), got \(array"),
     "global": (
@@ -426,6 +432,10 @@ BAD_POLICIES = {
     "floats": (lambda s: 1.0 * s, r"policy\(states\) must return probabilities.*float64"),
     "draws": (lambda s: np.random.default_rng().integers(5, size=len(s)), "policy must be pure"),
     "rows": (lambda s: np.arange(len(s)) % 5, r"depend on another one, but actions\["),
+    "torch": (
+        lambda s: torch.zeros(len(s), dtype=torch.int64),
+        r"policy\(states\) must be an array of the same library",
+    ),
     "writes": (writes, r"policy\(states\) failed: ValueError\('.* is read-only'\)"),
 }
 
@@ -463,7 +473,7 @@ def test_bad_simulators_are_refused(changed, message):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"state": None}, "state must be a number, .* got None"),
+        ({"state": None}, "state= must be given: .* estimate_gaps of a JMDP alone"),
         ({"state": 12}, "state 12 is out of range"),
         ({"state": 2.5}, "states must be integers"),
         ({"state": [[1, 2]]}, "state must be a number"),
@@ -475,6 +485,15 @@ def test_bad_simulators_are_refused(changed, message):
 def test_bad_arguments_are_refused(changed, message):
     with pytest.raises((ValueError, IndexError), match=message):
         estimate_gaps(DEPOT, **{"policy": UNIFORM, "actions": [2, 1], "state": 5} | changed)
+
+
+@pytest.mark.slow
+def test_the_default_budget_decides_the_example_of_the_page():
+    """Orders 0, 2 and 4 in an empty shop: `book/own_simulator.md`."""
+    found = compare_actions(DEPOT, UNIFORM, [0, 2, 4], state=0)
+    exact = jl.jipe2(jl.inventory(11, 4, gamma=0.9, holding_cost=0.0, lost_sale_cost=0.0), UNIFORM)
+    assert exact.moments.gap_mean[0, 4, [0, 2]].min() > 0.0
+    assert (found.verdict, found.best) == ("better", 4)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from numpy.typing import ArrayLike
 
+from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 
 _WIN = "#0072B2"
@@ -32,6 +33,7 @@ def agreement(
         >>> ax.get_legend_handles_labels()[1]
         ['two runs']
     """
+    checks.axes(ax)
     x, y = np.ravel(np.asarray(expected)), np.ravel(np.asarray(found))
     marker = "os^D"[len(ax.lines) // 2 % 4]
     look: dict[str, Any] = {"marker": marker, "ms": 3, "mfc": "none", "mew": 0.7}
@@ -57,6 +59,7 @@ def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float]) -> Axes:
         >>> ax.get_xlim() == ax.get_ylim()
         True
     """
+    checks.axes(ax)
     edges: Any = np.linspace(*limits, _CELLS + 1)
     wins = pairs[:, 0] > pairs[:, 1]
     scale = PowerNorm(0.5, vmin=0.0, vmax=np.histogram2d(pairs[:, 0], pairs[:, 1], edges)[0].max())
@@ -87,6 +90,7 @@ def gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
         >>> len(figures.gap_law(Figure().subplots(), gaps, limit=3.0).patches) > 0
         True
     """
+    checks.axes(ax)
     parts = [gaps[gaps < 0], gaps[gaps >= 0]]
     look: dict[str, Any] = {"color": [_LOSS, _WIN], "stacked": True}
     top = np.max(ax.hist(parts, _BARS, range=(-limit, limit), **look)[0])

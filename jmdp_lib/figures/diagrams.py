@@ -42,6 +42,7 @@ def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
         >>> len(ax.patches) > 0
         True
     """
+    checks.axes(ax)
     matrix = checks.policy_matrix(jm, policy)
     places = np.stack(np.divmod(np.arange(jm.num_states), columns)[::-1], -1)  # (S, 2): x, y
     looks = (("black", 0.0), (_ORANGE, 0.16))[: jm.starts[1]]  # without wind there is one table
@@ -96,6 +97,7 @@ def transition(ax: Axes, jm: JMDP, state: int) -> Axes:
         >>> len(ax.texts) > 0
         True
     """
+    checks.axes(ax)
     rewards = jm.rewards[jm.starts[state] : jm.starts[state + 1]]
     middle: dict[str, Any] = {"ha": "center", "va": "center"}
     for x, name in zip((0.0, 3.2), ("s_i", "s_{i+1}"), strict=True):
@@ -155,6 +157,7 @@ def correlation_grid(
         >>> len(ax.get_xticks())  # four actions in each of two columns
         8
     """
+    checks.axes(ax)
     num_states, size = correlation.shape[:2]
     rows = num_states // columns
     pitch = size + 0.8

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,8 @@ class ImplicitJMDP:
         knows_noise: whether table k of every state is what noise k does there, as
             `coupling="common"` needs it.
 
-    A state is checked when its tables are asked for; every message shows the state.
+    It pickles if the function does that it is made of. A state is checked when its tables are asked
+    for; every message shows the state.
 
     Example:
         >>> import jmdp_lib as jl
@@ -70,6 +72,9 @@ class ImplicitJMDP:
         checks.at_least("num_actions", self.num_actions, 1)
         checks.discount(self.gamma)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_kept": {}}  # tables can be asked for again
+
     @property
     def reward_bound(self) -> float:
         """$r_{max}$, the larger end of the range of rewards, by size; one if both are zero."""
@@ -97,12 +102,7 @@ class ImplicitJMDP:
         """
         probs = checks.distributions("noise_probs", noise_probs, "noise")
         actions = range(checks.at_least("num_actions", num_actions, 1))
-
-        def tables(state: Any) -> Any:
-            played = [[step(state, a, u) for a in actions] for u in range(probs.size)]
-            rewards, states = zip(*(zip(*row, strict=True) for row in played), strict=True)
-            return probs, rewards, states
-
+        tables = partial(_tables_of_step, probs, actions, step)
         return cls(tables, num_actions, gamma, reward_range)
 
     @classmethod
@@ -114,12 +114,7 @@ class ImplicitJMDP:
             >>> jl.large.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3)).at(4)[2]
             [1, 5, 7, 3, 0, 4, 6, 3]
         """
-
-        def tables(state: int) -> tuple[Floats, Floats, list[list[int]]]:
-            s = checks.index("state", state, jm.num_states)
-            rows = slice(jm.starts[s], jm.starts[s + 1])
-            return jm.probs[rows], jm.rewards[rows], jm.next_states[rows].tolist()
-
+        tables = partial(_tables_of_jmdp, jm)
         return cls(tables, jm.num_actions, jm.gamma, jm.reward_range, jm.knows_noise)
 
     def at(self, state: Hashable) -> tuple[Floats, Floats, list[Hashable]]:
@@ -173,6 +168,23 @@ class ImplicitJMDP:
         table = draw_index(cumulative, rng)
         first = table * self.num_actions
         return [rewards[table][a] for a in columns], [successors[first + a] for a in columns]
+
+
+# Functions of this module, and not of a call, since only these pickle.
+
+
+def _tables_of_step(probs: Floats, actions: range, step: Any, state: Any) -> Any:
+    """The tables of a state, one for each noise, by a step function."""
+    played = [[step(state, a, u) for a in actions] for u in range(probs.size)]
+    rewards, states = zip(*(zip(*row, strict=True) for row in played), strict=True)
+    return probs, rewards, states
+
+
+def _tables_of_jmdp(jm: JMDP, state: int) -> tuple[Floats, Floats, list[list[int]]]:
+    """The tables of a state of a model that was enumerated."""
+    s = checks.index("state", state, jm.num_states)
+    rows = slice(jm.starts[s], jm.starts[s + 1])
+    return jm.probs[rows], jm.rewards[rows], jm.next_states[rows].tolist()
 
 
 def with_law(law: Floats, tables: TableFunction, state: Any) -> Any:

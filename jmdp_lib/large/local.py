@@ -79,6 +79,7 @@ class LocalSolution(machine.ReadOnly):
         return self.moments.gap_variance
 
 
+@np.errstate(under="ignore")  # where a user has errors raised: what underflows is zero
 def local_jipe2(
     model: ImplicitJMDP | JMDP,
     policy: Policy,

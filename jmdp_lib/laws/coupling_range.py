@@ -24,7 +24,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.machine import ReadOnly, cached, hot, require
+from jmdp_lib.machine import ReadOnly, cached, hot, progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import norm_weight
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, products
@@ -111,13 +111,16 @@ def _end_of_range(pairs: DensePairs, cells: Cells, sign: float, tol: float) -> t
     c = pairs.zeros()
     plan = cells.independent.copy()
     limit = 0
-    for sweeps in count(1):
-        new, values, slack = _sweep(pairs, cells, sign, c, plan)
-        moved = float(np.abs(new - c).max())
-        c = new
-        limit = limit or enough_sweeps(moved, target, rate)
-        if moved <= target or sweeps >= limit:
-            break
+    with progress(None, "coupling_range", "sweep") as bar:
+        for sweeps in count(1):
+            new, values, slack = _sweep(pairs, cells, sign, c, plan)
+            moved = float(np.abs(new - c).max())
+            c = new
+            limit = limit or enough_sweeps(moved, target, rate)
+            bar.total = limit
+            bar.update()
+            if moved <= target or sweeps >= limit:
+                break
     # c is off by (moved + slack) / (1 - rate) at most, and a covariance is a step away from it.
     error = 2.0 * (rate * moved + slack) / (1.0 - rate)
     s, a, b = cells.gaps.states, cells.gaps.first, cells.gaps.second

@@ -42,6 +42,7 @@ _EXACT = 1e-13  # sweeps of stochastic order end when probabilities move by less
 _EPS = float(np.finfo(float).eps)
 
 
+@np.errstate(under="ignore")  # where a user has errors raised: what underflows is zero
 def gap_law(
     jm: JMDP,
     policy: Policy,
@@ -113,7 +114,8 @@ def gap_law(
 
 def _checked_gaps(jm: JMDP, queries: ArrayLike | None) -> tuple[AskedGaps, Ints]:
     """The gaps that are asked for, and (Q, 3) the same in the order and with the signs given."""
-    if queries is not None and checks.as_array("queries", queries).ndim != 2:
+    listed = queries is None or checks.listed("queries", queries, "row (state, a, b)")
+    if queries is not None and checks.as_array("queries", listed).ndim != 2:
         raise ValueError(f"queries must be rows (state, a, b), (N, 3): did you mean [{queries!r}]?")
     asked = AskedGaps.of(jm, queries)
     rows = np.stack([asked.states, asked.first, asked.second], axis=1)

@@ -1,15 +1,16 @@
 """The functions that Numba compiles: all of them are made here.
 
 `cached`, `hot`, `inline`, `both` and `threaded` keep them on disk where that is possible and run
-them on all threads where that is safe. With them come sums over long arrays of NumPy or torch. On
-one thread they do not depend on the number of threads, and do not wait for each other as those of
-BLAS do, which spin.
+them on all threads where that is safe. A line says when a call compiles. With them come sums over
+long arrays of NumPy or torch. On one thread they do not depend on the number of threads, and do not
+wait for each other as those of BLAS do, which spin.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,8 +20,36 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+from numba.core import event
 from numba.extending import register_jitable
 from numba.np.ufunc.parallel import get_thread_count, threading_layer
+
+from jmdp_lib.machine.process import output_is_seen
+
+
+class _CompileNotice(event.Listener):
+    """Says, once in a process, that a call compiles, which may take twenty seconds.
+
+    Numba sends its events only for what it really compiles, not for what it finds on disk.
+    """
+
+    said = False
+
+    def on_start(self, event: Any) -> None:
+        compiled = event.data["dispatcher"]
+        if self.said or not compiled.__module__.startswith("jmdp_lib") or not output_is_seen():
+            return
+        self.said = True
+        kept = "once: the result is kept on disk"
+        if compiled.stats.cache_path is None:
+            kept = "in every process, unless NUMBA_CACHE_DIR is a folder it can write to"
+        print(f"jmdp_lib compiles what is called, {kept}", file=sys.stderr, flush=True)
+
+    def on_end(self, event: Any) -> None:
+        """Numba asks for this method, too."""
+
+
+event.register("numba:compile", _CompileNotice())
 
 
 def cached(**options: Any) -> Callable[[Callable[..., Any]], Any]:

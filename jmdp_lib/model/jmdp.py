@@ -378,10 +378,12 @@ class JMDP(_Tables):
 def require_tables(solver: str, model: object) -> None:
     """Refuse a model without outcome tables, and say what to use instead of `solver`."""
     if not isinstance(model, JMDP):
+        countable = hasattr(model, "query") and hasattr(model, "num_states")
+        counts = "`JMDP.from_simulator` counts the tables of this simulator; " * countable
         raise TypeError(
-            f"{solver} needs a JMDP, whose outcome tables are known, got {model!r}. "
-            "`JMDP.from_simulator` counts the tables of a simulator; `JMDP.from_step` and "
-            "`JMDP.from_mdp` make a JMDP of a model that is known"
+            f"{solver} needs a JMDP, whose outcome tables are known, got {model!r}. {counts}"
+            "`jl.simulators.estimate_gaps` estimates the gaps of any simulator; `JMDP.from_step` "
+            "and `JMDP.from_mdp` make a JMDP of a model that is known"
         )
 
 

@@ -112,7 +112,8 @@ def check_simulator(
     missing = ", ".join(part for part in needed if not hasattr(known, part))
     if missing:
         why = ", so its states cannot be asked one by one" if "num_states" in missing else ""
-        raise ValueError(f"{simulator!r} is no simulator: it has no {missing}{why}")
+        other = "; `jl.simulators.estimate_gaps` plays other kinds, too" * ("query" in missing)
+        raise ValueError(f"{simulator!r} is no simulator: it has no {missing}{why}{other}")
     checks.at_least("simulator.num_actions", known.num_actions, 1)
     checks.real("gamma", known.gamma, discounts)
     declared_range(getattr(known, "reward_range", None), "simulator.reward_range")

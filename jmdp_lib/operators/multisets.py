@@ -33,7 +33,7 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import require
+from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import StateAction, norm_weight
 from jmdp_lib.operators.collapsed import ragged
@@ -77,6 +77,14 @@ class MultisetOperator:
     policy: Floats
     order: int
     coupling: str = "joint"
+
+    def __post_init__(self) -> None:
+        codes = 4 * self.jm.num_states + 2 * self.policy.size + 2  # a branch, and whether it ends
+        if codes**self.order >= 2**63:
+            raise ValueError(
+                f"order {self.order} on {self.jm.num_states} states has too many coordinates to "
+                "number"
+            )
 
     @cached_property
     def given_noise(self) -> list[tuple[float, MultisetOperator]]:
@@ -167,11 +175,6 @@ class MultisetOperator:
         places = np.arange(self.order)[::-1]
         if (base * self.order) ** self.order < 2**63:
             return np.asarray((rows + 1) @ (base * self.order) ** places)
-        if (2 * base) ** self.order >= 2**63:
-            raise ValueError(
-                f"order {self.order} on {self.jm.num_states} states has too many coordinates to "
-                "number"
-            )
         branches = rows // self.order  # which NumPy does faster than divmod
         there = rows >= 0
         ends = np.cumsum((rows - self.order * branches + 1) * there, axis=1) - 1
@@ -238,16 +241,18 @@ class MultisetOperator:
         parts = [seeds[first]]
         known = np.append(0, self.numbers(parts[0]))  # sorted; 0 is the empty multiset
         steps = []
-        for part in parts:  # which grow by what they lead to
-            self._require_room(part, len(known))
-            matrix, reached = self.step(part)
-            numbers = self.numbers(reached)
-            place = np.searchsorted(known, numbers)
-            unknown = known.take(place, mode="clip") != numbers
-            known = np.insert(known, place[unknown], numbers[unknown])
-            new = reached[unknown]
-            parts += [new[i : i + _ROWS] for i in range(0, len(new), _ROWS)]
-            steps.append((matrix, numbers))
+        with progress(None, f"multisets of order {self.order}", "multiset") as bar:
+            for part in parts:  # which grow by what they lead to
+                self._require_room(part, len(known))
+                matrix, reached = self.step(part)
+                numbers = self.numbers(reached)
+                place = np.searchsorted(known, numbers)
+                unknown = known.take(place, mode="clip") != numbers
+                known = np.insert(known, place[unknown], numbers[unknown])
+                new = reached[unknown]
+                parts += [new[i : i + _ROWS] for i in range(0, len(new), _ROWS)]
+                steps.append((matrix, numbers))
+                bar.update(len(part))
         rows = np.concatenate(parts)
         own = self.numbers(rows)
         column = np.argsort(np.append(own, 0)).astype(np.int32)  # the empty multiset is the last

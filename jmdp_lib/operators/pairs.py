@@ -28,8 +28,9 @@ from scipy.sparse.linalg import LinearOperator, gmres
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.machine import progress
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, policy_average
 
 RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
 
@@ -122,11 +123,11 @@ def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
     axes = ("state", "action", "other state", "other action")
     weights = checks.floats("law", law, **dict(zip(axes, policy.shape * 2, strict=True)))
     checks.refuse("law", weights, weights < 0.0, "is negative", axes)
-    return _moved(jm, policy, weights)
+    return _acting(policy, *_arrived(jm, policy, weights))
 
 
-def _moved(jm: JMDP, policy: Floats, weights: Floats) -> Floats:
-    """`pair_step` of any weights (S, A, S, A): it is linear in them."""
+def _arrived(jm: JMDP, policy: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Where branches of a law (S, A, S, A) go: two (S, S), and those that are one (S,)."""
     num_states, num_actions = policy.shape
     states = np.arange(num_states)
     same = weights[states, :, states].copy()  # (S, A, A)
@@ -142,10 +143,13 @@ def _moved(jm: JMDP, policy: Floats, weights: Floats) -> Floats:
     step = CollapsedT2(jm, policy).step(AskedGaps(at, a, b))
     shared = same[at, a, b][step.row] * step.weights
     np.add.at(pairs, (step.first, step.second), shared)
-    singles = jm.transitions.T @ alone.ravel()
+    return pairs, jm.transitions.T @ alone.ravel()
 
+
+def _acting(policy: Floats, pairs: Floats, singles: Floats) -> Floats:
+    """The law (S, A, S, A) once branches at these states have drawn their actions."""
+    states, actions = map(np.arange, policy.shape)
     after = np.einsum("sa,st,tb->satb", policy, pairs, policy)
-    actions = np.arange(num_actions)
     after[states[:, None], actions, states[:, None], actions] += policy * singles[:, None]
     return after
 
@@ -161,20 +165,43 @@ def start_law(jm: JMDP) -> Floats:
 
 
 def occupancy(jm: JMDP, policy: Floats) -> Floats:
-    """The discounted pair occupancy (S, A, S, A): d = (1 - eta) xi_0 + eta d P_2, eta = gamma."""
-    law = start_law(jm)
+    """The discounted pair occupancy (S, A, S, A): d = (1 - eta) xi_0 + eta d P_2, eta = gamma.
+
+    What is solved for is u, where branches arrive: there are A^2 times fewer pairs of states.
+    """
     eta = jm.gamma
+    law = (1.0 - eta) * start_law(jm)
+    system = CollapsedT2(jm, policy)
+    one = policy_average(policy**2) @ jm.transitions  # two branches that draw one action
+    size = jm.num_states
 
-    def rest(d: Floats) -> Floats:
-        return d - eta * _moved(jm, policy, d.reshape(law.shape)).ravel()
+    def split(u: Floats) -> tuple[Floats, Floats]:
+        return u[: size**2].reshape(size, size), u[size**2 :]
 
-    operator = LinearOperator((law.size, law.size), matvec=rest, dtype=float)
+    def moved(u: Floats) -> Floats:
+        pairs, singles = split(u)
+        here = np.diag(pairs)
+        apart = system.kernel.T @ (system.kernel.T @ (pairs - np.diag(here))).T
+        shared = (system.diagonal.T @ here).reshape(size, size)
+        apart = apart.T + 0.5 * (shared + shared.T)
+        return np.append(apart, system.kernel.T @ singles + one.T @ here)
+
+    start = np.append(*_arrived(jm, policy, law))
+    operator = LinearOperator((start.size,) * 2, matvec=lambda u: u - eta * moved(u), dtype=float)
     rounding = max(1e-13, 1e-14 / (1.0 - eta))
-    found, failed = gmres(operator, (1.0 - eta) * law.ravel(), rtol=rounding, restart=RESTART)
+    with progress(None, "pair occupancy", "step") as bar:
+        found, failed = gmres(
+            operator,
+            start,
+            rtol=rounding,
+            restart=RESTART,
+            callback=lambda _: bar.update(),
+            callback_type="pr_norm",
+        )
     if failed:
         raise ValueError(f"the pair occupancy at discount {eta} could not be solved for")
-    last = pair_step(jm, policy, np.maximum(found, 0.0).reshape(law.shape))
-    total = (1.0 - eta) * law + eta * last  # at least (1 - eta) xi_0, whatever was rounded
+    last = start + eta * moved(np.maximum(found, 0.0))
+    total = law + eta * _acting(policy, *split(last))  # at least `law`, whatever was rounded
     return total / total.sum()
 
 

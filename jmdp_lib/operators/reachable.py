@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import config
 from numba.extending import intrinsic
 from scipy import sparse
 from scipy.sparse import csgraph
@@ -215,13 +216,16 @@ def _count_bits(_: Any, word: Any) -> Any:
     return word(word), lambda context, builder, signature, words: builder.ctpop(words[0])
 
 
+# Numba knows no intrinsics when it compiles nothing.
 _bits: Any = intrinsic(_count_bits)
+if vars(config)["DISABLE_JIT"]:
+    _bits = lambda word: int(word).bit_count()  # noqa: E731
 
 
 @inline
 def _lowest(word: Any) -> Any:
     """The position of the lowest bit that is set."""
-    return np.int64(_bits((word & -word) - np.uint64(1)))
+    return np.int64(_bits(~word & (word - np.uint64(1))))
 
 
 @inline

@@ -17,3 +17,7 @@ __all__ += ["VectorSimulator", "compare_actions", "compare_policies", "estimate_
 
 # It alone needs Gymnasium, and is loaded when it is first used.
 __getattr__, *_ = lazy_loader.attach(__name__, submod_attrs={"coupled_env": ["CoupledEnv"]})
+
+
+def __dir__() -> list[str]:
+    return __all__

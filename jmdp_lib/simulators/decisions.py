@@ -7,6 +7,7 @@ every run and stop when it says enough.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
@@ -31,6 +32,7 @@ from jmdp_lib.simulators.vector_simulator import Arrays
 _TAIL = 1e-3  # share of the largest return that is cut off
 _FIRST_CERTAIN = 8  # runs before the first look at one that always holds
 _GROWTH = 1.1  # of the number of runs between two looks
+_MOST_LOOKS = 150  # that are looked ahead: a million times as many runs
 # Runs that go on after their branches became one, to estimate the variance reduction: how many at
 # most, and about which share of the budget they may take.
 _WHOLE_RUNS = 64
@@ -305,21 +307,50 @@ class _Runs:
 
     def _narrow(self) -> None:
         """New intervals of all active branches, from the runs that played both."""
-        rest = self.plan.largest_future(self.spread)
-        bound = None if self.reward_range is None else self.plan.largest_return(self.spread)
-        alpha = self.alpha / len(self.plan.pairs)
         for a, b in combinations(self.active, 2):
             if self.plan.alike[a, b]:
                 continue
-            apart = self.apart[a, b]
-            cut = apart * np.where(apart > 0.0, rest, 0.0)
-            low, high = gap_interval(self._gaps(a, b), cut, self.intervals[a, b], alpha, bound)
+            low, high = self._interval(a, b)
             self.intervals[a, b] = (low, high)
             self.intervals[b, a] = (-high, -low)
+
+    def _interval(self, a: int, b: int, times: float = 1.0) -> tuple[float, float]:
+        """The interval of a mean gap, a < b, if its runs had come so many times."""
+        rest = self.plan.largest_future(self.spread)
+        bound = None if self.reward_range is None else self.plan.largest_return(self.spread)
+        alpha = self.alpha / len(self.plan.pairs)
+        apart = self.apart[a, b]
+        cut = apart * np.where(apart > 0.0, rest, 0.0)
+        return gap_interval(self._gaps(a, b), cut, self.intervals[a, b], alpha, bound, times)
+
+    def _growth(self, a: int, b: int) -> float:
+        """How many times as many runs, like those that were played, decide between two branches."""
+
+        def decides(times: float) -> bool:
+            low, high = self._interval(min(a, b), max(a, b), times)
+            return low > self.margin or high < -self.margin or max(-low, high) <= self.margin
+
+        grown = _GROWTH ** np.arange(_MOST_LOOKS)
+        return float(np.append(grown, math.inf)[bisect_left(grown, True, key=decides)])
+
+    def outlook(self) -> tuple[tuple[tuple[Any, Any, float, float], ...], float]:
+        """`Decision.open_pairs` and `Decision.deciding_budget`."""
+        if self.verdict != "undecided" or not self.history:
+            return (), math.nan
+        names = self.plan.names
+        ranked = sorted(self.active, key=lambda k: -self.returns[k].mean())
+        pairs = []
+        for i, j in combinations(ranked, 2):
+            sign = 1.0 if i < j else -1.0
+            gap = sign * self._gaps(min(i, j), max(i, j))
+            pairs.append((names[i], names[j], float(gap.mean()), float(gap.std() / gap.size**0.5)))
+        growth = max(self._growth(ranked[0], j) for j in ranked[1:])
+        return tuple(pairs), self.queries * growth
 
     def decision(self) -> Decision:
         """What is known so far."""
         remaining = tuple(self.plan.names[i] for i in self.active)
+        open_pairs, deciding_budget = self.outlook()
         return Decision(
             actions=tuple(self.plan.names),
             verdict=self.verdict,
@@ -336,6 +367,8 @@ class _Runs:
             history=np.array(self.history).reshape(-1, 1 + self.intervals.size),
             estimates=self.estimates(),
             entropy=self.seed.entropy,
+            open_pairs=open_pairs,
+            deciding_budget=deciding_budget,
         )
 
     def estimates(self) -> GapEstimate | None:

@@ -22,10 +22,15 @@ def in_executor(
     futures: list[Future[Result]] = []
     error: BaseException | None = None
     try:
-        futures.extend(executor.submit(work, *job) for job in jobs)
+        for job in jobs:
+            future = executor.submit(work, *job)
+            if not isinstance(future, Future):
+                raise TypeError(f"executor.submit must return a Future, got {future!r}")
+            futures.append(future)
         with progress(len(jobs), "estimate_gaps", unit="chunk") as bar:
             for future in as_completed(futures):
-                future.result()
+                if future.result() is None:
+                    raise TypeError("a future of the executor returned None and not what it played")
                 bar.update()
     except Exception as failure:
         error = failure
@@ -33,4 +38,5 @@ def in_executor(
         for future in futures:
             future.cancel()
     done = [x for x in futures if x.done() and not x.cancelled() and x.exception() is None]
-    return [future.result() for future in done], error
+    results = [future.result() for future in done]
+    return [result for result in results if result is not None], error

@@ -175,7 +175,7 @@ class Plan:
         """
         distinct: list[Any] = []
         kinds: list[int] = []
-        for number, policy in enumerate(policies):
+        for number, policy in enumerate(checks.listed("policies", policies, "policy")):
             try:
                 checked = player.checked_policy(policy)
             except ValueError as error:

@@ -17,6 +17,19 @@ from jmdp_lib.simulators.vector_simulator import VectorSimulator
 
 def player_of(env: Any, state: Any, coupling: str) -> Player:
     """The player of a simulator; arguments as of `estimate_gaps`. Another kind has a line here."""
+    if hasattr(env, "twin"):
+        return EnvironmentPlayer(inside_episode(env, state), [env.twin()], coupling)
+    queried = hasattr(env, "query") and hasattr(env, "num_actions")
+    if not isinstance(env, VectorSimulator) and not queried:
+        raise ValueError(
+            f"{env!r} is no simulator: it must be a CoupledEnv, a CoupledAtari, a JMDP, an "
+            "ImplicitJMDP, a VectorSimulator, or have num_actions, gamma and query"
+        )
+    if state is None:
+        raise ValueError(
+            "state= must be given: the state at which the branches start (rows (state, action, "
+            "other action) are for estimate_gaps of a JMDP alone)"
+        )
     if isinstance(env, JMDP):
         return CompiledPlayer(env, state, coupling)
     if isinstance(env, ImplicitJMDP) and coupling == "common":
@@ -25,11 +38,4 @@ def player_of(env: Any, state: Any, coupling: str) -> Player:
         env = replace(env, tables=partial(with_law, law, env.tables))
     if isinstance(env, VectorSimulator):
         return VectorPlayer(env, state, coupling)
-    if hasattr(env, "twin"):
-        return EnvironmentPlayer(inside_episode(env, state), [env.twin()], coupling)
-    if hasattr(env, "query") and hasattr(env, "num_actions"):
-        return QueriedPlayer(env, state, coupling)
-    raise ValueError(
-        f"{env!r} is no simulator: it must be a CoupledEnv, a CoupledAtari, a JMDP, an "
-        "ImplicitJMDP, a VectorSimulator, or have num_actions, gamma and query"
-    )
+    return QueriedPlayer(env, state, coupling)

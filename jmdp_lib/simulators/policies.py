@@ -40,6 +40,6 @@ def policy_table(policy: Any, num_actions: int, num_states: int | None) -> Float
     """Probabilities (S, A) of a table; num_states: None if the table itself says it."""
     if array_api_compat.is_array_api_obj(policy) and not isinstance(policy, np.ndarray):
         policy = Arrays.of(policy).host(policy)
-    shown = checks.as_array("policy", policy)
+    shown = checks.policy_array(policy)
     count = num_states or (len(shown) if shown.ndim else 1)
     return checks.policy_matrix(checks.Sizes(count, num_actions), policy)

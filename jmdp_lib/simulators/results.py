@@ -6,6 +6,7 @@ statistic of gaps is a field of it. `Decision` is what a comparison decided.
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -149,6 +150,12 @@ class Decision(ReadOnly):
             `estimate_gaps`; of two actions, from the runs that played both. None before three runs.
             Its intervals do not know that a decision ended the runs: `intervals` do.
         entropy: of the seed; passed as the seed, it repeats a call that had none.
+        open_pairs: if undecided, the pairs of `remaining`, (action, other, estimate of the mean
+            gap, its standard error), the one with the larger mean first; those of the leader come
+            first. Empty before the first look.
+        deciding_budget: if undecided, about how many queries would decide between the leader and
+            all others if the estimates are right: if all further runs are like those that were
+            played. Infinite where no budget would, nan if it is decided.
     """
 
     actions: tuple[Any, ...]
@@ -164,10 +171,28 @@ class Decision(ReadOnly):
     history: Floats
     estimates: GapEstimate | None = None
     entropy: Any = None
+    open_pairs: tuple[tuple[Any, Any, float, float], ...] = ()
+    deciding_budget: float = math.nan
 
     def __repr__(self) -> str:
         best = "" if self.best is None else f"best={self.best}, "
         return (
             f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
-            f"variance_reduction={self.variance_reduction:.3g}, {self.method})"
+            f"variance_reduction={self.variance_reduction:.3g}, {self.method}{self._outlook})"
         )
+
+    @property
+    def _outlook(self) -> str:
+        """What would decide, in words: the leader against the others."""
+        if not self.open_pairs:
+            return ""
+        leader = self.open_pairs[0][0]
+        shown = [
+            f"{a} against {b}: {mean:.3g} +- {error:.2g}"
+            for a, b, mean, error in self.open_pairs
+            if a == leader
+        ]
+        budget = f"a budget of about {self.deciding_budget:,.0f} decides if that is right"
+        if math.isinf(self.deciding_budget):
+            budget = "no budget decides if that is right"
+        return f"; {', '.join(shown)}; {budget}"

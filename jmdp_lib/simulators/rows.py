@@ -12,6 +12,7 @@ import copy
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -95,7 +96,7 @@ class RowPlayer(BatchPlayer):
             return PlayedPolicy(table, dict(enumerate(steps)))
         if self.num_actions is None:
             with checks.no_global_draws("policy", "but must be a function of the observation"):
-                policy(checks.read_only(self.here))
+                self.number_of(policy(checks.read_only(self.here)))
         else:
             checks.policy_rows(policy, [self.here], self.num_actions)
         return PlayedPolicy(policy, {} if self.can_keep else None)
@@ -319,8 +320,6 @@ def _listed(space: Any) -> int | None:
 
 def _check_hashable(state: Any) -> None:
     """Refuse what cannot be a state where states have no numbers."""
-    if state is None:
-        raise ValueError("state= must be given: the state at which the actions are compared")
     try:
         hash(state)
     except TypeError:
@@ -352,4 +351,10 @@ def distinct_in(space: Any, actions: Any) -> dict[str, Any]:
 
 def action_key(space: Any, action: Any) -> str:
     """Equal for equal actions of a Gymnasium space, whatever their parts."""
-    return repr(space.to_jsonable([action]))
+    with suppress(TypeError, ValueError):
+        if type(space).__name__ != "Discrete" or space.contains(action):
+            return repr(space.to_jsonable([action]))
+    raise ValueError(
+        f"{action!r} is no action of {space}; where actions are not counted from 0, a policy "
+        "returns one of them, and no probabilities"
+    )

@@ -87,7 +87,7 @@ def variance_reduction(returns: Floats) -> float:
 
 
 def betting_bound(
-    x: Floats, low: float, high: float, alpha: float, known: float = -np.inf
+    x: Floats, low: float, high: float, alpha: float, known: float = -np.inf, times: float = 1.0
 ) -> float:
     """A lower confidence bound for the mean of values x (T,) in [low, high].
 
@@ -99,7 +99,8 @@ def betting_bound(
     which it is as large by now (Waudby-Smith and Ramdas 2024, Section 4), to a thousandth of its
     distance from the sample mean.
 
-    known: the bound of fewer values, which the new one does not fall below.
+    known: the bound of fewer values, which the new one does not fall below. times: how often each
+    of the values is counted.
     """
     if low == high:
         return low
@@ -110,22 +111,22 @@ def betting_bound(
         middle = 0.5 * (bottom + top)
         with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
             growth = np.log1p(_BETS * (z[:, None] / middle - 1.0))
-        capital = np.logaddexp.reduce(_LOG_SHARES + counts @ growth)
+        capital = np.logaddexp.reduce(_LOG_SHARES + times * (counts @ growth))
         bottom, top = (middle, top) if capital >= -np.log(alpha) else (bottom, middle)
     return low + (high - low) * bottom
 
 
-def asymptotic_bound(x: Floats, alpha: float) -> Any:
+def asymptotic_bound(x: Floats, alpha: float, times: float = 1.0) -> Any:
     """A lower end of an asymptotic confidence sequence for the mean of values x.
 
-    x: (T, ...), T values; the bound has the shape (...).
+    x: (T, ...), T values, each counted so many times; the bound has the shape (...).
 
     All intervals with these ends on both sides, from the sample size `FIRST_ASYMPTOTIC` on, hold at
     once with a probability that is at least 1 - alpha in the limit of a large first size
     (Waudby-Smith et al. 2024, Theorem 2.2); earlier ones are infinite. A term of order 1 / T, as in
     Bernstein's inequality, makes up for skewed laws in small samples.
     """
-    t = len(x)
+    t = times * len(x)
     if t < FIRST_ASYMPTOTIC:
         return np.full(x.shape[1:], -np.inf)
     level = -2.0 * np.log(alpha)
@@ -135,19 +136,24 @@ def asymptotic_bound(x: Floats, alpha: float) -> Any:
 
 
 def gap_interval(
-    gap: Floats, cut: Floats, known: Floats, alpha: float, largest_gap: float | None
+    gap: Floats,
+    cut: Floats,
+    known: Floats,
+    alpha: float,
+    largest_gap: float | None,
+    times: float = 1.0,
 ) -> tuple[float, float]:
     """Ends of an interval for the mean of gaps (N,), which holds at all sample sizes at once.
 
     cut: (N,) how much a gap may still change. known: the interval of fewer gaps. largest_gap: no
-    gap is larger; None asks for the asymptotic sequence.
+    gap is larger; None asks for the asymptotic sequence. times: how often each gap is counted.
     """
     if not np.isfinite(cut).all():  # gamma is 1, and a run was cut off: anything may follow
         return -math.inf, math.inf
 
     def bound(least: Floats, before: float) -> float:
         if largest_gap is None:
-            return max(before, float(asymptotic_bound(least, alpha)))
-        return betting_bound(least, -largest_gap, largest_gap, alpha / 2.0, before)
+            return max(before, float(asymptotic_bound(least, alpha, times)))
+        return betting_bound(least, -largest_gap, largest_gap, alpha / 2.0, before, times)
 
     return bound(gap - cut, known[0]), -bound(-gap - cut, -known[1])

@@ -24,6 +24,7 @@ from jmdp_lib.simulators.vector_simulator import (
     VectorSimulator,
     called,
     check_alone,
+    check_library,
     drawn,
     outside,
     stepped,
@@ -85,7 +86,9 @@ class VectorPlayer(BatchPlayer):
 
         def noise() -> Any:
             rng = self.arrays.generator(np.random.SeedSequence(0))
-            return self.arrays.host(drawn(self.simulator, 16, rng))
+            found = drawn(self.simulator, 16, rng)
+            check_library("draw(16, rng)", found, self.where)
+            return self.arrays.host(found)
 
         checks.pure("draw(n, rng)", noise)
         few = plan.settings._replace(horizon=min(plan.settings.horizon, 3))
@@ -175,6 +178,8 @@ class VectorPlayer(BatchPlayer):
         checks.unmasked("policy(states)", answer)
         size = states.shape[0]
         shape = tuple(getattr(answer, "shape", ()))
+        if shape:
+            check_library("policy(states)", answer, states)
         if shape == (size,) and xp.isdtype(answer.dtype, "integral"):
             return {"actions": answer}
         if shape == (size, self.num_actions):

@@ -107,7 +107,17 @@ def stepped(simulator: VectorSimulator, states: Any, actions: Any, noise: Any) -
     for name, part in found.items():
         wanted = states if name == "next_states" else actions
         _check_shape(f"{name} of a step", part, tuple(wanted.shape))
+        check_library(f"{name} of a step", part, states)
     return found
+
+
+def check_library(what: str, part: Any, states: Any) -> None:
+    """Refuse an array that is torch's where states are not, or the other way round."""
+    if array_api_compat.is_torch_array(part) != array_api_compat.is_torch_array(states):
+        raise SimulatorError(
+            f"{what} must be an array of the same library as state=, which gave {type(states)}, "
+            f"got {type(part)}"
+        )
 
 
 def _check_shape(what: str, part: Any, expected: tuple[int, ...]) -> None:

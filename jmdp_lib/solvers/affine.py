@@ -132,7 +132,7 @@ def _iterate(
             add_scaled(1.0, r, 1.0, x)
             used = 0
         else:
-            used = _cycle(operator, x, r, 0.5 * goal)
+            used = _cycle(operator, x, r, 0.5 * goal, bar)
         if done:
             return steps, applied
 
@@ -144,7 +144,7 @@ def _step(operator: Affine, x: Any, r: Any) -> float:
     return largest_of(r)
 
 
-def _cycle(operator: Affine, x: Any, r: Any, target: float) -> int:
+def _cycle(operator: Affine, x: Any, r: Any, target: float, bar: Any) -> int:
     """BiCGSTAB on x in place, from r = F(x) - x, which is used up; how often G was applied."""
     shadow, p, v, t = (operator.zeros() for _ in range(4))
     shadow += r
@@ -161,6 +161,7 @@ def _cycle(operator: Affine, x: Any, r: Any, target: float) -> int:
         add_scaled(alpha, p, 1.0, x)
         _minus_moved(operator, r, t)
         square = inner_product(t, t)
+        bar.update(2)
         omega = inner_product(t, r) / square if square else 0.0
         add_scaled(omega, r, 1.0, x)
         add_scaled(-omega, t, 1.0, r)

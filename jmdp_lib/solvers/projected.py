@@ -22,7 +22,6 @@ infinite and `converged` false.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -190,12 +189,13 @@ def _pair_weights(jm: JMDP, policy: Floats, weights: str) -> Floats:
 def _require_room(jm: JMDP, d: int) -> None:
     """Refuse what does not fit into memory, with d features.
 
-    GMRES for the weights, T_2 and the projection hold vectors over all pairs of state-actions;
-    the projection also products of features at all pairs of outcomes, and of all features.
+    GMRES for the weights holds vectors over all pairs of states, T_2 and the projection over those
+    of state-actions; the projection also products of features at all pairs of outcomes, and of all
+    features.
     """
     num = jm.num_states * jm.num_actions
     tables = jm.rewards.size * jm.num_actions
-    size = 8.0 * ((RESTART + 16) * num**2 + 3 * d**2 * (num + tables) + 3 * d**4)
+    size = 8.0 * (RESTART * jm.num_states**2 + 16 * num**2 + 3 * d**2 * (num + tables) + 3 * d**4)
     what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
     require(size, what, "jipe2 is exact and holds far less")
 
@@ -268,24 +268,46 @@ class ProjectionStep:
         """The projected fixed point: theta by a linear solve, then Theta by one conic solve."""
         pi = self.pi
         zero, nothing = self.zero()
-        source, slope = _affine(lambda x: pi.mean_side(self.applied((x, nothing)).mean), zero.size)
-        theta: Floats = linalg.solve(np.eye(zero.size) - slope, source)
-
-        def backup(x: Floats) -> Floats:
-            return pi.second_side(self.applied((theta, projection.to_matrix(x))).second)
-
-        right, slope = _affine(backup, len(pi.normal))
-        linear = pi.normal - slope
+        source = pi.mean_side(self.applied((zero, nothing)).mean)
+        theta: Floats = linalg.solve(np.eye(zero.size) - self.mean_slope(), source)
+        right = pi.second_side(self.applied((theta, nothing)).second)
+        linear = pi.normal - self.second_slope()
         free = projection.to_matrix(projection.least_squares(linear, right))
         floor = pi.floor(theta)
         if pi.cone == "none" or linalg.eigvalsh(free - floor)[0] >= 0.0:
             return theta, free
         return theta, projection.solve_in_cone(linear, right, floor, free)
 
+    @cached_property
+    def _value(self) -> Floats:
+        """(S, d) E psi(s, A)."""
+        return np.asarray(self.operator.average @ self.pi.psi)
 
-def _affine(function: Callable[[Floats], Floats], size: int) -> tuple[Floats, Floats]:
-    """b (n,) and B (n, size) of an affine function x -> b + B x, from its values."""
-    constant = function(np.zeros(size))
-    unit = float(np.abs(constant).max()) or 1.0  # so that neither part drowns in the other
-    columns = [(function(unit * x) - constant) / unit for x in np.eye(size)]
-    return constant, np.stack(columns, axis=1)
+    def mean_slope(self) -> Floats:
+        """(d, d) psi' diag(nu) gamma P psi."""
+        after = self.operator.jm.transitions @ self._value
+        return np.asarray(self.operator.jm.gamma * self.pi.psi.T @ (self.pi.nu[:, None] * after))
+
+    def second_slope(self) -> Floats:
+        """(p, p) Theta -> psi' (pairs o gamma^2 P_2 (psi Theta psi')) psi, by matrix products.
+
+        To apply T_2 to every unit matrix takes p times as long.
+        """
+        jm = self.operator.jm
+        psi = self.pi.psi
+        shaped = psi.reshape(*self.operator.policy.shape, -1)
+        apart = self.pi.pairs.copy()
+        same = np.einsum("sasb->sab", apart.reshape(self.operator.policy.shape * 2))
+        weight = jm.probs[:, None, None] * same[jm.table_states]  # (T, A, A)
+        same[...] = 0.0
+        four = projection.products_of(psi, np.asarray(jm.transitions @ self._value), apart)
+        square = np.einsum("sa,sai,saj->sij", self.operator.policy, shaped, shaped, optimize=True)
+        table, a, b = np.nonzero(weight)
+        here = jm.table_states[table]
+        left = shaped[here, a][:, :, None] * shaped[here, b][:, None, :]
+        left *= weight[table, a, b][:, None, None]
+        after = jm.next_states[table, a], jm.next_states[table, b]
+        right = self._value[after[0]][:, :, None] * self._value[after[1]][:, None, :]
+        right[a == b] = square[after[0][a == b]]  # one branch
+        four += np.tensordot(left, right, (0, 0))
+        return jm.gamma**2 * projection.symmetric_matrix(four)

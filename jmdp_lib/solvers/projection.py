@@ -15,10 +15,11 @@ from scipy import linalg
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized, frozen
-from jmdp_lib.machine import ReadOnly, require
+from jmdp_lib.machine import ReadOnly, progress, require
 from jmdp_lib.solvers.fixed_point import warn
 
 _EXTREME = 1e50  # features beyond this, or below its inverse, are scaled
+_TURNS = 20_000  # of ADMM, at most
 CONES = ("augmented", "psd", "none")
 
 
@@ -62,9 +63,7 @@ class Projection(ReadOnly):
     @cached_property
     def normal(self) -> Floats:
         """(p, p) N: the map Theta -> psi' (pairs o psi Theta psi') psi, which is symmetric."""
-        psi = self.psi.T
-        triangle = zip(*_triangle(len(psi)), strict=True)
-        return np.stack([x * self.second_side(np.outer(psi[i], psi[j])) for i, j, x in triangle])
+        return symmetric_matrix(products_of(self.psi, self.psi, self.pairs))
 
     def mean_side(self, target: Floats) -> Floats:
         """(d,) psi' diag(nu) target for a target (S, A): its projection, whitened."""
@@ -197,7 +196,9 @@ def solve_in_cone(
     inside = to_vector(psd_part(start - floor)) / size
     dual = (shift - matrix @ inside) / rho
     factors = linalg.lu_factor(matrix + rho * np.eye(len(right)))
-    for turn in range(1, 20_001):
+    bar = progress(_TURNS, "projection onto the cone", "turn")
+    for turn in range(1, _TURNS + 1):
+        bar.update()
         free = linalg.lu_solve(factors, shift + rho * (inside - dual))
         relaxed = 1.6 * free - 0.6 * inside
         new = to_vector(psd_part(to_matrix(relaxed + dual)))
@@ -214,6 +215,7 @@ def solve_in_cone(
             factors = linalg.lu_factor(matrix + rho * np.eye(len(right)))
     else:
         warn(f"the projection onto the cone stopped {apart:.1e} away from it")
+    bar.close()
     return floor + size * to_matrix(inside)
 
 
@@ -222,6 +224,24 @@ def psd_part(matrix: Floats) -> Floats:
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2.0)
     half = vectors * np.sqrt(np.maximum(values, 0.0))
     return half @ half.T
+
+
+def products_of(left: Floats, right: Floats, pairs: Floats) -> Floats:
+    """(d, d, d, d) sum_xy pairs[x,y] left[x,k] left[y,l] right[x,i] right[y,j], at [k,l,i,j].
+
+    left, right: (X, d). pairs: (X, X).
+    """
+    both = (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
+    size = left.shape[1]
+    return (both.T @ (pairs @ both)).reshape([size] * 4).transpose(0, 2, 1, 3)
+
+
+def symmetric_matrix(four: Floats) -> Floats:
+    """(p, p), in the coordinates of `to_vector`: the map Theta -> sum four[k,l,i,j] Theta[i,j]."""
+    rows, columns, scale = _triangle(len(four))
+    one = four[rows, columns] + four[columns, rows]  # (p, d, d)
+    both = one[:, rows, columns] + one[:, columns, rows]
+    return scale[:, None] * both * scale / 4.0
 
 
 @lru_cache(maxsize=8)
