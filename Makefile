@@ -32,7 +32,7 @@ STALE := stale
 endif
 
 .PHONY: help figures test test-fast test-random test-units test-quick test-programs lint imports \
-  nbval coverage notebooks book clean stale
+  nbval coverage notebooks book lab clean stale
 .DEFAULT_GOAL := help
 
 help:
@@ -42,6 +42,7 @@ help:
 	@echo "make test-random the same tests with new examples, in a new order"
 	@echo "make notebooks   write notebooks/*.ipynb, executed, from notebooks/*.py"
 	@echo "make coverage    how much of the core chapters 1 to 6 execute"
+	@echo "make lab         the chapters in JupyterLab"
 	@echo "make book        the executed notebooks, figures and reference as a site, out/book"
 	@echo "make clean       remove out/ and caches; .venv stays"
 
@@ -119,6 +120,9 @@ notebooks: $(STAMP)
 
 book: $(STAMP)
 	@$(PY) book/build.py
+
+lab: $(STAMP)
+	@exec $(PY) -m jupyterlab --config=workflow/lab.py notebooks/00_start_here.ipynb
 
 # The stamp is removed first and written last: whatever stops this rule, the next make starts afresh.
 # New pins go into an environment that was whole; anything else is made from nothing. uv installs in a

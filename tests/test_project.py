@@ -12,9 +12,9 @@ import tomllib
 from pathlib import Path
 
 import batch
-import jupytext
 import nbformat
 import notebook_job
+import pair
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -170,10 +170,10 @@ def test_the_version_is_the_same_everywhere() -> None:
 @by_source
 def test_notebook_is_paired_with_its_source(source: Path) -> None:
     made = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
-    wanted = jupytext.read(source, fmt="py:percent")
+    wanted = pair.stable(notebook_job.read_source(source))
 
-    def inputs(nb: nbformat.NotebookNode) -> list[tuple[str, str, list[str]]]:
-        return [(c.cell_type, c.source, c.metadata.get("tags", [])) for c in nb.cells]
+    def inputs(nb: nbformat.NotebookNode) -> list[tuple[str, str, dict[str, object]]]:
+        return [(c.cell_type, c.source, c.metadata) for c in nb.cells]
 
     assert inputs(made) == inputs(wanted), f"{source.name} and its .ipynb differ: make notebooks"
     assert made.metadata.kernelspec == notebook_job.KERNELSPEC
