@@ -138,7 +138,6 @@ $(STAMP): pyproject.toml constraints.txt $(STALE)
 	@$(call uv_setting,DEFAULT_INDEX,INDEX_URL,index-url) \
 	  $(call uv_setting,FIND_LINKS,FIND_LINKS,find-links) \
 	  $(PY) -m uv pip install --quiet --python $(PY) -c constraints.txt -e ".[all]"
-	@$(PY) -m uv pip check --quiet --python $(PY)
 	@printf 'define MADE_IN\n%s\nendef\n' "$(CURDIR)" > $(FOLDER)
 	@touch $@
 
