@@ -72,12 +72,52 @@ def test_what_is_imported_is_declared_and_what_a_user_must_install_is_imported()
     assert needed <= used, f"jmdp_lib never imports {sorted(needed - used)}"
 
 
+def asked(source: Path) -> set[str]:
+    """The extras that a chapter tells its readers to install."""
+    [names] = re.findall(r'pip install -e "\.\[([\w,]+)\]"', source.read_text())
+    return set(names.split(","))
+
+
 @by_source
-def test_the_extra_of_the_notebooks_brings_all_that_a_chapter_imports(source: Path) -> None:
-    have = brought("") | brought("notebooks")
+def test_the_extras_that_a_chapter_names_bring_all_that_it_imports(source: Path) -> None:
+    have = {package for name in ("", *asked(source)) for package in brought(name)}
     for module in imported_modules(source.read_text()) - OWN - set(sys.stdlib_module_names):
         owners = {canonicalize_name(name) for name in packages_distributions()[module]}
         assert owners & have, module
+
+
+# Runs the imports of chapters where there is no torch; prints for each what they say.
+WITHOUT_TORCH = """
+import ast, sys
+
+class NoTorch:
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name=name)
+
+sys.meta_path.insert(0, NoTorch)
+for path in sys.argv[1:]:
+    code = ast.parse(open(path).read())
+    imports = [n for n in code.body if isinstance(n, ast.Import | ast.ImportFrom)]
+    imports += [n for n in code.body if ast.unparse(n).startswith("with extra(")]
+    try:
+        exec(compile(ast.Module(imports, []), path, "exec"))
+        print("imported")
+    except ImportError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_chapter_does_without_torch_or_names_the_extra_that_brings_it() -> None:
+    assert "torch" not in brought("notebooks")
+    command = [sys.executable, "-c", WITHOUT_TORCH, *map(str, SOURCES)]
+    folder = ROOT / "notebooks"
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True)
+    for source, told in zip(SOURCES, done.stdout.splitlines(), strict=True):
+        if told != "imported":
+            assert "torch" in asked(source), source.name
+            assert re.search(r'pip install "jmdp_lib\[.*torch', told), f"{source.name}: {told}"
 
 
 def test_importing_the_library_imports_nothing_that_a_plain_install_lacks() -> None:
