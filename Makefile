@@ -131,7 +131,7 @@ uv_setting = UV_$(1)="$${UV_$(1):-$${PIP_$(2):-$$($(PY) -m pip config get global
 $(STAMP): pyproject.toml constraints.txt $(STALE)
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
 	  { echo "error: '$(PYTHON)' is not Python 3.11 or newer; try: make PYTHON=python3.11" >&2; exit 1; }
-	@echo "Setting up $(VENV) (half a minute, once)"
+	@echo "Setting up $(VENV) (once: half a minute to three minutes, 2 to 6 GB)"
 	@if [ -n "$(STALE)" ]; then rm -f $@ $(FOLDER); $(PYTHON) -m venv --clear $(VENV); fi
 	@rm -f $@ $(FOLDER)
 	@$(PY) -m pip install --quiet --disable-pip-version-check "uv==0.13.7"

@@ -240,6 +240,29 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert jmdp_lib.__version__ == importlib.metadata.version("jmdp_lib")
 
 
+def test_the_citation_names_the_preprint_that_the_book_does() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    [(book, number)] = set(
+        re.findall(
+            r"(https://arxiv.org/abs/([\d.]+))",
+            (ROOT / "book" / "index.md").read_text(encoding="utf-8"),
+        )
+    )
+    assert citation["preferred-citation"]["url"] == book
+    assert [one["value"] for one in citation["preferred-citation"]["identifiers"]] == [
+        f"arXiv:{number}"
+    ]
+
+
+def test_no_index_takes_the_package_while_its_readme_leads_to_files_of_the_repository() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    paths = re.findall(r'(?:\]\(|src="|href=")(?!https?:)([^)"#]+)', readme)
+    assert all((ROOT / path).exists() for path in paths)
+    ready = project["urls"] and not paths
+    assert ready or "Private :: Do Not Upload" in project["classifiers"]
+
+
 # ---- notebooks ----------------------------------------------------------------------------------
 
 
