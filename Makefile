@@ -55,7 +55,7 @@ figures: $(STAMP)
 # and take minutes for what takes seconds.
 test test-fast: export OMP_NUM_THREADS = 1
 PYTEST   := MPLBACKEND=Agg $(PY) -m pytest -p no:nbval -p no:randomly
-PROGRAMS := $(patsubst %,tests/test_%.py,batch_slurm batch batch_games batch_refusals book site)
+PROGRAMS := $(patsubst %,tests/test_%.py,batch_slurm batch batch_games batch_refusals book site lab)
 # What was skipped is said last of all; tests/conftest.py writes it down.
 test test-fast: export SKIPPED_TESTS = out/skipped.txt
 and_what_was_skipped = code=$$?; if [ -s $(SKIPPED_TESTS) ]; then echo "Skipped:"; \

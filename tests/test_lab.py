@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from projects import wait_until
 
-pytest.importorskip("jupytext")
 ROOT = Path(__file__).resolve().parents[1]
 CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.py"))
 pytestmark = pytest.mark.slow
@@ -50,6 +49,17 @@ class Lab:
             return json.load(error)
 
 
+def addresses(base: Path) -> list[str]:
+    """The address of the server that keeps its files in `base`, once it answers."""
+    try:
+        found = [
+            json.loads(path.read_text())["url"] for path in base.glob("RUNTIME/jpserver-*.json")
+        ]
+        return [address for address in found if urllib.request.urlopen(f"{address}api").read()]
+    except (OSError, ValueError):  # not yet
+        return []
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     base = tmp_path_factory.mktemp("lab")
@@ -64,9 +74,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with open(base / "log", "w") as log:
         server = subprocess.Popen(command, cwd=base, env=os.environ | own, stdout=log, stderr=log)
     try:
-        found: list[Path] = []
-        wait_until(lambda: bool(found.extend((base / "RUNTIME").glob("jpserver-*.json")) or found))
-        yield Lab(root, json.loads(found[0].read_text())["url"])
+        wait_until(lambda: bool(addresses(base)))
+        yield Lab(root, addresses(base)[0])
     finally:
         server.terminate()
         server.wait()
