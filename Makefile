@@ -32,7 +32,7 @@ STALE := stale
 endif
 
 .PHONY: help figures test test-fast test-random test-units test-quick test-programs lint imports \
-  nbval coverage notebooks book clean clean-atari stale
+  nbval coverage notebooks book lab clean clean-atari stale
 .DEFAULT_GOAL := help
 
 help:
@@ -42,6 +42,7 @@ help:
 	@echo "make test-random the same tests with new examples, in a new order"
 	@echo "make notebooks   write notebooks/*.ipynb, executed, from notebooks/*.py"
 	@echo "make coverage    how much of the core chapters 1 to 6 execute"
+	@echo "make lab         the chapters in JupyterLab"
 	@echo "make book        the executed notebooks, figures and reference as a site, out/book"
 	@echo "make clean       remove out/ and caches; .venv stays, and networks that were trained"
 	@echo "make clean-atari remove these, too"
@@ -55,7 +56,7 @@ figures: $(STAMP)
 # and take minutes for what takes seconds.
 test test-fast: export OMP_NUM_THREADS = 1
 PYTEST   := MPLBACKEND=Agg $(PY) -m pytest -p no:nbval -p no:randomly
-PROGRAMS := $(patsubst %,tests/test_%.py,batch_slurm batch batch_games batch_refusals book site)
+PROGRAMS := $(patsubst %,tests/test_%.py,batch_slurm batch batch_games batch_refusals book site lab)
 # What was skipped is said last of all; tests/conftest.py writes it down.
 test test-fast: export SKIPPED_TESTS = out/skipped.txt
 and_what_was_skipped = code=$$?; if [ -s $(SKIPPED_TESTS) ]; then echo "Skipped:"; \
@@ -121,6 +122,9 @@ notebooks: $(STAMP)
 book: $(STAMP)
 	@$(PY) book/build.py
 
+lab: $(STAMP)
+	@exec $(PY) -m jupyterlab --config=workflow/lab.py notebooks/00_start_here.ipynb
+
 # The stamp is removed first and written last: whatever stops this rule, the next make starts afresh.
 # New pins go into an environment that was whole; anything else is made from nothing. uv installs in a
 # quarter of pip's time; it is told of the package index and the wheels that pip has been set up with.
@@ -128,14 +132,13 @@ uv_setting = UV_$(1)="$${UV_$(1):-$${PIP_$(2):-$$($(PY) -m pip config get global
 $(STAMP): pyproject.toml constraints.txt $(STALE)
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
 	  { echo "error: '$(PYTHON)' is not Python 3.11 or newer; try: make PYTHON=python3.11" >&2; exit 1; }
-	@echo "Setting up $(VENV) (half a minute, once)"
+	@echo "Setting up $(VENV) (once: half a minute to three minutes, 2 to 6 GB)"
 	@if [ -n "$(STALE)" ]; then rm -f $@ $(FOLDER); $(PYTHON) -m venv --clear $(VENV); fi
 	@rm -f $@ $(FOLDER)
 	@$(PY) -m pip install --quiet --disable-pip-version-check "uv==0.13.7"
 	@$(call uv_setting,DEFAULT_INDEX,INDEX_URL,index-url) \
 	  $(call uv_setting,FIND_LINKS,FIND_LINKS,find-links) \
 	  $(PY) -m uv pip install --quiet --python $(PY) -c constraints.txt -e ".[all]"
-	@$(PY) -m uv pip check --quiet --python $(PY)
 	@printf 'define MADE_IN\n%s\nendef\n' "$(CURDIR)" > $(FOLDER)
 	@touch $@
 

@@ -18,7 +18,7 @@ from nbformat import NotebookNode
 from prose import INLINE, tex
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "workflow"))
-from notebook_job import claims_of
+from notebook_job import claims_of, folded
 
 RECORD = (
     "{{doc}}`/notebooks/{0}` draws these; {{download}}`its record <figures/provenance/{0}.json>` "
@@ -98,7 +98,7 @@ def prompt(cell: NotebookNode) -> str | None:
     computes = re.search(r"\bjl\.(?!norm_weight|contraction_)", code)
     if "summary" in tags(cell) or ("claims.check(" in code and not computes):
         return "Show the check"
-    return "Show how it is drawn" if "figures.save(" in code else None
+    return "Show how it is drawn" if folded(cell) else None
 
 
 def claims_table(nb: NotebookNode) -> NotebookNode:

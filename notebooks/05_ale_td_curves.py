@@ -25,8 +25,8 @@
 # **What you will learn.** How one draw per state turns an emulator into a joint MDP, what decides how far a TD
 # error falls, and what its fall leaves open.
 #
-# **What it needs.** Sections 1.3 and 1.8, and what a neural network is. To run it, keep this notebook in the project's
-# folder. Long trainings are not repeated here: the chapter reads their results from `figures/atari/`, where `runs.csv`
+# **What it needs.** Sections 1.3 and 1.8, and what a neural network is. To run it, install the project with
+# `pip install -e ".[notebooks,torch]"` in its folder, and keep this notebook there. Long trainings are not repeated here: the chapter reads their results from `figures/atari/`, where `runs.csv`
 # says how each was made.
 
 # %% tags=["parameters"]

@@ -24,7 +24,8 @@
 # **What you will learn.** Why a table of ratios needs its curve over training, what a network can know after 22
 # copies of its target, and how to find out what a number measures.
 #
-# **What it needs.** Chapter 5, whose Section 5.2 has the settings. To run the notebook, keep it in the project's folder. The trainings
+# **What it needs.** Chapter 5, whose Section 5.2 has the settings. To run the notebook, install the project with
+# `pip install -e ".[notebooks]"` in its folder, and keep it there. The trainings
 # are not repeated here: the chapter reads their results from `figures/atari/`, where `runs.csv` says how each was made.
 
 # %% tags=["parameters"]

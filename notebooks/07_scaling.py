@@ -17,7 +17,7 @@
 # solves for, and why these suffice; what it costs; and how to get a certified answer about one state of a model that exists only as code.
 #
 # **What it needs.** Sections 1.3 to 1.5, and sparse linear systems. To run it, install the project
-# with `pip install -e ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`, because section 7.6 reads measured times
+# with `pip install -e ".[notebooks,torch]"` in its folder, and keep this notebook in `notebooks/`, because section 7.6 reads measured times
 # from `benchmarks/`.
 
 # %% tags=["parameters"]

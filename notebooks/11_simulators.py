@@ -16,7 +16,7 @@
 # the same world; and how to use a GPU or a cluster.
 #
 # **What it needs.** Chapters 0 and 10, the three couplings of section 3.6, and NumPy. To run it, install the project
-# with `pip install -e ".[notebooks]"` in its folder, and keep this notebook there: section 11.5 reads a file of `benchmarks/`.
+# with `pip install -e ".[notebooks,torch]"` in its folder, and keep this notebook there: section 11.5 reads a file of `benchmarks/`.
 
 # %% tags=["parameters"]
 seed = 0
@@ -36,11 +36,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import simpy
-import torch
 from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib import figures
+from jmdp_lib.machine import extra
+
+with extra("torch"):
+    import torch
 
 figures.style()
 claims = figures.Claims()

@@ -20,7 +20,7 @@
 # **What you will learn.** Why the covariance of a joint MDP is local, how to compare networks fairly, and what a right variance
 # does not tell you.
 #
-# **What it needs.** Chapters 5 and 6. To run the notebook, install the project with `pip install -e ".[notebooks]"` in its
+# **What it needs.** Chapters 5 and 6. To run the notebook, install the project with `pip install -e ".[notebooks,torch]"` in its
 # folder and keep the notebook in `notebooks/`. The trainings are not repeated here. The chapter computes all its numbers from
 # their predictions and from simulated gaps, state by state, in `figures/atari/calibrated.csv` and `figures/atari/simulated.csv`.
 

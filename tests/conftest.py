@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import http.server
 import importlib.util
@@ -55,15 +54,18 @@ EXTRAS = {
     "notebooks": ["IPython", "jsonschema", "jupytext", "nbformat", "papermill", "yaml"],
     "torch": ["torch"],
 }
+NOT_ON_WINDOWS = ("fcntl", "resource")  # of Python; the batch and what measures need them
 BROUGHT_BY = {module: extra for extra, modules in EXTRAS.items() for module in modules}
 
 
 def missing(error: BaseException | None) -> str | None:
-    """What to install, if an error comes of a module that an extra brings and that is not there."""
+    """What a test needs, if an error comes of a module that an extra or the system lacks."""
     while error is not None:
         module = (getattr(error, "name", None) or "").partition(".")[0]
         if module in BROUGHT_BY and not importlib.util.find_spec(module):
             return f'needs {module}: pip install "jmdp_lib[{BROUGHT_BY[module]}]"'
+        if module in NOT_ON_WINDOWS and not importlib.util.find_spec(module):
+            return f"needs {module}: not on Windows"
         error = error.__cause__
     return None
 
@@ -181,6 +183,8 @@ def family() -> Iterator[list[psutil.Process]]:
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The book, built once, whichever process asks first."""
+    import fcntl
+
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with open(base / "book.lock", "w") as lock:

@@ -167,29 +167,32 @@ def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(
 CORE = "bounds environments figures model neural readme trace"
 
 
-def test_the_cores_tests_pass_where_nothing_but_the_core_is_installed(tmp_path: Path) -> None:
-    """What needs an extra is skipped, and the reason names the extra; nothing fails."""
-    python, packages = new_environment(tmp_path)
+def pytest_of_the_core(folder: Path, *arguments: str) -> str:
+    """What pytest prints in an environment of the core and its tests; it must succeed."""
+    python, packages = new_environment(folder)
     asked = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"]
     link_packages(with_needs(asked), packages)
+    (packages / "windows.py").write_text("import sys; sys.modules['fcntl'] = None")
     done = subprocess.run(
-        [
-            python,
-            "-m",
-            "pytest",
-            "-q",
-            "-m",
-            "not slow",
-            "-p",
-            "no:cacheprovider",
-            *(f"tests/test_{name}.py" for name in CORE.split()),
-        ],
+        [python, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
         env={**os.environ, "SKIPPED_TESTS": ""},
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    skipped = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", done.stdout, re.MULTILINE)
+    return done.stdout
+
+
+def test_the_cores_tests_pass_where_nothing_but_the_core_is_installed(tmp_path: Path) -> None:
+    """What needs an extra is skipped, and the reason names the extra; nothing fails."""
+    told = pytest_of_the_core(tmp_path, *(f"tests/test_{name}.py" for name in CORE.split()))
+    skipped = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", told, re.MULTILINE)
     extras = {re.search(r'pip install "jmdp_lib\[(\w+)\]"$', reason)[1] for reason in skipped}
     assert extras >= {"atari", "figures", "torch"}
+
+
+def test_all_tests_are_collected_where_python_is_that_of_windows(tmp_path: Path) -> None:
+    assert "tests/test_model.py::" in pytest_of_the_core(
+        tmp_path, "-p", "windows", "--collect-only"
+    )

@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib.metadata
 import json
+import os
 import re
 import runpy
 import shutil
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import batch
-import jupytext
 import nbformat
 import notebook_job
+import pair
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -75,12 +76,52 @@ def test_what_is_imported_is_declared_and_what_a_user_must_install_is_imported()
     assert needed <= used, f"jmdp_lib never imports {sorted(needed - used)}"
 
 
+def asked(source: Path) -> set[str]:
+    """The extras that a chapter tells its readers to install."""
+    [names] = re.findall(r'pip install -e "\.\[([\w,]+)\]"', source.read_text())
+    return set(names.split(","))
+
+
 @by_source
-def test_the_extra_of_the_notebooks_brings_all_that_a_chapter_imports(source: Path) -> None:
-    have = brought("") | brought("notebooks")
+def test_the_extras_that_a_chapter_names_bring_all_that_it_imports(source: Path) -> None:
+    have = {package for name in ("", *asked(source)) for package in brought(name)}
     for module in imported_modules(source.read_text()) - OWN - set(sys.stdlib_module_names):
         owners = {canonicalize_name(name) for name in packages_distributions()[module]}
         assert owners & have, module
+
+
+# Runs the imports of chapters where there is no torch; prints for each what they say.
+WITHOUT_TORCH = """
+import ast, sys
+
+class NoTorch:
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name=name)
+
+sys.meta_path.insert(0, NoTorch)
+for path in sys.argv[1:]:
+    code = ast.parse(open(path).read())
+    imports = [n for n in code.body if isinstance(n, ast.Import | ast.ImportFrom)]
+    imports += [n for n in code.body if ast.unparse(n).startswith("with extra(")]
+    try:
+        exec(compile(ast.Module(imports, []), path, "exec"))
+        print("imported")
+    except ImportError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_chapter_does_without_torch_or_names_the_extra_that_brings_it() -> None:
+    assert "torch" not in brought("notebooks")
+    command = [sys.executable, "-c", WITHOUT_TORCH, *map(str, SOURCES)]
+    folder = ROOT / "notebooks"
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True)
+    for source, told in zip(SOURCES, done.stdout.splitlines(), strict=True):
+        if told != "imported":
+            assert "torch" in asked(source), source.name
+            assert re.search(r'pip install "jmdp_lib\[.*torch', told), f"{source.name}: {told}"
 
 
 def test_importing_the_library_imports_nothing_that_a_plain_install_lacks() -> None:
@@ -173,9 +214,12 @@ def test_out_as_a_link_does_not_make_a_commit_dirty(tmp_path: Path) -> None:
     subprocess.run(["git", "check-ignore", "--quiet", "out"], cwd=tmp_path, check=True)
 
 
-def test_every_package_is_pinned_once_within_the_range_that_pyproject_admits() -> None:
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_every_package_is_pinned_once_within_the_range_that_pyproject_admits(machine: str) -> None:
+    here = {"sys_platform": "linux", "platform_machine": machine}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pinned = [Requirement(line) for line in lines if not line.startswith("#")]
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    pinned = [pin for pin in pins if not pin.marker or pin.marker.evaluate(here)]
     names = [canonicalize_name(r.name) for r in pinned]
     assert len(names) == len(set(names))
     versions = {}
@@ -184,9 +228,41 @@ def test_every_package_is_pinned_once_within_the_range_that_pyproject_admits() -
         assert specifier.operator == "==", pin
         versions[name] = specifier.version
     for requirement in requirements():
-        version = versions[canonicalize_name(requirement.name)]
         assert requirement.specifier, requirement.name
-        assert version in requirement.specifier, requirement
+        if not requirement.marker or requirement.marker.evaluate(here):
+            assert versions[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+# Where `make` has to set up: what no Python or system of these can install is no pin.
+SYSTEMS = (
+    *("x86_64-manylinux_2_28", "aarch64-manylinux_2_28"),
+    *("x86_64-pc-windows-msvc", "aarch64-apple-darwin"),
+)
+SOURCES_ONLY = ("connection-pool", "immutables")  # of Snakemake; the second for Python 3.14 alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("python", ["3.11.0", "3.14.0"])
+def test_the_pins_can_be_installed_on_every_python_and_system(python: str, system: str) -> None:
+    """From wheels of an ordinary index alone; and no system of ARM is sent packages of CUDA."""
+    pytest.importorskip("uv", reason="needs uv, which make installs")
+    here = {name: value for name, value in os.environ.items() if name != "UV_FIND_LINKS"}
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--extra", "all"]
+    command += ["--constraints", "constraints.txt", "--only-binary", ":all:"]
+    command += [part for name in SOURCES_ONLY for part in ("--no-binary", name)]
+    command += ["--python-version", python, "--python-platform", system, "pyproject.toml"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=here | {"MACOSX_DEPLOYMENT_TARGET": "14.0"},
+    )
+    if "Failed to fetch" in done.stderr:
+        pytest.skip("needs a package index that can be reached")
+    assert done.returncode == 0, done.stderr
+    assert "x86_64-manylinux" in system or "\nnvidia-" not in done.stdout
 
 
 def test_the_version_is_the_same_everywhere() -> None:
@@ -256,16 +332,39 @@ def test_no_record_of_the_atari_results_names_a_file_that_moved(path: Path) -> N
     ]
 
 
+def test_the_citation_names_the_preprint_that_the_book_does() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    [(book, number)] = set(
+        re.findall(
+            r"(https://arxiv.org/abs/([\d.]+))",
+            (ROOT / "book" / "index.md").read_text(encoding="utf-8"),
+        )
+    )
+    assert citation["preferred-citation"]["url"] == book
+    assert [one["value"] for one in citation["preferred-citation"]["identifiers"]] == [
+        f"arXiv:{number}"
+    ]
+
+
+def test_no_index_takes_the_package_while_its_readme_leads_to_files_of_the_repository() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    paths = re.findall(r'(?:\]\(|src="|href=")(?!https?:)([^)"#]+)', readme)
+    assert all((ROOT / path).exists() for path in paths)
+    ready = project["urls"] and not paths
+    assert ready or "Private :: Do Not Upload" in project["classifiers"]
+
+
 # ---- notebooks ----------------------------------------------------------------------------------
 
 
 @by_source
 def test_notebook_is_paired_with_its_source(source: Path) -> None:
     made = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
-    wanted = jupytext.read(source, fmt="py:percent")
+    wanted = pair.stable(notebook_job.read_source(source))
 
-    def inputs(nb: nbformat.NotebookNode) -> list[tuple[str, str, list[str]]]:
-        return [(c.cell_type, c.source, c.metadata.get("tags", [])) for c in nb.cells]
+    def inputs(nb: nbformat.NotebookNode) -> list[tuple[str, str, dict[str, object]]]:
+        return [(c.cell_type, c.source, c.metadata) for c in nb.cells]
 
     assert inputs(made) == inputs(wanted), f"{source.name} and its .ipynb differ: make notebooks"
     assert made.metadata.kernelspec == notebook_job.KERNELSPEC

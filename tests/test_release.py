@@ -14,9 +14,9 @@ import torch._inductor  # a first optimiser imports it, and that sets a variable
 from PIL import Image
 from torch.nn import functional
 
-from experiments.release import limits, play, results, runs, training
-from experiments.release.network import LOSSES, predictions
-from experiments.release.settings import PROTOCOL, settings_of
+from experiments.release import limits, play, records, results, runs, training
+from experiments.release.network import predictions
+from experiments.release.settings import LOSSES, PROTOCOL, settings_of
 from experiments.release.training import Learner, block_draws, data_on, train
 
 STEPS = 24
@@ -554,11 +554,11 @@ def test_bad_settings_are_refused(changed, message):
 def test_windows_of_updates():
     steps = np.arange(4, 25)
     losses = np.outer(steps, 10.0 ** np.arange(5))
-    means = results.window_means(losses, first_step=4, window=4)
+    means = records.window_means(losses, first_step=4, window=4)
     assert means.step.tolist() == [7, 12, 16, 20, 24]
     assert means.mu.tolist() == [5.5, 10.5, 14.5, 18.5, 22.5]
     assert means.gap.tolist() == (1e4 * means.mu).tolist()
-    at_full_size = results.window_means(np.zeros((45001, 5)), 5000, 1000).step
+    at_full_size = records.window_means(np.zeros((45001, 5)), 5000, 1000).step
     assert at_full_size.tolist() == [5999, *range(7000, 50001, 1000)]
 
 
@@ -664,7 +664,7 @@ def test_tables_are_in_the_protocols_order():
             for settings in reversed(PROTOCOL["settings"])
         ]
     )
-    ordered = results._by_protocol(rows)
+    ordered = records._by_protocol(rows)
     assert list(dict.fromkeys(ordered.settings)) == list(PROTOCOL["settings"])
     assert ordered.game[::2].tolist() == PROTOCOL["games"] * 4
     assert ordered.seed.tolist() == [0, 1] * 16

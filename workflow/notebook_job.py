@@ -54,6 +54,12 @@ def tagged(nb: NotebookNode, tag: str) -> list[NotebookNode]:
     return [c for c in nb.cells if c.cell_type == "code" and tag in c.metadata.get("tags", [])]
 
 
+def folded(cell: NotebookNode) -> bool:
+    """Whether the code of a cell is a solution or only draws: the book and JupyterLab fold it."""
+    tags = cell.metadata.get("tags", [])
+    return "hide-cell" in tags or "hide-input" in tags or "figures.save(" in cell.source
+
+
 def parameter_defaults(path: Path) -> dict[str, Any]:
     """Names and default values in the parameters cell, which may hold literals only."""
     defaults: dict[str, Any] = {}

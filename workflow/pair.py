@@ -16,7 +16,7 @@ import nbformat
 from batch import notebook_names
 from job import outlive_terminal
 from nbformat import NotebookNode
-from notebook_job import KERNELSPEC, ProjectError, execute, read_source
+from notebook_job import KERNELSPEC, ProjectError, execute, folded, read_source
 
 ROOT = Path(__file__).resolve().parents[1]
 ALT = re.compile(r"<!-- alt: (.*?) -->", re.DOTALL)
@@ -25,8 +25,10 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 def stable(nb: NotebookNode) -> NotebookNode:
     for number, cell in enumerate(nb.cells):
-        tags = cell.metadata.get("tags", [])
-        cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
+        # Without the blank lines below a cell, jupytext takes the pair for two different texts.
+        kept = {key: cell.metadata.get(key) for key in ("tags", "lines_to_next_cell")}
+        kept["jupyter"] = {"source_hidden": True} if folded(cell) else None
+        cell.metadata = nbformat.from_dict({key: value for key, value in kept.items() if value})
         cell.id = f"cell-{number:03d}"
         if cell.cell_type == "code":
             # A slider's id is new in every run, and without its kernel it is only an empty box.

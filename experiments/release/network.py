@@ -22,7 +22,6 @@ with extra("torch"):
     import torch
     from torch import Tensor, nn
 
-LOSSES = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "gap")
 # Which coordinates make the pairs diag, same, cross, and the two variances of the gap. Of the
 # present there are four coordinates, X, Y, Q first and Q second action; of the future six, since
 # next actions are drawn anew for each use: X for mu, X for diag, X and Y for cross, both of Q.

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from experiments.files import write_whole
 from experiments.processes import end_with_parent, in_processes, require_device
 from experiments.release.play import Collected, collect_into, simulate_into
-from experiments.release.results import run_of, write_results
+from experiments.release.records import run_of, write_results
 from experiments.release.settings import PROTOCOL, Settings, settings_of
 from experiments.release.training import Data, Learner, data_on, load, train
 from jmdp_lib import checks

@@ -10,6 +10,8 @@ from typing import Any
 from jmdp_lib import checks
 
 PROTOCOL: dict[str, Any] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text())
+#: The losses of an update, in the order in which they are recorded.
+LOSSES = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "gap")
 POSITIVE = ("learning_rate", "gradient_norm", "b", "eval_b", "gram_start")
 COUNTS = ("copy_every", "batch", "hidden", "embedding", "window", "states", "horizon", "gram_dim")
 

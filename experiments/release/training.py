@@ -16,7 +16,6 @@ import numpy as np
 
 from experiments.files import replacing
 from experiments.release.network import (
-    LOSSES,
     Coordinates,
     Future,
     Network,
@@ -27,7 +26,7 @@ from experiments.release.network import (
     targets,
 )
 from experiments.release.play import Collected, evaluation_starts, shocked
-from experiments.release.settings import Settings
+from experiments.release.settings import LOSSES, Settings
 from jmdp_lib import checks
 from jmdp_lib.checks import Ints
 from jmdp_lib.machine import extra

@@ -120,7 +120,7 @@ def incremental_jipe2(
     simulator: Simulator,
     policy: Policy,
     num_updates: int,
-    step_size: Steps = StepSize(),  # noqa: B008 (immutable)
+    step_size: Steps = StepSize(),
     seed: Seed = 0,
     initial: Solution | Moments | None = None,
     form: str = "full",

@@ -1,0 +1,125 @@
+"""The chapters in a real Jupyter server, as JupyterLab opens and saves them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from projects import wait_until
+
+ROOT = Path(__file__).resolve().parents[1]
+CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.py"))
+pytestmark = pytest.mark.slow
+
+
+class Lab:
+    """A server for a copy of the chapters, and its contents API."""
+
+    def __init__(self, root: Path, address: str) -> None:
+        self.root, self.address = root, address
+
+    def file(self, chapter: str, suffix: str) -> Path:
+        return self.root / "notebooks" / f"{chapter}{suffix}"
+
+    def age(self, chapter: str, **seconds: int) -> None:
+        """Write files of a chapter anew at these times, with what they hold: `py=0, ipynb=60`."""
+        for suffix, second in seconds.items():
+            os.utime(self.file(chapter, f".{suffix}"), (1e9 + second, 1e9 + second))
+
+    def request(self, chapter: str, body: Any = None) -> Any:
+        """What the server answers when a chapter is opened, or saved with this content."""
+        request = urllib.request.Request(
+            f"{self.address}api/contents/notebooks/{chapter}.ipynb",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": "token lab"},
+            method="GET" if body is None else "PUT",
+        )
+        try:
+            return json.load(urllib.request.urlopen(request))
+        except urllib.error.HTTPError as error:
+            return json.load(error)
+
+
+def addresses(base: Path) -> list[str]:
+    """The address of the server that keeps its files in `base`, once it answers."""
+    try:
+        found = [
+            json.loads(path.read_text())["url"] for path in base.glob("RUNTIME/jpserver-*.json")
+        ]
+        return [address for address in found if urllib.request.urlopen(f"{address}api").read()]
+    except (OSError, ValueError):  # not yet
+        return []
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    base = tmp_path_factory.mktemp("lab")
+    root = base / "project"
+    for name in ("notebooks", "workflow"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", root)
+    own = {f"JUPYTER_{name}_DIR": str(base / name) for name in ("CONFIG", "DATA", "RUNTIME")}
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
+    command += [f"--config={root}/workflow/lab.py", "--IdentityProvider.token=lab"]
+    command += ["--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"]
+    with open(base / "log", "w") as log:
+        server = subprocess.Popen(command, cwd=base, env=os.environ | own, stdout=log, stderr=log)
+    try:
+        wait_until(lambda: bool(addresses(base)))
+        yield Lab(root, addresses(base)[0])
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapter_opens_whichever_of_its_files_an_update_wrote_last(
+    lab: Lab, chapter: str
+) -> None:
+    """`git pull`, `make notebooks` and `git checkout` of one file write them in any order."""
+    for times in ({"py": 60, "ipynb": 0}, {"py": 0, "ipynb": 60}):
+        lab.age(chapter, **times)
+        opened = lab.request(chapter)
+        assert "content" in opened, opened["message"]
+        assert any(cell.get("outputs") for cell in opened["content"]["cells"])
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapter_that_was_only_opened_is_saved_as_it_was(lab: Lab, chapter: str) -> None:
+    """Lab writes down the kernel's language, takes that for an edit, and saves after a while."""
+    lab.age(chapter, py=0, ipynb=0)
+    before = [lab.file(chapter, suffix).read_bytes() for suffix in (".py", ".ipynb")]
+    opened = lab.request(chapter)
+    language = {"name": "python", "version": "3.14.1", "file_extension": ".py"}
+    opened["content"]["metadata"]["language_info"] = language
+    lab.request(chapter, opened)
+    assert [lab.file(chapter, suffix).read_bytes() for suffix in (".py", ".ipynb")] == before
+
+
+def test_an_edit_of_one_file_alone_is_taken_or_refused_and_never_lost(lab: Lab) -> None:
+    chapter = CHAPTERS[0]
+    source, notebook = (lab.file(chapter, suffix) for suffix in (".py", ".ipynb"))
+    committed = source.read_bytes(), notebook.read_bytes()
+    title = next(line for line in source.read_text().splitlines() if line.startswith("# # "))
+    source.write_text(source.read_text().replace(title, "# # Edited in an editor", 1))
+    lab.age(chapter, ipynb=0, py=60)
+    cells = lab.request(chapter)["content"]["cells"]
+    assert cells[0]["source"].startswith("# Edited in an editor")
+    assert any(cell.get("outputs") for cell in cells)
+    source.write_bytes(committed[0])
+    edited = notebook.read_text().replace(title.removeprefix("# "), "# Edited elsewhere", 1)
+    notebook.write_text(edited)
+    lab.age(chapter, py=0, ipynb=60)
+    told = lab.request(chapter)["message"]
+    assert "is more recent than" in told
+    assert "+# # Edited elsewhere" in told or "-# # Edited elsewhere" in told
+    notebook.write_bytes(committed[1])
