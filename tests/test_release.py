@@ -589,7 +589,7 @@ def test_rule_of_table_1():
             {**keys, "seed": 0, "step": 50000, "coupled": 99.0, "independent": 99.0}
             | {"settings": "defaults"},
         ]
-    ).assign(copies=22)
+    )
     pairs = pd.DataFrame(
         [
             {"coupling": coupling, "game": "Pong", "seed": seed, "b": b, "gap_variance": variance}
@@ -602,8 +602,6 @@ def test_rule_of_table_1():
         ]
     )
     rows = results.ratios(predicted, pairs, "launcher", 0.25)
-    _, variances = limits.copies_recursion(23, 0.99)
-    assert rows.recursion_ratio.tolist() == [variances[23], 2 * variances[23], 2 * variances[23]]
     found = results.table1(rows).set_index("column")
     assert found["mean"].tolist() == [1.9, 205.0]
     assert found["least"].tolist() == [1.5, 80.0]
@@ -637,22 +635,49 @@ def test_floors_are_the_least_errors_that_shocks_allow():
     assert found["sigma_diag"][0] == pytest.approx(((1 - g) * b) ** 4 / 4)
 
 
-def test_floors_take_the_mean_of_their_run_at_the_end_of_the_window():
+def test_floors_take_the_mean_of_the_network_that_was_copied():
+    steps, copies = [6000, 7000, 8000, 9000], [0, 1, 1, 2]
     key = {"game": "Pong", "seed": 0}
-    td = pd.DataFrame(
-        [
-            key | {"settings": name, "step": step}
-            for name in ("launcher", "defaults")
-            for step in (5999, 7000)
-        ],
-        index=[3, 5, 8, 9],
+    predicted = pd.concat(
+        pd.DataFrame({"settings": name, **key, "step": steps, "copies": copies, "mean": means})
+        for name, means in (("launcher", [0.1, 0.2, 0.3, 0.4]), ("defaults", [0.5, 0.6, 0.7, 0.8]))
     )
-    means = [0.1, 0.2, 0.3, 0.4]
-    predicted = td.assign(step=[6000, 7000] * 2, mean=means)
+    td = predicted.assign(step=[5999, 7000, 8000, 9000] * 2).set_index(np.arange(3, 11))
     found = results.floors(td, predicted.sample(frac=1.0, random_state=1))
-    assert found.index.tolist() == [3, 5, 8, 9]
-    for row, b, mean in zip(found.sigma_diag, [1.0, 1.0, 0.25, 0.25], means, strict=True):
+    assert found.index.tolist() == list(range(3, 11))
+    used = [
+        0.1,
+        0.1,
+        0.1,
+        0.3,
+        0.5,
+        0.5,
+        0.5,
+        0.7,
+    ]  # the first copy is made at 6000, 9000 has 8000's
+    for row, b, mean in zip(found.sigma_diag, [1.0] * 4 + [0.25] * 4, used, strict=True):
         assert row == limits.shock_floors(b, np.array([mean]), 0.99)["sigma_diag"][0]
+
+
+def test_recursion_goes_on_from_the_first_record_of_each_run():
+    rows = pd.DataFrame(
+        {
+            "game": "Pong",
+            "seed": [1, 0, 1, 0],
+            "step": [9000, 6000, 6000, 9000],
+            "copies": [2, 0, 0, 2],
+            "mean": [9.0, 0.0, 0.2, 9.0],
+            "independent": [9.0, 0.0, 0.008, 9.0],
+            "gap_variance": [2.0, 1.0, 2.0, 1.0],
+        }
+    )
+    found = results.recursion(rows, gamma=0.9)
+    m, c = 0.2, 0.004
+    for _ in range(2):
+        then = 0.05 + 0.9 * m
+        m, c = then, 0.1**2 / 4 + then**2 - m**2 + 0.9**2 * c
+    _, from_zero = limits.copies_recursion(2, 0.9)
+    assert found.tolist() == pytest.approx([c, 0.0, 0.004, 2.0 * from_zero[2]])
 
 
 def test_tables_are_in_the_protocols_order():
