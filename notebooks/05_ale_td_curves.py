@@ -15,12 +15,12 @@
 #
 # **Figure 7 is reproduced, under one of the authors' two settings.** Their release holds the *defaults* of a training
 # script and the settings of a *launcher*. After 50,000 steps under the defaults (which name 200,000), squared TD errors have fallen 384- to 873-fold for the mean and
-# 918- to 9,400-fold for second moments, in all four games: the paper's "several orders of magnitude". Under the launcher's
-# settings, which give Table 1 (chapter 6), they have fallen 36- to 64-fold and 3- to 50-fold, and most of them are rising. Which commands the authors ran
-# is not stated.
+# 918- to 9,400-fold for second moments, in all four games: by our rule (100-fold) the paper's "several orders of magnitude". Under the launcher's
+# settings, which give Table 1 (chapter 6), those of the mean have fallen 36- to 64-fold and those of second moments 3- to 50-fold; the latter are rising. Which
+# commands the authors ran is not stated.
 #
-# **A small TD error does not mean that a gap is known.** The paper does not say so: it evaluates gaps separately. Of the twelve networks of
-# Figure 7, five predict a *negative* gap variance at all 40 frames where we asked.
+# **A small TD error does not mean that a gap is known.** The paper does not claim that it is: it evaluates gaps separately. Of the twelve networks of
+# Figure 7, which the release asks for no gaps, five predict a *negative* gap variance at all 40 frames where we asked.
 #
 # **What you will learn.** How one draw per state turns an emulator into a joint MDP, what decides how far a TD
 # error falls, and what its fall leaves open.
@@ -249,21 +249,22 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 5.3.** The same under the launcher's settings; colours as in Figure 5.2. Dotted: what the shock alone leaves (Section 5.4), for the mean, the variances and the covariances between states; for covariances within a state it is zero.
 #
-# <!-- alt: Four panels. The error of the mean falls from 0.001 to its dotted floor at 0.000025. The other three start near 0.000005, fall more than tenfold within 5,000 to 15,000 steps, and then rise. Those of variances and of covariances between states do so along their dotted floors, to about 0.000001. -->
+# <!-- alt: Four panels. The error of the mean falls from 0.001 to its dotted floor at 0.000025. The other three start near 0.000005, fall 33- to 590-fold up to some step between 9,000 and 22,000, and then rise. Those of variances and of covariances between states do so along their dotted floors, to about 0.000001. -->
 
 # %% [markdown]
 # ## 5.4 What decides how far an error falls
 #
-# **A floor.** A target is noisy, and no network brings its mean squared error below the variance of its target. Where the game pays nothing, a reward
+# **A floor.** A target is noisy, and at new rows no network's mean squared error is below the variance of its target. (Rows that are drawn again
+# and again can be memorised: the error of Boxing's mean falls to 0.91 of its floor on the way.) Where the game pays nothing, a reward
 # is 0 or $\rho = (1-\gamma)\,b$ with equal chances, so the shock alone gives the target of $\mu$ a variance of $\rho^2/4$. With the target
 # network's mean $m$ that of $\sigma_{\mathrm{diag}}$ has $(\rho^2 + 2\gamma\rho m)^2/4$. It grows as $m$ does, and with it the errors of
 # $\sigma_{\mathrm{diag}}$ and $\sigma_{\mathrm{cross}}$ in Figure 5.3. The target of $\sigma_{\mathrm{same}}$ has no such noise: exactly one of the
 # two actions is paid in each query.
 #
 # **A network.** A TD error compares a network with a copy of itself, so it starts at how much first answers *differ*: those of a fresh pair network by
-# about 0.03, those of a fresh Gram network hardly, since their last layer starts near zero.
+# 0.02 to 0.04, those of a fresh Gram network by 0.003 at most, since their last layer starts near zero.
 #
-# We crossed the settings, with seed 0: the pair network with the launcher's coupling and the Gram network with the defaults' one. This
+# We crossed the settings, with seed 0: the pair network with the launcher's coupling and the Gram network with the defaults' coupling. This
 # moves two bundles, not two numbers: stickiness goes with the shock, and what is fitted and the gap's weight with the network.
 
 # %%
@@ -290,7 +291,7 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 5.4.** First errors (rings) and last errors (discs) for both networks and both couplings, a line for each game in the order of Figure 5.3; dashes: what the shock alone leaves at the end. The outer columns are the authors' settings (means of three seeds), the inner ones are crossed (one seed).
 #
-# <!-- alt: Four panels, one for each block, with four groups of four vertical lines. For the mean nearly all rings lie near 0.001, and discs sit just above their dashes, at 0.000025 for b of one and 0.0000016 for one quarter. For the other blocks rings of the Gram network lie a hundred times and more below those of the pair network; discs of b of one lie near 0.000001; with b of one quarter those of the pair network lie near 0.0000002, far above their dashes, and those of the Gram network lie below 0.00000001. -->
+# <!-- alt: Four panels, one for each block, with four groups of four vertical lines. For the mean nearly all rings lie near 0.001, and discs sit just above their dashes, at 0.000025 for b of one and 0.0000016 for one quarter. For the other blocks rings of the Gram network lie 57 to 1,200 times below those of the pair network; discs of b of one lie between 0.0000001 and 0.000002; with b of one quarter those of the pair network lie near 0.0000002, far above their dashes, and those of the Gram network lie below 0.00000001. -->
 
 # %%
 mean_ends = ends[ends.block == "mu"]
@@ -307,8 +308,8 @@ claims.check("either change alone: least fall of a sigma block", text, both > 10
 # is 4 to 17% of it under the launcher and 33 to 54% under the defaults.
 #
 # **Second moments** fall about 50-fold or less only in the launcher's setting, where errors start low and meet a large shock. With either
-# bundle exchanged each of them falls at least 255-fold. The network also decides where they end: with the smaller shock, those
-# of the pair network end 14 to 1,200 times above their floors, and those of the Gram network at most 6 times.
+# bundle exchanged each of them falls at least 255-fold. The network also decides where they end: with the smaller shock, $\sigma_{\mathrm{diag}}$ and
+# $\sigma_{\mathrm{cross}}$ of the pair network end at 14 to 1,200 times their floors, and those of the Gram network at most at 6 times.
 #
 # How much of an error *could* be learned away? Subtract the floor from both ends. For $\sigma_{\mathrm{diag}}$ and $\sigma_{\mathrm{cross}}$
 # it is an estimate, from the mean at other states.
@@ -324,7 +325,8 @@ text = f"{mean_fall.min():.0f} to {mean_fall.max():.0f}"
 claims.check("error - floor of mu, first / last", text, mean_fall.min() > 100, enough=whole)
 
 # %% [markdown]
-# Over its floor the mean has fallen 392- to 1,442-fold under the launcher's settings, although its curve looks flat, and 1,089- to 3,550-fold under the defaults.
+# Over its floor the mean has fallen 392- to 717-fold in three games under the launcher's settings, although its curve looks flat, and 1,089- to 3,550-fold
+# under the defaults. (In Boxing, whose error was below its floor on the way, the launcher's 1,442 means little.)
 #
 # ## 5.5 What a small error does not give
 #
@@ -352,10 +354,10 @@ text = f"{mean.min():.3f} to {mean.max():.3f}"
 claims.check("mean learned; its limit is 0.125", text, mean.max() < 0.125 / 2, enough=whole)
 
 # %% [markdown]
-# Five of twelve networks give a negative gap variance at all 40 frames (it then counts as zero), the others 0.00 to 31 times the simulated one. The reason is in the
-# units. The *root* of a last squared error is $2.3 \cdot 10^{-4}$ to $9.0 \cdot 10^{-4}$, and the variance of a gap, a difference of second moments, is
-# $1.6 \cdot 10^{-4}$. Nor does a mean whose error is nearly at its floor know the return: it is 0.013 to 0.029, and its limit is 0.125, since 22 copies of a
-# target cannot hold more (Section 6.4).
+# Five of twelve networks give a negative gap variance at all 40 frames (it then counts as zero), the others 0.18 to 31 times the simulated one. The reason is in the
+# units. The *root* of a last squared error (mean of the seeds) is $2.3 \cdot 10^{-4}$ to $9.0 \cdot 10^{-4}$, and the variance of a gap, a difference of second moments, is
+# $1.6 \cdot 10^{-4}$. Nor does a mean whose error is at 1.3 to 1.5 times its floor know the return: it is 0.013 to 0.029, and its limit is 0.125. With
+# 22 copies, a mean that starts at zero comes to 0.026 (Section 6.4).
 
 # %% [markdown]
 # ## What to take away

@@ -13,13 +13,13 @@
 # simulation (*MC*). The learned gap variances are 1.03 to 3.97 times the simulated ones. The variances that
 # the network predicts for independent marginals are about 100 times too large. The paper reads this as calibration by coupling.
 #
-# **Table 1 is reproduced.** Under the settings of the authors' launcher, with three seeds, all eight numbers agree with the paper's within a factor of
-# 1.5 at 50,000 steps.
+# **Table 1 is reproduced.** Under the settings of the authors' launcher, with three seeds, all eight numbers agree with the paper's by our rule, within a factor of
+# 1.5, at 50,000 steps.
 #
-# **It does not show calibration by coupling.** With a shock of either size, the *simulated* variance of independent branches is 0.86 to 0.99 times
-# that of the gap: here independent marginals overestimate nothing. The second column grows with the copies of the target network, as a two-line
-# recursion without any network predicts. And in the first column a calibrated network would have 16, not 1, because the shock is four times larger in training
-# than in evaluation.
+# **Made so, it does not show calibration by coupling.** (Which commands the authors ran is not stated.) With a shock of either size, the sum of the two branches'
+# *simulated* variances is 0.86 to 0.99 times that of the gap: here independent marginals overestimate nothing. The second column grows with the copies of the
+# target network, as a two-line recursion predicts from what each network says at 6,000 steps. And in the first column a calibrated network would have about 16, not 1,
+# because the shock is four times larger in training than in evaluation.
 #
 # **What you will learn.** Why a table of ratios needs its curve over training, and what a network can know after 22
 # copies of its target.
@@ -135,10 +135,10 @@ text = f"{quarter.min():.2f} to {quarter.max():.2f}"
 claims.check("b = 1/4: independent / MC, simulated", text, quarter.max() < 1, enough=whole)
 
 # %% [markdown]
-# Under one shock the network's gap variances are 3 to 14 times too small, and its "independent" variance is 5.9 to 8.6 times the gap's. But the simulated one is
-# 0.86 to 0.99 times the gap variance, and at $b = 1/4$ it is so, too. The two
+# Under one shock the network's gap variances are 3 to 14 times too small, and its "independent" variance is 5.9 to 8.6 times the gap's. But the sum of the branches'
+# simulated variances is 0.86 to 0.99 times the gap variance, and the same holds at $b = 1/4$. The two
 # positions of a query get opposite signs, so sharing makes a gap *larger*: by one step alone 0.98 (Exercise 1), and more where branches stay in one state.
-# So coupling does not explain why the paper's columns differ a hundredfold.
+# So coupling does not explain why the paper's columns differ 28- to 104-fold.
 #
 # **The release's query is no joint MDP.** For one action, $\operatorname{clip}(r + bU, 0, 1)$ and $\operatorname{clip}(r - bU, 0, 1)$ have the same distribution, so for two actions a joint
 # MDP with this query exists. It does not exist for three. All pairs of actions would have opposite signs in one outcome table, which is impossible: if $e_a = -e_b$ and $e_b = -e_c$, then $e_a = e_c$. Nor is the reward a function of $(s, a, U)$, as (8) asks: two
@@ -174,7 +174,7 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 6.1.** The two columns of Table 1 during training. Thin lines are seeds, thick lines their mean, circles the paper's values. The dashed line is the recursion of Section 6.4, which uses no network after 6,000 steps. Table 1 cuts the orange curves while they rise.
 #
-# <!-- alt: Four panels on a logarithmic axis. Orange curves of independent over Monte Carlo rise, in two games after a slight fall, from between 9 and 20 at 10,000 steps to about 100 at 50,000, where the paper's circles are, close to a dashed line all the way. Blue curves of coupled over Monte Carlo fall from between 6 and 13 to between 1 and 5, a little above the paper's circles. -->
+# <!-- alt: Four panels on a logarithmic axis. Orange curves of independent over Monte Carlo first fall, by 3 to 28%, and then rise, from between 9 and 20 at 10,000 steps to about 100 at 50,000, where the paper's circles are, within 15% of a dashed line all the way. Blue curves of coupled over Monte Carlo fall from between 9 and 15 at 6,000 steps to between 1 and 5, a little above the paper's circles. -->
 
 # %%
 mean = curves.groupby(["step", "game"], sort=False)[columns].mean().unstack()
@@ -187,7 +187,7 @@ text = f"{low.min():.2f} to {low.max():.2f}"
 claims.check("coupled / MC, at the end / at first", text, low.max() < 1, enough=whole)
 
 # %% [markdown]
-# From 28,000 steps to the end the second column grows by factors of 2.5 to 3.4. The first one starts at 9 to 15, close to the right value but in Atlantis, and falls.
+# From 28,000 steps to the end the second column grows by factors of 2.5 to 3.4. The first one starts at 9 to 15, which is 0.6 to 0.9 times the right value, and falls.
 #
 # ## 6.4 The second column: too few copies of the target
 #
@@ -203,7 +203,7 @@ claims.check("coupled / MC, at the end / at first", text, low.max() < 1, enough=
 # $$C_{k+1} = \operatorname{Var} r + \bigl(m_{k+1}^2 - m_k^2\bigr) + \gamma^2 C_k .$$
 #
 # Once the mean has converged, the bracket vanishes and $C = \operatorname{Var} r/(1-\gamma^2)$, as it should be. While the mean
-# rises, each copy adds a variance that no return has. After 50,000 steps 22 copies have been used, and a mean that starts at zero is $0.10$, far from
+# rises, each copy adds a variance that no return has. After 50,000 steps 22 copies have been used, and a mean that started at zero has reached $0.10$, far from
 # the limit 0.5.
 #
 # **Does it agree?** We start the recursion at what each network says when its first copy is made, at 6,000 steps, and leave the rest to the
@@ -225,10 +225,11 @@ text = f"{from_zero.min():.2f} to {from_zero.max():.2f}; {inside.sum()} of {len(
 claims.check("the same, if it starts from zero", text, inside.all(), **missed)
 
 # %% [markdown]
-# The recursion gives the second column of all twelve runs within 15%. From zero it would not: single runs are then off by factors of 0.47 to 1.37, so what decides between
+# The recursion gives the second column of all twelve runs within 15% at 50,000 steps. On the way single runs differ more: between 9,000 and 34,000 steps mostly eight or nine of
+# twelve are within a quarter, and for one the recursion even gives negative variances. From zero it would not: single runs are then off by factors of 0.47 to 1.37, so what decides between
 # seeds is where a network starts. A mean that starts too high or too low loses this only by a factor of $\gamma$ with each copy.
 #
-# **How far would it rise?** From zero the recursion peaks at 600 to 700, at the 125th backup, after 253,000 steps. Only after about a thousand copies is it back near
+# **How far would it rise?** From zero the recursion peaks at 600 to 700, at the 125th backup, after 254,000 steps. Only after about a thousand copies is it back near
 # its true value, 14 to 17. (No network was trained beyond 50,000 steps.)
 
 # %%
@@ -289,7 +290,7 @@ claims.check("hypothesis: network / formula at the end", text, inside, enough=wh
 pd.DataFrame({"formula / MC": level / simulated, "network / formula": end}).round(2)
 
 # %% [markdown]
-# The formula depends on $A$ alone, which is 6, 18, 18 and 4. It was found with earlier runs. These networks end at 0.89 to 1.18 times it, and came from 1.1 to 2.0 times at 20,000 steps. It tells why
+# The formula depends on $A$ alone, which is 6, 18, 18 and 4. It was found with earlier runs. These networks end at 0.89 to 1.18 times it, came from 1.1 to 2.0 times at 20,000 steps, and are still falling in three of four games. It would explain why
 # games with 18 actions have the largest ratios and Atlantis, with four, the smallest. It remains a hypothesis.
 
 # %% [markdown]
