@@ -69,9 +69,7 @@ def estimate_gaps(
         declares `coupling = "independent"` is played so.
     truncation: which share of the largest possible return may be cut off; it sets the horizon.
     horizon: steps of a run; unless given, it follows from `truncation`. If gamma is 1 and a gap is
-        still open there, its truncation error is infinite.
-
-        A branch that an environment reports as truncated, as Gymnasium's time limits do, is cut off
+        still open there, its truncation error is infinite. A branch that an environment reports as truncated, as Gymnasium's time limits do, is cut off
         at that step instead. What it would have earned counts in the truncation error. If the limit
         belongs to your problem, let the environment report it as terminated.
     executor: plays the runs elsewhere: any `concurrent.futures.Executor`, such as a process pool or
