@@ -69,9 +69,10 @@ def estimate_gaps(
         declares `coupling = "independent"` is played so.
     truncation: which share of the largest possible return may be cut off; it sets the horizon.
     horizon: steps of a run; unless given, it follows from `truncation`. If gamma is 1 and a gap is
-        still open there, its truncation error is infinite. A branch that an environment reports as truncated, as Gymnasium's time limits do, is cut off
-        at that step instead. What it would have earned counts in the truncation error. If the limit
-        belongs to your problem, let the environment report it as terminated.
+        still open there, its truncation error is infinite. A branch that an environment reports as
+        truncated, as Gymnasium's time limits do, is cut off at that step instead. What it would
+        have earned counts in the truncation error. If the limit belongs to your problem, let the
+        environment report it as terminated.
     executor: plays the runs elsewhere: any `concurrent.futures.Executor`, such as a process pool or
         that of a Dask cluster, `client.get_executor()`. The numbers stay the same. For other
         processes, `env` and `policy` must pickle.
