@@ -164,7 +164,7 @@ def ratios(
 ) -> Axes:
     """Both columns of Table 1 of one game during training, and the paper's values at `step`.
 
-    rows: of `results.ratios`, one game. paper: its coupled and its independent ratio. calibrated:
+    rows: of `results.ratios`, one game, and `recursion_ratio`. paper: its coupled and its independent ratio. calibrated:
     where a right coupled ratio would be, a dotted line. The dashed line is what copies of the
     target network alone give.
 
@@ -174,6 +174,7 @@ def ratios(
         >>> from matplotlib.figure import Figure
         >>> tables = [figures.results([f"figures/atari/{x}.csv"]) for x in ("predictions", "pairs")]
         >>> rows = results.ratios(*tables, "launcher", b=0.25)
+        >>> rows["recursion_ratio"] = results.recursion(rows, gamma=0.99)
         >>> pong = rows[rows.game == "Pong"]
         >>> plots.ratios(Figure().subplots(), pong, [1.30, 135.4], 50_000, 16.0).get_yscale()
         'log'
