@@ -164,9 +164,9 @@ def ratios(
 ) -> Axes:
     """Both columns of Table 1 of one game during training, and the paper's values at `step`.
 
-    rows: of `results.ratios`, one game, and `recursion_ratio`. paper: its coupled and its independent ratio. calibrated:
-    where a right coupled ratio would be, a dotted line. The dashed line is what copies of the
-    target network alone give.
+    rows: of `results.ratios`, one game, and `recursion_ratio`. paper: its coupled and its
+    independent ratio. calibrated: where a right coupled ratio would be, a dotted line. The dashed
+    line is what copies of the target network alone give.
 
     Example:
         >>> from experiments.release import plots, results
