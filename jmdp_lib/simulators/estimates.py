@@ -33,9 +33,10 @@ from jmdp_lib.simulators.results import GapEstimate
 from jmdp_lib.simulators.statistics import GapSums, gap_ends, gap_statistics, value_sums
 from jmdp_lib.simulators.vector_simulator import Arrays
 
-# Whole runs that are played for the values alone: how many there are at least, unless all others
-# are few, and which share of the steps of all others they may take.
-_WHOLE_RUNS = 64
+# Whole runs that are played for the values alone: how many are wanted at least, how many steps they
+# may take in any case, and which share of the steps of all other runs.
+_WHOLE_RUNS = 16
+_WHOLE_STEPS = 5000
 _WHOLE_SHARE = 0.2
 
 
@@ -218,12 +219,12 @@ def _play_whole(
 ) -> tuple[list[_Summed], BaseException | None]:
     """Whole runs for the values, beside those that ended where their branches were one.
 
-    They take about as many steps of a branch as a share of those runs, and are one chunk at most.
+    They are few enough not to be noticed: a share of those runs, and one chunk at most.
     """
-    steps = _WHOLE_SHARE * sum(chunk.steps for chunk in chunks)
-    most = min(plan.player.chunk_size, sum(chunk.num_runs for chunk in chunks))
-    least = max(3, min(_WHOLE_RUNS, most // 4))
-    size = min(most, max(least, int(steps / plan.settings.horizon)))
+    steps = max(_WHOLE_STEPS, _WHOLE_SHARE * sum(chunk.steps for chunk in chunks))
+    wanted = max(_WHOLE_RUNS, int(steps / plan.settings.horizon))
+    most = max(3, sum(chunk.num_runs for chunk in chunks) // 4)
+    size = min(wanted, most, plan.player.chunk_size)
     job = (plan, checks.seed_sequence(root, "values"), size, False, True)
     if executor is not None:
         played, failure = in_executor(_play_elsewhere, [job], executor)

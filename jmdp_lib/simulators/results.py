@@ -56,7 +56,8 @@ class GapEstimate(ReadOnly):
             cuts may have moved the estimate. If gamma is 1, $Z$ is what the steps of the horizon
             earn. Values take whole runs, and most runs end where their branches are one. So those
             of a simulator come from a few runs more, and those of a decision from its first runs:
-            compare by `mean`, which is more exact. nan if fewer than three runs were whole.
+            compare by `mean`, which is more exact. Errors know nothing of events that no run
+            showed. nan if fewer than three runs were whole.
 
     Example:
         >>> import jmdp_lib as jl
