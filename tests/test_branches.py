@@ -6,6 +6,7 @@ import importlib
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import gymnasium
@@ -17,7 +18,14 @@ from test_executors import Pickles
 
 import jmdp_lib as jl
 from jmdp_lib.atari import CoupledAtari
-from jmdp_lib.simulators import CoupledEnv, SimulatorError, compare_actions, estimate_gaps
+from jmdp_lib.simulators import (
+    CoupledEnv,
+    SimulatorError,
+    VectorSimulator,
+    compare_actions,
+    compare_policies,
+    estimate_gaps,
+)
 
 RNG = np.random.default_rng(0)
 PROBS = np.tile(RNG.dirichlet(np.full(3, 3.0)), (3, 1))  # one law of tables for all states
@@ -460,3 +468,162 @@ def test_returns_without_discount_need_a_horizon():
         jl.JMDP.from_simulator(Dice(), 10)
     with pytest.raises(ValueError, match=r"gamma must lie in \[0, 1\)"):
         jl.incremental_jipe2(Dice(), [0] * 8, 10)
+
+
+CONSTANT = jl.JMDP(
+    PROBS, SMALL.rewards.reshape(3, 3, 3) + 1e6, SMALL.next_states.reshape(3, 3, 3), 0.5
+)
+
+
+class Constant(Plain):
+    """CONSTANT as a simulator."""
+
+    def query(self, state, actions, rng):
+        return CONSTANT.query(state, list(actions), rng)
+
+
+def arrays_of(jm):
+    """A JMDP of three states and tables as a simulator of arrays."""
+    rewards, after = (x.reshape(3, 3, 3) for x in (jm.rewards, jm.next_states))
+    cumulative = PROBS[0].cumsum()
+
+    def step(states, actions, uniforms):
+        tables = np.minimum(np.searchsorted(cumulative, uniforms, side="right"), 2)
+        return rewards[states, tables, actions], after[states, tables, actions]
+
+    return VectorSimulator(step, lambda n, rng: rng.random(n), 3, jm.gamma, num_states=3)
+
+
+SIMULATORS = {
+    "JMDP": (SMALL, CONSTANT),
+    "simulator": (Plain(), Constant()),
+    "arrays": (arrays_of(SMALL), arrays_of(CONSTANT)),
+}
+
+
+@pytest.mark.parametrize("kind", SIMULATORS)
+def test_values_are_those_of_jipe2(kind):
+    """Also beside a constant, which no error pays for; gaps end earlier, and values are whole."""
+    asked = {"actions": [2, 0, 1], "state": 1, "num_runs": 1000}
+    for simulator, jm in zip(SIMULATORS[kind], (SMALL, CONSTANT), strict=True):
+        exact = jl.jipe2(jm, MIXED).moments.mean[1, [2, 0, 1]]
+        for more in ({}, {"keep_returns": True}, {"truncation": 1e-8}):
+            found = estimate_gaps(simulator, MIXED, **asked, **more)
+            assert found.value.shape == found.value_error.shape == (3,)
+            assert (abs(found.value - exact) <= 4.5 * found.value_error).all()
+            assert (found.value_error < 1.0).all()
+    rest = 0.5**3 / 0.5 * abs(SMALL.rewards).max()  # of three steps
+    short = estimate_gaps(SIMULATORS[kind][0], MIXED, **asked, horizon=3, keep_returns=True)
+    spread = short.returns.std(0, ddof=1) / np.sqrt(1000)
+    assert short.value == pytest.approx(short.returns.mean(0))
+    assert (short.value_error > spread + 0.5 * rest).all()
+    assert short.value_error == pytest.approx(spread + rest, rel=0.2)  # rewards that were seen
+
+
+@pytest.mark.parametrize("kind", SIMULATORS)
+def test_a_comparison_has_the_values_of_its_branches(kind):
+    simulator = SIMULATORS[kind][0]
+    known = {"state": 1, "reward_range": SMALL.reward_range, "budget": 20_000}
+    moments = jl.jipe2(SMALL, MIXED).moments.mean[1]
+    found = compare_actions(simulator, MIXED, [0, 1, 2], **known).estimates
+    assert (abs(found.value - moments) <= 4.5 * found.value_error).all()
+    rules = [MIXED, MIXED[::-1].copy()]
+    found = compare_policies(simulator, rules, **known).estimates
+    exact = [jl.jipe2(SMALL, rule).moments.mean[1] @ rule[1] for rule in rules]
+    assert (abs(found.value - exact) <= 4.5 * found.value_error).all()
+    # All runs are whole.
+    assert (found.value_error < 0.02 + 3.0 / np.sqrt(found.num_runs[0, 1])).all()
+    few = compare_actions(simulator, MIXED, [0, 1], **known | {"budget": 60}).estimates
+    assert few is None or few.value.shape == (2,)
+
+
+def test_rows_have_two_values_each():
+    rows = estimate_gaps(SMALL, MIXED, [(1, 2, 0), (0, 1, 2)], num_runs=500)
+    exact = jl.jipe2(SMALL, MIXED).moments.mean[[[1, 1], [0, 0]], [[2, 0], [1, 2]]]
+    assert rows.value.shape == (2, 2)
+    assert (abs(rows.value - exact) <= 4.5 * rows.value_error).all()
+
+
+def test_values_of_environments():
+    """Runs that end, by themselves or by a time limit, whose rest is in the error."""
+    lake = CoupledEnv(gymnasium.make("FrozenLake-v1", max_episode_steps=-1), seed=1)
+    lake.reset()
+    lake.unwrapped.s = 14
+    exact = jl.jipe2(frozen_lake(0.7), np.full((16, 4), 0.25)).moments.mean[14, :3]
+    found = estimate_gaps(lake, lambda seen: [0.25] * 4, [0, 1, 2], gamma=0.7, num_runs=200)
+    assert (abs(found.value - exact) <= 4.5 * found.value_error).all()
+    asked = {"policy": lambda seen: [1.0, 0.0], "actions": [1, 0], "num_runs": 20, "horizon": 20}
+    cut = estimate_gaps(limited(2), **asked, gamma=0.5)
+    assert cut.value == pytest.approx([1.5, 0.0])
+    assert cut.value_error == pytest.approx([0.5, 0.5])
+    endless = estimate_gaps(limited(2), **asked, gamma=1.0)
+    assert np.isinf(endless.value_error).all()
+    whole = estimate_gaps(limited(50), **asked, gamma=1.0)
+    assert (whole.value.tolist(), whole.value_error.tolist()) == ([20.0, 0.0], [0.0, 0.0])
+
+
+def test_values_do_not_change_gaps_and_are_in_an_executor_what_they_are_here():
+    """The runs of gaps come first; those of values have a seed of their own."""
+    asked = {"state": 1, "num_runs": 300, "seed": 4}
+    alone = estimate_gaps(Plain(), MIXED, [0, 1], **asked)
+    with ThreadPoolExecutor(2) as pool:
+        shared = estimate_gaps(Plain(), MIXED, [0, 1], **asked, executor=pool)
+    for name in ("mean", "variance", "value", "value_error"):
+        np.testing.assert_array_equal(getattr(shared, name), getattr(alone, name))
+    assert alone.mean[0, 1] != alone.value[0] - alone.value[1]
+
+
+def contains(law, exact):
+    """Both are brackets: they overlap, and what was sampled is the wider one."""
+    for p in (0.05, 0.3, 0.5, 0.9, 0.999):
+        for name in ("quantile", "cvar"):
+            (low, high), (least, most) = (getattr(x, name)(p) for x in (law, exact))
+            assert low <= most
+            assert least <= high
+    for x in (-1.0, 0.0, 0.5):
+        for strict in (True, False):
+            assert law.cdf(x, strict)[0] <= exact.cdf(x, strict)[1]
+            assert exact.cdf(x, strict)[0] <= law.cdf(x, strict)[1]
+
+
+@pytest.mark.parametrize("horizon", [None, 4])
+@pytest.mark.parametrize("kind", SIMULATORS)
+def test_the_law_of_simulated_gaps_contains_the_exact_one(kind, horizon):
+    """Also where much is cut off. CVaR is finite where the range of rewards is known."""
+    asked = {"actions": [2, 0, 1], "state": 1, "num_runs": 600, "horizon": horizon}
+    for simulator, jm in zip(SIMULATORS[kind], (SMALL, CONSTANT), strict=True):
+        queries = [(1, 2, 0), (1, 2, 1), (1, 1, 0)]
+        exact = jl.laws.gap_law(jm, MIXED, queries, width=0.01)
+        found = estimate_gaps(simulator, MIXED, **asked, keep_returns=True)
+        for pair, law in zip([(0, 1), (0, 2), (2, 1)], exact, strict=True):
+            sampled = found.law(*pair, alpha=1e-4)
+            assert (sampled.query, sampled.confidence) == (pair, 1.0 - 1e-4)
+            contains(sampled, law)
+            finite = np.isfinite([*sampled.cvar(0.1), *sampled.quantile(0.001)])
+            assert finite.tolist() == ([True] * 4 if kind == "JMDP" else [False, True] * 2)
+        least, most = found.law(0, 1).quantile(0.25)
+        assert found.law(1, 0).quantile(0.75)[0] <= -least
+        assert most - least < 2.0 if horizon is None else most - least > 0.0
+
+
+class Known(Plain):
+    reward_range = SMALL.reward_range
+
+
+def test_a_declared_range_makes_the_bounds_of_a_gap_finite():
+    simulators = (Known(), replace(arrays_of(SMALL), reward_range=SMALL.reward_range))
+    low, high = SMALL.reward_range
+    for simulator in simulators:
+        asked = (simulator, MIXED, [0, 1], 1)
+        found = estimate_gaps(*asked, num_runs=50, keep_returns=True)
+        assert found.largest_gap == pytest.approx(2.0 * (high - low))
+        assert found.law(0, 1).quantile(1e-3)[0] == -found.largest_gap
+        assert np.isfinite(found.law(0, 1).cvar(0.01)).all()
+        endless = estimate_gaps(*asked, num_runs=5, gamma=1.0, horizon=9, keep_returns=True)
+        assert np.isinf(endless.law(0, 1).cvar(0.5)).all()
+        with pytest.raises(ValueError, match="no gap was kept: pass keep_returns=True"):
+            estimate_gaps(*asked, num_runs=5).law(0, 1)
+        with pytest.raises(ValueError, match="i and j must be two actions, got 1 twice"):
+            found.law(1, 1)
+        with pytest.raises(IndexError, match="j 2 is out of range"):
+            found.law(0, 2)

@@ -383,6 +383,21 @@ def test_bad_levels_and_samples_are_named() -> None:
         jl.laws.GapLaw.from_sample((0, 0, 1), [1.0], alpha=1.0)
     with pytest.raises(ValueError, match=r"gaps.*nan.*not finite"):
         jl.laws.GapLaw.from_sample((0, 0, 1), [1.0, np.nan])
+    with pytest.raises(ValueError, match=r"gaps\[1\] \(gap 1\) = 3.0 is not in limits \(-2, 2\)"):
+        jl.laws.GapLaw.from_sample((0, 0, 1), [1.0, 3.0], limits=(-2, 2))
+
+
+def test_a_sample_with_limits_has_finite_bounds_and_keeps_close_gaps_apart() -> None:
+    gaps = np.linspace(-1.0, 1.0, 2001)
+    law = jl.laws.GapLaw.from_sample((0, 0, 1), gaps, off=0.01, limits=(-2.0, 3.0))
+    band = np.sqrt(np.log(40.0) / 4002)
+    low, high = law.cvar(0.5)
+    assert low < -0.5 - 0.01 - 3.0 * band  # the band's share of the worst half is at the limit
+    assert -0.5 < high < -0.5 + 0.03 + 2.0 * band
+    assert low > -0.5 - 0.03 - 5.0 * band
+    assert (law.quantile(1e-9)[0], law.quantile(1.0 - 1e-9)[1]) == (-2.0, 3.0)
+    low, high = law.cdf(0.5)
+    assert 0.75 - band - 0.01 < low < 0.75 < high < 0.75 + band + 0.01
 
 
 def reads_below(points, d, gamma):

@@ -115,7 +115,7 @@ class GapLaw(ReadOnly):
     """The law of one gap in brackets: every answer is a pair (low, high) that contains the truth.
 
     Attributes:
-        query: (s, a, b).
+        query: (s, a, b); or (i, j), the entry of a `GapEstimate`.
         mean: $E G$.
         steps: bounds of the distribution function, from stochastic order.
         phi: bounds of $E (x - G)^+$, from convex order; None for samples.
@@ -134,7 +134,7 @@ class GapLaw(ReadOnly):
         True
     """
 
-    query: tuple[int, int, int]
+    query: tuple[int, ...]
     mean: Bracket
     steps: StepBracket
     phi: PhiBracket | None = None
@@ -148,16 +148,18 @@ class GapLaw(ReadOnly):
     @classmethod
     def from_sample(
         cls,
-        query: tuple[int, int, int],
+        query: tuple[int, ...],
         gaps: ArrayLike,
         alpha: float = 0.05,
         off: float = 0.0,
+        limits: tuple[float, float] = (-np.inf, np.inf),
     ) -> GapLaw:
         """The band of Dvoretzky, Kiefer, Wolfowitz and Massart around independent gaps (N,).
 
         It holds everywhere at once with probability $1 - alpha$.
 
         off: how far each gap can be from the truth; a gap as small as that counts as a tie.
+        limits: (lo, hi) that holds all gaps, if it is known: then all brackets are finite.
 
         Example:
             >>> import jmdp_lib as jl
@@ -167,22 +169,14 @@ class GapLaw(ReadOnly):
             >>> print("{:.2f} to {:.2f}; the truth is 0.16".format(*law.prob_worse))
             0.14 to 0.20; the truth is 0.16
         """
-        found = np.sort(checks.floats("gaps", gaps, "gap"))
+        found = checks.floats("gaps", gaps, "gap")
         off = checks.real("off", off, "[0, inf)")
         found[np.abs(found) <= off] = 0.0
-        band = np.sqrt(np.log(2.0 / checks.real("alpha", alpha, "(0, 1)")) / (2.0 * found.size))
         apart = off * (found != 0.0)
-        intervals = np.stack([found - apart, found + apart], axis=1)
-        points = joined(np.array([-np.inf, 0.0, np.inf]), intervals)
-        below = np.searchsorted(found, points[:, 0])
-        up_to = np.searchsorted(found, points[:, 1], "right")
-        shares = np.stack([below, up_to], axis=1).ravel() / found.size
-        low = np.maximum(shares - band, 0.0)
-        high = np.minimum(shares + band, 1.0)
-        low[-1] = 1.0
-        high[0] = 0.0
-        steps = StepBracket(points, low, high)
-        return cls(query, steps.worst_mean(1.0), steps, confidence=1.0 - alpha)
+        outside = (found < limits[0] - off) | (found > limits[1] + off)
+        checks.refuse("gaps", found, outside, f"is not in limits {limits}", ["gap"])
+        ends = np.stack([found - apart, found + apart], axis=1)
+        return sampled_law(query, ends, alpha, limits)
 
     @cached_property
     def _both(self) -> StepBracket:
@@ -264,6 +258,27 @@ class GapLaw(ReadOnly):
             return low, high
         least, most = self.phi.cvar(p)
         return max(low, least), min(high, most)
+
+
+def sampled_law(
+    query: tuple[int, ...], ends: Floats, alpha: float, limits: tuple[float, float]
+) -> GapLaw:
+    """As `GapLaw.from_sample`, of gaps that lie between ends (N, 2), each between its own."""
+    size = len(ends)
+    band = np.sqrt(np.log(2.0 / checks.real("alpha", alpha, "(0, 1)")) / (2.0 * size))
+    first, last = np.sort(np.clip(ends, *limits), axis=0).T
+    points = np.unique([*limits, *first, *last])
+
+    def shares(found: Floats) -> Floats:
+        sides = [np.searchsorted(found, points, side) for side in ("left", "right")]
+        return np.stack(sides, axis=1).ravel() / size
+
+    low = np.maximum(shares(last) - band, 0.0)
+    high = np.minimum(shares(first) + band, 1.0)
+    low[-1] = 1.0
+    high[0] = 0.0
+    steps = StepBracket(np.stack([points, points], axis=1), low, high)
+    return GapLaw(query, steps.worst_mean(1.0), steps, confidence=1.0 - alpha)
 
 
 def highest_lines(x: Floats, lines: Floats, points: Floats) -> Floats:

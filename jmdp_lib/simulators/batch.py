@@ -51,12 +51,11 @@ class Played(NamedTuple):
 class BatchPlayer(Player):
     """What a batch asks of a simulator.
 
-    arrays: the library that states are arrays of. limits: (lo, hi) that holds all rewards, or None.
-    extremes: of the batch that is played, the smallest and the largest rewards of every step.
+    arrays: the library that states are arrays of. extremes: of the batch that is played, the
+    smallest and the largest rewards of every step.
     """
 
     arrays: Arrays
-    limits: tuple[float, float] | None = None
     extremes: list[float]
     action_type: Any = np.int64
     coupling: str
@@ -101,7 +100,8 @@ class Batch:
     in one state, and whether they also have one action, as of the last choice of actions. apart:
     (n,) for every pair, as in `Runs`.
 
-    aside: returns (m, ...) and apart of runs that are finished.
+    open: (m, n), as in `Runs`. aside: returns (m, ...), apart and open of runs that are finished.
+    whole: whether none of them was finished because its branches were one. steps: of all runs.
     """
 
     def __init__(self, player: BatchPlayer, chunk: Chunk) -> None:
@@ -121,7 +121,10 @@ class Batch:
         self.returns = self.xp.zeros(shape, dtype=self.xp.float64, device=device)
         self.alive = self.xp.ones(shape, dtype=self.xp.bool, device=device)
         self.apart = tuple(self.xp.zeros_like(self.returns[0, ...]) for _ in self.pairs)
+        self.open = self.xp.zeros_like(self.returns)
         self.aside: list[Any] = []
+        self.whole = True
+        self.steps = 0
         self.queries: Any = 0
         self.episodes_end = False
         self.time = 0
@@ -142,11 +145,15 @@ class Batch:
         except SimulatorError as error:
             raise SimulatorError(f"time step {self.time + 1}: {error}") from error
         self._leave_open(self.alive)
-        returns, apart = zip(*self.aside, (self.returns, self.apart), strict=True)
+        last = (self.returns, self.apart, self.open)
+        returns, apart, left = zip(*self.aside, last, strict=True)
         rewards = [*self.player.extremes, *[0.0] * self.episodes_end]
         return Runs(
             returns=self.xp.concat(returns, axis=1),
             apart=tuple(map(self.xp.concat, zip(*apart, strict=True))),
+            open=self.xp.concat(left, axis=1),
+            whole=self.whole,
+            steps=self.steps,
             queries=int(self.queries),
             extremes=(min(rewards), max(rewards)),
         )
@@ -200,18 +207,21 @@ class Batch:
         xp = self.xp
         done = ~xp.any(self.alive, axis=0)
         if self.plan.one_for_good and self.pairs and not self.chunk.whole:
-            done = done | reduce(and_, self.one[: self.width - 1])
+            met = reduce(and_, self.one[: self.width - 1])
+            self.whole = self.whole and not bool(xp.any(met))
+            done = done | met
         count = int(xp.count_nonzero(done))
         if _PATIENCE * count < self.size:
             return self.alive & ~done
         take = self.arrays.take
         kept, finished = xp.nonzero(~done)[0], xp.nonzero(done)[0]
         apart = tuple(take(each, finished) for each in self.apart)
-        self.aside.append((take(self.returns, finished, 1), apart))
+        self.aside.append((take(self.returns, finished, 1), apart, take(self.open, finished, 1)))
         self.apart = tuple(take(each, kept) for each in self.apart)
         self.size -= count
         self.states = take(self.states, kept, 1)
         self.returns = take(self.returns, kept, 1)
+        self.open = take(self.open, kept, 1)
         self.alive = take(self.alive, kept, 1)
         self._act(take(self.actions, kept, 1))
         return self.alive
@@ -220,6 +230,7 @@ class Batch:
         """Draw, step, and add the rewards up."""
         xp = self.xp
         gamma, _, coupling = self.plan.settings
+        self.steps += self.size
         sharing = self.one if coupling == "independent" else self.same
         found = self.player.step(self.states, self.actions, going, sharing, self.noise)
         if self.chunk.counted:
@@ -247,7 +258,10 @@ class Batch:
 
     def _leave_open(self, stopped: Any) -> None:
         """After this step branches (m, n) are cut off: gaps stay open, unless they are one."""
-        weight = self.plan.settings.gamma ** (self.time + 1)
+        gamma, horizon, _ = self.plan.settings
+        weight = gamma ** (self.time + 1)
+        if gamma < 1.0 or self.time + 1 < horizon:
+            self.open = self.open + weight * self.xp.astype(stopped, self.open.dtype)
         left = []
         for (i, j), one, before in zip(self.pairs, self.one, self.apart, strict=True):
             still = stopped[i, ...] | stopped[j, ...]

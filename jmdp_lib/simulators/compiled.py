@@ -26,6 +26,7 @@ class CompiledPlayer(Player):
     def __init__(self, jm: JMDP, state: Any, coupling: str) -> None:
         self.jm = jm
         self.num_actions = jm.num_actions
+        self.limits = jm.reward_range
         self.state = checks.index("state", state, jm.num_states)
         self.coupling = checked_coupling(jm, coupling)
         self.model: Any = None
@@ -65,8 +66,15 @@ class CompiledPlayer(Player):
         fill_rows(fill, size, per_stream, checks.seed_sequence(chunk.seed, "simulate_pairs"))
         last = plan.settings.gamma**plan.settings.horizon
         apart = tuple(last * (labels[:, i] != labels[:, j]) for i, j in plan.pairs)
-        queries = int(runs.queries.sum())
-        return Runs(runs.returns.T, apart, queries, self.jm.reward_range, self.model.offset)
+        return Runs(
+            returns=runs.returns.T,
+            apart=apart,
+            open=np.full((width, size), last * (last < 1.0)),
+            whole=task.whole or not plan.one_for_good,
+            queries=int(runs.queries.sum()),
+            extremes=self.jm.reward_range,
+            offset=self.model.offset,
+        )
 
     def _check_rewards(self, limits: tuple[float, float] | None) -> None:
         """Refuse a range that does not hold all rewards of the model."""

@@ -17,7 +17,7 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import progress
-from jmdp_lib.simulators.estimates import gap_table
+from jmdp_lib.simulators.estimates import gap_table, value_table
 from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings
 from jmdp_lib.simulators.players import player_of
 from jmdp_lib.simulators.results import Decision, GapEstimate
@@ -25,6 +25,7 @@ from jmdp_lib.simulators.statistics import (
     FIRST_ASYMPTOTIC,
     GapSums,
     gap_interval,
+    value_sums,
     variance_reduction,
 )
 from jmdp_lib.simulators.vector_simulator import Arrays
@@ -176,9 +177,10 @@ class _Runs:
 
     active: the numbers of the branches that no other was found to be better than; only these are
     played on. returns: for every branch, those of the runs that played it, which are the first
-    ones. apart: for every pair, that of `plans.Runs`, of the runs that played both. num_whole: how
-    many runs played all branches, and went on after these became one. rewards: the lowest and the
-    highest, as far as is known. intervals: (m, m, 2) of mean gaps.
+    ones. apart: for every pair, that of `plans.Runs`, of the runs that played both. open: for every
+    branch, that of its returns that are whole, which are the first ones. offset: of all returns.
+    num_whole: how many runs played all branches, and went on after these became one. rewards: the
+    lowest and the highest, as far as is known. intervals: (m, m, 2) of mean gaps.
     """
 
     def __init__(
@@ -207,6 +209,8 @@ class _Runs:
         self.active = list(range(len(plan.names)))
         self.returns = [np.zeros(0) for _ in plan.names]
         self.apart = {pair: np.zeros(0) for pair in plan.pairs}
+        self.open = [np.zeros(0) for _ in plan.names]
+        self.offset = 0.0
         self.history: list[Floats] = []
         self.rewards = reward_range or (math.inf, -math.inf)
         self.intervals = np.where(plan.alike[..., None], 0.0, [-math.inf, math.inf])
@@ -275,8 +279,11 @@ class _Runs:
         """Keep runs of all active branches."""
         host = Arrays.of(runs.returns).host
         returns = host(runs.returns)
-        for branch, new in zip(self.active, returns, strict=True):
+        for branch, new, left in zip(self.active, returns, host(runs.open), strict=True):
+            if runs.whole and self.open[branch].size == self.returns[branch].size:
+                self.open[branch] = np.append(self.open[branch], left)
             self.returns[branch] = np.append(self.returns[branch], new)
+        self.offset = runs.offset
         for pair, new in zip(combinations(self.active, 2), runs.apart, strict=True):
             self.apart[pair] = np.append(self.apart[pair], host(new))
         size = returns.shape[1]
@@ -383,7 +390,13 @@ class _Runs:
             for pair, apart in self.apart.items()
         ]
         sizes = [each.size for each in self.returns]
-        return gap_table(self.plan, sums, self.rewards, num_runs=np.minimum.outer(sizes, sizes))
+        whole = [
+            [value_sums(returns[: left.size], left, self.offset, np)] if left.size else []
+            for returns, left in zip(self.returns, self.open, strict=True)
+        ]
+        values = value_table(self.plan, whole, self.rewards)
+        counts = np.minimum.outer(sizes, sizes)
+        return gap_table(self.plan, sums, self.rewards, num_runs=counts, **values)
 
     def method(self) -> str:
         """Which confidence sequence it is, and when it holds."""

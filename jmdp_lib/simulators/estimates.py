@@ -11,6 +11,7 @@ one of `statistics.gap_statistics`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -29,8 +30,14 @@ from jmdp_lib.simulators.executors import in_executor
 from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings
 from jmdp_lib.simulators.players import player_of
 from jmdp_lib.simulators.results import GapEstimate
-from jmdp_lib.simulators.statistics import GapSums, gap_statistics
+from jmdp_lib.simulators.statistics import GapSums, gap_ends, gap_statistics, value_sums
 from jmdp_lib.simulators.vector_simulator import Arrays
+
+# Whole runs that are played for the values alone: how many are wanted at least, how many steps they
+# may take in any case, and which share of the steps of all other runs.
+_WHOLE_RUNS = 16
+_WHOLE_STEPS = 5000
+_WHOLE_SHARE = 0.2
 
 
 def estimate_gaps(
@@ -76,8 +83,9 @@ def estimate_gaps(
     executor: plays the runs elsewhere: any `concurrent.futures.Executor`, such as a process pool or
         that of a Dask cluster, `client.get_executor()`. The numbers stay the same. For other
         processes, `env` and `policy` must pickle.
-    keep_returns: play every run to its end and keep the returns. Otherwise a run ends where all its
-        branches are one, and its gaps are final.
+    keep_returns: play every run to its end and keep the returns; then `GapEstimate.law` has
+        quantiles and CVaR of gaps. Otherwise a run ends where all its branches are one, and its
+        gaps are final; a few runs more are played to their end, for the values.
 
     If the simulator fails, the `SimulatorError` names state and action, and holds the result of
     all runs before. If a worker of the executor dies, and the executor does not play its runs
@@ -126,12 +134,21 @@ def estimated(
     if chunks and not plan.player.sums_chunks:
         chunks = [_summed(plan, chunks, keep_returns)]
     done = sum(chunk.num_runs for chunk in chunks)
+    whole = chunks if all(chunk.values for chunk in chunks) else []
+    if failure is None and not whole:
+        whole, failure = _play_whole(plan, chunks, root, executor)
     found = None
     if done >= 3:
-        kept = np.concatenate([chunk.returns for chunk in chunks]) if keep_returns else None
         sums = [*zip(*(chunk.sums for chunk in chunks), strict=True)]
-        rest = {"returns": kept, "entropy": root.entropy}
-        found = gap_table(plan, sums, _extremes(chunks), num_runs=done, **rest)
+        seen = _extremes(chunks)
+        rest: dict[str, Any] = {"num_runs": done, "entropy": root.entropy}
+        if keep_returns:
+            kept = zip(*(chunk.kept for chunk in chunks), strict=True)
+            rest["returns"], rest["gaps"] = map(np.concatenate, kept)
+            rest["largest_gap"] = plan.largest_gap(seen)
+        values = [*zip(*(chunk.values for chunk in whole), strict=True)]
+        rest |= value_table(plan, values, _extremes(chunks + whole))
+        found = gap_table(plan, sums, seen, **rest)
     if found is not None and failure is None:
         return found
     ours = isinstance(failure, SimulatorError)
@@ -161,6 +178,7 @@ def _estimate_rows(
         found.append(vars(estimated(replace(plan, names=pair), num_runs, own_seed)))
     tables = [name for name, value in found[0].items() if np.ndim(value) == 2]
     columns: Any = {name: np.array([each[name][0, 1] for each in found]) for name in tables}
+    columns |= {name: np.array([each[name] for each in found]) for name in ("value", "value_error")}
     return GapEstimate(**columns, num_runs=num_runs, entropy=root.entropy)
 
 
@@ -173,7 +191,7 @@ def _play(
 ) -> tuple[list[Any], BaseException | None]:
     """All chunks of runs, or those that went well and why there are no more."""
     if keep_returns:
-        size = 8.0 * num_runs * len(plan.names)
+        size = 8.0 * num_runs * (len(plan.names) + 2 * len(plan.pairs))
         require(2.0 * size, f"the returns of num_runs = {num_runs:,}", "do without keep_returns")
     chunk = plan.player.chunk_size
     starts = range(0, num_runs, chunk)
@@ -195,24 +213,56 @@ def _play(
     return chunks, None
 
 
+def _play_whole(
+    plan: Plan, chunks: list[_Summed], root: np.random.SeedSequence, executor: Executor | None
+) -> tuple[list[_Summed], BaseException | None]:
+    """Whole runs for the values, beside those that ended where their branches were one.
+
+    They are few enough not to be noticed: a share of those runs, and one chunk at most.
+    """
+    steps = max(_WHOLE_STEPS, _WHOLE_SHARE * sum(chunk.steps for chunk in chunks))
+    wanted = max(_WHOLE_RUNS, int(steps / plan.settings.horizon))
+    most = max(3, sum(chunk.num_runs for chunk in chunks) // 4)
+    size = min(wanted, most, plan.player.chunk_size)
+    job = (plan, checks.seed_sequence(root, "values"), size, False, True)
+    if executor is not None:
+        played, failure = in_executor(_play_elsewhere, [job], executor)
+    else:
+        try:
+            played, failure = [_play_chunk(*job)], None
+        except SimulatorError as error:
+            return [], error
+    if played and not plan.player.sums_chunks:
+        played = [_summed(plan, played, False)]
+    return played, failure
+
+
 def _play_elsewhere(plan: Plan, *rest: Any) -> Any:
     """As `_play_chunk`, with a player of its own: threads may share this one."""
     return _play_chunk(replace(plan, player=plan.player.own()), *rest)
 
 
-def _play_chunk(plan: Plan, seed: np.random.SeedSequence, size: int, keep_returns: bool) -> Any:
+def _play_chunk(
+    plan: Plan, seed: np.random.SeedSequence, size: int, keep: bool, whole: bool = False
+) -> Any:
     """The runs of a chunk, or what is kept of them."""
-    runs = plan.player.play(Chunk(plan, seed, size, whole=keep_returns))
-    return _summed(plan, [runs], keep_returns) if plan.player.sums_chunks else runs
+    runs = plan.player.play(Chunk(plan, seed, size, whole=keep or whole))
+    return _summed(plan, [runs], keep) if plan.player.sums_chunks else runs
 
 
 class _Summed(NamedTuple):
-    """What is kept of runs. sums: of every pair of branches. returns: (N, m), or None."""
+    """What is kept of runs.
+
+    sums: of every pair of branches. values: of every branch, if all runs are whole. kept: if
+    returns are, these (N, m), and the ends of all gaps (N, pairs, 2).
+    """
 
     num_runs: int
     sums: list[GapSums]
+    values: list[GapSums]
+    steps: int
     extremes: tuple[float, float]
-    returns: Floats | None
+    kept: tuple[Floats, ...]
 
 
 def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Summed:
@@ -224,18 +274,61 @@ def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Summed:
     spread = extremes[1] - extremes[0]
     rounding = plan.rounding(float(xp.max(xp.abs(returns))), spread)
     rest = plan.largest_future(spread)
+    largest = plan.largest_gap(extremes)
+    most = rest if math.isinf(largest) else largest  # what is known, and not only what was seen
     sums = []
+    ends = np.zeros((returns.shape[1] * keep_returns, len(plan.pairs), 2))
     for number, (i, j) in enumerate(plan.pairs):
         apart = xp.concat([runs.apart[number] for runs in chunks])
-        sums.append(GapSums.of(returns[i, ...] - returns[j, ...], apart, rest, rounding, xp))
-    kept = arrays.host(returns).T + chunks[0].offset if keep_returns else None
-    return _Summed(returns.shape[1], sums, extremes, kept)
+        gap = returns[i, ...] - returns[j, ...]
+        sums.append(GapSums.of(gap, apart, rest, rounding, xp))
+        if keep_returns:
+            ends[:, number] = gap_ends(arrays.host(gap), arrays.host(apart), most, rounding)
+    kept = (arrays.host(returns).T + chunks[0].offset, ends) if keep_returns else ()
+    return _Summed(
+        num_runs=returns.shape[1],
+        sums=sums,
+        values=_values(chunks, returns, xp),
+        steps=sum(runs.steps for runs in chunks),
+        extremes=extremes,
+        kept=kept,
+    )
+
+
+def _values(chunks: list[Runs], returns: Any, xp: Any) -> list[GapSums]:
+    """The sums of every branch, if all runs are whole. returns: (m, N) of all chunks."""
+    if not all(runs.whole for runs in chunks):
+        return []
+    left = xp.concat([runs.open for runs in chunks], axis=1)
+    offset = chunks[0].offset
+    rows = range(returns.shape[0])
+    return [value_sums(returns[j, ...], left[j, ...], offset, xp) for j in rows]
 
 
 def _extremes(parts: Sequence[Runs | _Summed]) -> tuple[float, float]:
     """The lowest and the highest reward of all."""
     lows, highs = zip(*(part.extremes for part in parts), strict=True)
     return min(lows), max(highs)
+
+
+def value_table(
+    plan: Plan, sums: Sequence[Sequence[GapSums]], seen: tuple[float, float]
+) -> dict[str, Floats]:
+    """(m,) the values of `GapEstimate`, from the parts of every branch's sums; nan where unknown.
+
+    From a cut on, a branch earns what all rewards have in common, and at most so much more.
+    seen: the lowest and the highest reward of all.
+    """
+    low, high = seen
+    common = 0.0 if plan.settings.gamma == 1.0 else min(max(low, 0.0), high)
+    most = plan.largest_future(max(high - common, common - low))
+    table = np.full((2, len(plan.names)), math.nan)
+    for j, parts in enumerate(sums):
+        if sum(part.num_gaps for part in parts) >= 3:
+            mean, error, *_, left = gap_statistics(parts)
+            table[0, j] = mean + left * plan.largest_future(common)
+            table[1, j] = error + (left * most if left else 0.0)
+    return {"value": table[0], "value_error": table[1]}
 
 
 def gap_table(

@@ -35,6 +35,9 @@ class Runs(NamedTuple):
     which on it is open: that of the horizon if they had different futures there, or that of the
     step at which a time limit cut one of them off. Pairs are those of
     `itertools.combinations(range(m), 2)`, in this order, here and everywhere.
+    open: (m, N), zero if an episode ended; otherwise the discount from which on its return is cut.
+    If gamma is 1, nobody asks for more than the steps of the horizon: zero there, too.
+    whole: whether all returns are whole. steps: of all runs together, if they are not.
     queries: of one or more actions at one state, if they were counted.
     extremes: the lowest and the highest reward, and 0 if episodes can end.
     offset: a part of all returns that they were played without: it is in no gap.
@@ -42,8 +45,11 @@ class Runs(NamedTuple):
 
     returns: Any
     apart: tuple[Any, ...]
+    open: Any
+    whole: bool
     queries: int
     extremes: tuple[float, float]
+    steps: int = 0
     offset: float = 0.0
 
 
@@ -56,6 +62,7 @@ class Player(ABC):
         least_runs: fewer at once take about as long.
         sums_chunks: whether a chunk is summed up by itself; else all runs are kept until the end.
         rounded: whether a constant in all rewards may have cost returns the digits of their gaps.
+        limits: (lo, hi) that holds all rewards, or None.
     """
 
     num_actions: Any
@@ -63,6 +70,7 @@ class Player(ABC):
     least_runs = 1
     sums_chunks = True
     rounded = True
+    limits: tuple[float, float] | None = None
 
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
         """Actions to compare: at least one, all known, no two alike."""
@@ -226,6 +234,13 @@ class Plan:
         if self.settings.gamma == 1.0:
             return math.inf if reward else 0.0
         return self.largest_return(reward)
+
+    def largest_gap(self, seen: tuple[float, float]) -> float:
+        """No gap is larger: infinite if nobody knows. seen: the lowest and the highest reward."""
+        if self.player.limits is None:
+            return math.inf
+        lows, highs = zip(self.player.limits, seen, strict=True)
+        return self.largest_future(max(highs) - min(lows))
 
     def rounding(self, largest: float, spread: float) -> tuple[float, float]:
         """Up to which sizes gaps count as ties, and as open, since returns are rounded.

@@ -9,14 +9,18 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import ReadOnly
+
+if TYPE_CHECKING:
+    from jmdp_lib.laws.brackets import GapLaw
 
 _NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
 _ENOUGH = 5  # runs that carry a variance, for a normal interval to mean something
@@ -40,10 +44,20 @@ class GapEstimate(ReadOnly):
             seen, or 0 where episodes can end.
         num_runs: runs, or pairs, per gap; an array where gaps have different numbers of them.
         returns: (num_runs, m) of the branches, if `estimate_gaps` was asked to keep them, or None.
+        gaps, largest_gap: (num_runs, P, 2), if returns were kept, what `law` is made of: the ends
+            between which gap p of a run lies, of the pairs i < j in their order; and what no gap
+            exceeds by size, infinite if nothing says so.
         prob_open: share of runs that count as $G = 0$ only since the cut, or rounding, left their
             sign open.
         entropy: of the seed; passed as the seed, it repeats runs that had none. A `Decision` has
             its own.
+        value, value_error: (m,), or (K, 2) of both actions of every row: the estimate of $E Z$ of
+            each branch, what it earns by itself, and its error, the standard error plus how far
+            cuts may have moved the estimate. If gamma is 1, $Z$ is what the steps of the horizon
+            earn. Values take whole runs, and most runs end where their branches are one. So those
+            of a simulator come from a few runs more, and those of a decision from its first runs:
+            compare by `mean`, which is more exact. Errors know nothing of events that no run
+            showed. nan if fewer than three runs were whole.
 
     Example:
         >>> import jmdp_lib as jl
@@ -55,6 +69,11 @@ class GapEstimate(ReadOnly):
         >>> low, high = found.interval("mean", level=0.95)
         >>> print(low[0, 2].round(2), high[0, 2].round(2))
         1.5 1.71
+        >>> print(f"after action 0: {found.value[0]:.2f} +- {found.value_error[0]:.2f}")
+        after action 0: 3.61 +- 0.05
+        >>> kept = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **asked, keep_returns=True)
+        >>> print("the median is from {:.2f} to {:.2f}".format(*kept.law(0, 2).quantile(0.5)))
+        the median is from 1.44 to 1.89
     """
 
     mean: Floats
@@ -69,6 +88,10 @@ class GapEstimate(ReadOnly):
     returns: Any = None
     prob_open: Floats | float = 0.0
     entropy: Any = None
+    value: Any = None
+    value_error: Any = None
+    gaps: Any = None
+    largest_gap: float = math.inf
 
     def __repr__(self) -> str:
         largest = np.abs(self.mean).max()
@@ -100,6 +123,32 @@ class GapEstimate(ReadOnly):
         low, _ = self._wilson(value - self.prob_open if tie else value, z)
         _, high = self._wilson(value if tie else value + self.prob_open, z)
         return low, high
+
+    def law(self, i: int, j: int, alpha: float = 0.05) -> GapLaw:
+        """The law of gap [i, j]: `quantile`, `cvar` and probabilities, as pairs (low, high).
+
+        All of them hold at once with probability $1 - alpha$, as in `GapLaw.from_sample`. What cuts
+        may have changed is included. `estimate_gaps` must have been asked for `keep_returns`. A
+        sample alone says nothing of rare gaps that it does not show: the ends of `cvar`, and of
+        extreme quantiles, are finite only if something says how large gaps can be. That is the
+        range of the rewards: a JMDP and an `ImplicitJMDP` know theirs, and a simulator may declare
+        a `reward_range`. If gamma is 1, no range of returns follows from it.
+        """
+        from jmdp_lib.laws.brackets import sampled_law  # with it come all laws
+
+        if self.gaps is None:
+            raise ValueError(
+                "no gap was kept: pass keep_returns=True to estimate_gaps (a comparison has no "
+                "law of gaps, since it stops when it knows enough)"
+            )
+        size = len(self.mean)
+        pair = (checks.index("i", i, size), checks.index("j", j, size))
+        if i == j:
+            raise ValueError(f"i and j must be two actions, got {i} twice")
+        ends = self.gaps[:, [*combinations(range(size), 2)].index((min(pair), max(pair)))]
+        if i > j:
+            ends = -ends[:, ::-1]
+        return sampled_law(pair, ends, alpha, (-self.largest_gap, self.largest_gap))
 
     def _warn_of_few_runs(self) -> None:
         """Of n runs, n / kurtosis carry a variance: k, if these met an event and no others did."""
@@ -147,7 +196,8 @@ class Decision(ReadOnly):
         method: which confidence sequence it is, and whether it holds at every sample size.
         history: (L, 1 + 2 m**2), the number of queries and the intervals at each of L looks.
         estimates: what the same runs say about all gaps, with standard errors, as from
-            `estimate_gaps`; of two actions, from the runs that played both. None before three runs.
+            `estimate_gaps`; of two actions, from the runs that played both; and the value of every
+            action, from the first runs, which are whole. None before three runs.
             Its intervals do not know that a decision ended the runs: `intervals` do.
         entropy: of the seed; passed as the seed, it repeats a call that had none.
         open_pairs: if undecided, the pairs of `remaining`, (action, other, estimate of the mean

@@ -187,6 +187,7 @@ class QueriedPlayer(RowPlayer):
             check_simulator(simulator, _DISCOUNTS)
             self.here = checks.index("state", state, self.num_states)
         self.coupling = coupling
+        self.limits = getattr(simulator, "reward_range", None)
         self.num_actions = simulator.num_actions
         self.ask = partial(checked_query, simulator)
         self.shared = np.random.default_rng(0)

@@ -43,7 +43,7 @@ class GapSums(NamedTuple):
         gaps are ties, and may be anything. Whatever may be a tie counts as zero.
         """
         tie, lost = rounding
-        cut = apart * xp.where(apart > 0.0, xp.full_like(gaps, rest), xp.zeros_like(gaps))
+        cut = _cut(apart, rest, xp)
         unsure = cut + lost
         mean = float(xp.mean(gaps))
         off = gaps - mean
@@ -54,6 +54,29 @@ class GapSums(NamedTuple):
         signs = (gaps < -unsure, zero, gaps > unsure, unknown)
         counts = [*(float(xp.count_nonzero(sign)) for sign in signs), float(xp.sum(apart))]
         return cls(gaps.shape[0], mean, np.array(powers), np.array(counts))
+
+
+def _cut(apart: Any, rest: float, xp: Any) -> Any:
+    """(N,) how much gaps may still change: none that is final, even if `rest` is infinite."""
+    return apart * xp.where(apart > 0.0, xp.full_like(apart, rest), xp.zeros_like(apart))
+
+
+def gap_ends(gaps: Floats, apart: Floats, rest: float, rounding: tuple[float, float]) -> Floats:
+    """(N, 2) ends between which every gap lies; arguments as of `GapSums.of`."""
+    tie, lost = rounding
+    final = (np.abs(gaps) <= tie) & (apart == 0.0)
+    reach = np.where(final, 0.0, _cut(apart, rest, np) + lost)
+    gaps = np.where(final, 0.0, gaps)
+    return np.stack([gaps - reach, gaps + reach], axis=1)
+
+
+def value_sums(returns: Any, left: Any, offset: float, xp: Any) -> GapSums:
+    """Of returns (N,) of whole runs of one branch, as if they were gaps.
+
+    left: (N,) the discounts from which on they are cut. offset: a part that they are without.
+    """
+    sums = GapSums.of(returns, left, 0.0, (0.0, 0.0), xp)
+    return sums._replace(mean=sums.mean + offset)
 
 
 def gap_statistics(parts: Sequence[GapSums]) -> Floats:
