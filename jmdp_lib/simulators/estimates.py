@@ -36,8 +36,8 @@ from jmdp_lib.simulators.vector_simulator import Arrays
 # Whole runs that are played for the values alone: how many are wanted at least, how many steps they
 # may take in any case, and which share of the steps of all other runs.
 _WHOLE_RUNS = 16
-_WHOLE_STEPS = 5000
-_WHOLE_SHARE = 0.2
+_WHOLE_STEPS = 2000
+_WHOLE_SHARE = 0.1
 
 
 def estimate_gaps(
