@@ -181,9 +181,15 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.rbf_features(3, 0, 2), "columns must be at least 1"),
         (lambda: jl.action_features(np.ones((3, 2)), 0), "num_actions must be at least 1"),
         (lambda: jl.jipe2(GRID, GOAL, tol=0.0), "tol must lie in"),
-        (lambda: jl.jipe2(GRID, GOAL, max_iterations=0), "max_iterations must be at least 1"),
+        (
+            lambda: jl.jipe2(GRID, GOAL, route="sweeps", max_iterations=0),
+            "max_iterations must be at least 1",
+        ),
         (lambda: jl.jipe2(GRID, GOAL, coupling="both"), "coupling must be one of 'joint'"),
-        (lambda: jl.jipe2(GRID, GOAL, initial=(GOAL, GOAL)), "initial second must have shape"),
+        (
+            lambda: jl.jipe2(GRID, GOAL, route="sweeps", initial=(GOAL, GOAL)),
+            "initial second must have shape",
+        ),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 0), "num_pairs must be at least 1"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1, 2), 1), "pair of actions"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, 1, 1), "actions must be a sequence .* got 1"),
@@ -216,7 +222,7 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.norm_weight(2, 0.9, -1.0), "reward_bound must lie in"),
         (lambda: jl.cantelli_bound(1.0, -2.0), "variance must not be negative"),
         (lambda: jl.jipe2(GRID, GOAL, tol="small"), "tol must be a real number"),
-        (lambda: jl.jipe2(GRID, GOAL, initial=3), "initial must be moments"),
+        (lambda: jl.jipe2(GRID, GOAL, route="sweeps", initial=3), "initial must be moments"),
         (
             lambda: jl.JMDP.from_tables([0, 1], [1, 1], [[0], [1]], [[1], [0]], 3, 0.9),
             "sum of probs",

@@ -130,7 +130,7 @@ def test_t_n_contracts_order_by_order(problem, order):
     one, two = (rng.uniform(-1, 1, operator.orders.size) for _ in range(2))
     one, two = one * lambdas[operator.orders - 1], two * lambdas[operator.orders - 1]
     before = (np.abs(one - two) / lambdas[operator.orders - 1]).max()
-    change = np.abs(operator.apply(one) - operator.apply(two)) / lambdas[operator.orders - 1]
+    change = np.abs(operator.matrix @ (one - two)) / lambdas[operator.orders - 1]
     for k in range(1, order + 1):
         measured = change[operator.orders == k].max() / before
         assert measured <= jl.contraction_modulus(k, jm.gamma) + 1e-12 <= jm.gamma + 2e-12
@@ -146,6 +146,6 @@ def test_modulus_is_attained(order, gamma, reward):
     worst = np.array(
         [jl.norm_weight(k, gamma, abs(reward)) * np.sign(reward) ** k for k in operator.orders]
     )
-    change = np.abs(operator.apply(worst) - operator.apply(0.0 * worst))
+    change = np.abs(operator.matrix @ worst)
     measured = change[operator.orders == order].max() / jl.norm_weight(order, gamma, abs(reward))
     assert measured == pytest.approx(jl.contraction_modulus(order, gamma))

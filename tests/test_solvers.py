@@ -71,12 +71,12 @@ def test_moments_of_several_states_are_solved_when_they_are_read():
     jm, policy = jl.windy_gridworld(5, gamma=0.8), jl.goal_policy(5)
     found = jl.jipe(jm, policy, order=3, tol=1e-11)
     exact = jl.jipe2(jm, policy, tol=1e-11).moments.full_second()
-    assert found.pairs == len(found.moments.source.known) - 1
+    assert found.pairs == len(found.moments.source.solved) - 1
     x, y, z = (0, 0), (24, 3), (12, 1)
     assert found.moments.second(x, y) == pytest.approx(exact[x + y])
     np.testing.assert_allclose(found.moments.full_second(), exact, atol=1e-8)
     assert found.moments.moment([x, y, z]) == pytest.approx(found.moments.moment([z, x, y]))
-    assert found.pairs < len(found.moments.source.known) - 1
+    assert found.pairs < len(found.moments.source.solved) - 1
 
 
 @given(problems(), st.integers(1, 30))
@@ -86,7 +86,7 @@ def test_history_is_the_literal_iteration(problem, iterations):
     jm, policy, _ = problem
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", jl.ConvergenceWarning)
-        sol = jl.jipe2(jm, policy, tol=1e-300, max_iterations=iterations)
+        sol = jl.jipe2(jm, policy, tol=1e-300, route="sweeps", max_iterations=iterations)
     weight = 2.0 * jm.reward_bound / (1.0 - jm.gamma)
     mean = np.zeros((jm.num_states, jm.num_actions))
     second = np.zeros(mean.shape * 2)
@@ -113,7 +113,7 @@ def test_certificate_and_geometric_rate(problem, iterations):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", jl.ConvergenceWarning)
-        sol = jl.jipe2(jm, policy, tol=1e-12, initial=start, max_iterations=iterations)
+        sol = jl.jipe2(jm, policy, 1e-12, route="sweeps", initial=start, max_iterations=iterations)
     reached = error(sol.moments.mean, sol.moments.full_second())
     assert reached <= sol.error_bound + 1e-10
     assert reached <= jm.gamma**sol.iterations * error(*start) + 1e-10
@@ -155,7 +155,7 @@ def test_moments_between_states_are_within_the_bound(order):
 def test_not_converging_is_never_silent():
     jm = jl.windy_gridworld(3)
     with pytest.warns(jl.ConvergenceWarning, match="after 5 iterations"):
-        sol = jl.jipe2(jm, jl.goal_policy(3), max_iterations=5)
+        sol = jl.jipe2(jm, jl.goal_policy(3), route="sweeps", max_iterations=5)
     assert not sol.converged
     assert sol.iterations == len(sol.residuals) == 5
     assert "NOT converged" in repr(sol)
@@ -217,10 +217,10 @@ def test_warm_start():
     jm, policy = jl.windy_gridworld(4), jl.goal_policy(4)
     cold = jl.jipe2(jm, policy, tol=1e-6, route="sweeps")
     whole = jl.jipe2(jm, policy, tol=1e-10, route="sweeps")
-    warm = jl.jipe2(jm, policy, tol=1e-10, initial=cold.moments)
+    warm = jl.jipe2(jm, policy, tol=1e-10, route="sweeps", initial=cold.moments)
     assert warm.converged
     assert cold.iterations < whole.iterations - warm.iterations + 10
-    assert jl.jipe2(jm, policy, tol=1e-6, initial=cold).iterations == 1
+    assert jl.jipe2(jm, policy, tol=1e-6, route="sweeps", initial=cold).iterations == 1
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.9])
@@ -259,7 +259,7 @@ def test_the_certificate_of_sweeps_is_nearly_attained(gamma):
     """Guards residual / (1 - gamma) of eq. (23): a constant reward, whose mean settles by gamma."""
     jm = jl.JMDP([[1.0]], [[[3.0]]], [[[0]]], gamma)
     with pytest.warns(jl.ConvergenceWarning, match="stopped after 5"):
-        sol = jl.jipe2(jm, [[1.0]], max_iterations=5)
+        sol = jl.jipe2(jm, [[1.0]], route="sweeps", max_iterations=5)
     off = abs(sol.moments.mean[0, 0] - 3.0 / (1.0 - gamma))
     assert off == pytest.approx(3.0 * gamma**5 / (1.0 - gamma))
     assert off <= sol.error_bound * (1.0 + 1e-12)
@@ -295,5 +295,14 @@ def test_the_least_deviation_that_can_be_told_from_zero():
     mean = np.tile(value[:, None] * (1.0 + e), 2)
     assert variance == pytest.approx(false_variance(0.9, e), rel=1e-2)
     assert variance <= false_variance(0.9, e)
-    found = 2, mean, np.zeros((2, 2, 2)), StoredMoments(None)
-    assert collect_moments(jm, found, 0.0, 0.0, 0.25).resolution == pytest.approx(0.5)
+    collected = collect_moments(
+        jm,
+        order=2,
+        excess=mean,
+        blocks=np.zeros((2, 2, 2)),
+        source=StoredMoments(None),
+        offset=0.0,
+        error_bound=0.0,
+        variance_error=0.25,
+    )
+    assert collected.resolution == pytest.approx(0.5)

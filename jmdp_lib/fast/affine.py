@@ -5,50 +5,25 @@ where plain iteration needs 1 / (1 - rate). It promises nothing for a G that is 
 it runs in cycles, each judged by the true residual F(x) - x: once a cycle does worse than plain
 iteration would have, plain iteration takes over, and that always converges. Works on NumPy arrays
 and on torch tensors alike.
-
-The fixed point of the collapsed T_2 is three such systems, one after the other (`solve_chains`,
-`solve_pairs`). The third has a coordinate for every pair of states. It is solved on the pairs that
-the asked gaps reach where these are few, and on all pairs otherwise (`choose_pairs`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from scipy import sparse
 
-from jmdp_lib.checks import Floats, frozen
-from jmdp_lib.fast.collapsed import (
-    AskedGaps,
-    CollapsedT2,
-    PairValues,
-    successors_first,
-)
-from jmdp_lib.fast.dense import DensePairs, at_pairs
-from jmdp_lib.fast.reachable import PairSet
-from jmdp_lib.machine import (
-    add_scaled,
-    available_bytes,
-    gibibytes,
-    hot,
-    inner_product,
-    largest_of,
-    progress,
-    rounding_of,
-)
+from jmdp_lib.checks import Floats
+from jmdp_lib.fast.collapsed import successors_first
+from jmdp_lib.machine import add_scaled, hot, inner_product, largest_of, progress
 from jmdp_lib.moments import enough_sweeps
-from jmdp_lib.operators.pairs import Backup
 
 _CYCLE = 100  # steps of a cycle, at most
 _CYCLES = 100  # cycles, at most
-# With more reachable pairs than this times S^2, over the successors of a state, all pairs are
-# faster: for chains with cycles, and for chains without.
-_READS = (0.8, 2.6)
 
 
 class Affine(Protocol):
@@ -183,13 +158,12 @@ def _minus_moved(operator: Affine, x: Any, out: Any) -> None:
 
 @dataclass(frozen=True)
 class Chain:
-    """x = source + discount * P x, x (S,), P (S, S): by Gauss-Seidel, successors first.
+    """x = source + discount * P x, x (S,), P (S, S) sparse: by Gauss-Seidel, successors first.
 
-    kernel: P, sparse; or a set of pairs, for gamma^2 P_2. order: (S,), in which x is swept; found
-    if None. acyclic: a sweep in this order is exact.
+    order: (S,), in which x is swept; found if None. acyclic: a sweep in this order is exact.
     """
 
-    kernel: sparse.csr_array | PairSet
+    kernel: sparse.csr_array
     discount: float
     source: Floats
     order: Any = None
@@ -197,14 +171,7 @@ class Chain:
 
     @cached_property
     def _order(self) -> Any:
-        if self.order is None and isinstance(self.kernel, sparse.csr_array):
-            return successors_first(self.kernel)
-        return self.order
-
-    @property
-    def _blocks(self) -> Iterable[tuple[int, sparse.csr_array]]:
-        """The rows of P, some at a time, and the number of the first."""
-        return self.kernel.blocks() if isinstance(self.kernel, PairSet) else [(0, self.kernel)]
+        return successors_first(self.kernel) if self.order is None else self.order
 
     def zeros(self) -> Floats:
         """x = 0."""
@@ -213,21 +180,14 @@ class Chain:
     def apply(self, x: Floats, out: Floats, with_source: bool = True) -> None:
         """A Gauss-Seidel sweep there and back."""
         out[...] = x
+        kernel = self.kernel.indptr, self.kernel.indices, self.kernel.data
         source = self.source if with_source else self.zeros()
         for backward in (False,) if self.acyclic else (False, True):
-            for first, kernel in self._blocks:
-                rows = first, kernel.indptr, kernel.indices, kernel.data
-                order = self._order[first : first + kernel.shape[0]]
-                _sweep(order, rows, self.discount, source, out, backward)
+            _sweep(self._order, kernel, self.discount, source, out, backward)
 
     def residual(self, x: Floats) -> float:
         """max |source + discount * P x - x|."""
-        largest = 0.0
-        for first, kernel in self._blocks:
-            part = slice(first, first + kernel.shape[0])
-            off = self.source[part] + self.discount * (kernel @ x) - x[part]
-            largest = float(np.maximum(largest, largest_of(off)))  # nan stays
-        return largest
+        return largest_of(self.source + self.discount * (self.kernel @ x) - x)
 
     def solution(self, goal: float) -> Floats:
         """x with max |source + discount * P x - x| <= goal, or as near as rounding lets it be."""
@@ -235,112 +195,16 @@ class Chain:
 
 
 @hot
-def _sweep(order: Any, rows: Any, discount: Any, source: Any, x: Any, backward: Any) -> None:
-    """One Gauss-Seidel sweep of x = source + discount * P x in place, for some rows of P."""
-    first, indptr, indices, probs = rows
+def _sweep(order: Any, kernel: Any, discount: Any, source: Any, x: Any, backward: Any) -> None:
+    """One Gauss-Seidel sweep of x = source + discount * P x in place."""
+    indptr, indices, probs = kernel
     for n in range(order.size):
         s = order[order.size - 1 - n if backward else n]
         after = 0.0
         loop = 0.0
-        for k in range(indptr[s - first], indptr[s - first + 1]):
+        for k in range(indptr[s], indptr[s + 1]):
             if indices[k] == s:
                 loop += probs[k]
             else:
                 after += probs[k] * x[indices[k]]
         x[s] = (source[s] + discount * after) / (1.0 - discount * loop)
-
-
-class SolvedChains(NamedTuple):
-    """m and v of `operators.collapsed`, and how far they are from being fixed points.
-
-    backup: what T_2 makes of them. value_residual: max |T m - m|. variance_residual: max |T v - v|.
-    """
-
-    backup: Backup
-    value_residual: float
-    variance_residual: float
-
-
-def solve_chains(system: CollapsedT2, allowed: float) -> SolvedChains:
-    """m and v, far more accurate than the certificate needs, since their errors enter c."""
-    gamma = system.jm.gamma
-    small = 0.01 * allowed * (1.0 - gamma)
-    value = Chain(system.kernel, gamma, system.mean_rewards, system.order).solution(small)
-    alone = system.backup(value, np.zeros_like(value)).value_variance
-    later = Chain(system.kernel, gamma**2, alone, system.order)
-    variance = later.solution(small * system.weight)
-    backup = system.backup(value, variance)
-    moved = float(np.abs(backup.value - value).max())
-    varied = float(np.abs(backup.value_variance - variance).max())
-    return SolvedChains(backup, moved, varied)
-
-
-class SolvedPairs(NamedTuple):
-    """The fixed point of the collapsed T_2: m and v in their backup, and c at pairs of states.
-
-    residuals: (n,), ||.||_lambda on the way. rounding: what no residual shows, in the same norm.
-    """
-
-    backup: Backup
-    pairs: PairValues
-    residuals: Floats
-    rounding: float
-    iterations: int
-
-
-def solve_pairs(
-    system: CollapsedT2,
-    reached: PairSet | None,
-    allowed: float,
-    name: str,
-    device: str | None = None,
-) -> SolvedPairs:
-    """m, v and c, on the pairs reached or on all, until the error is `allowed` in ||.||_lambda."""
-    backup, moved, alone = solve_chains(system, allowed)
-    products = moved * float(2.0 * np.abs(backup.value).max() + moved)  # in products of two means
-    gamma = system.jm.gamma
-    weight = system.weight
-    pairs: Any
-    if reached is None:
-        pairs = DensePairs(system, backup, device=device)
-    else:
-        places = np.arange(reached.size, dtype=np.int32)
-        pairs = Chain(reached, 1.0, reached.source(backup), places, reached.acyclic)
-    goal = allowed * (1.0 - gamma) * weight
-    # Gaps are differences of what is solved: the share is small.
-    c, steps, iterations = solve(pairs, goal - products, gamma**2, name, 0.05)
-    if isinstance(c, np.ndarray):
-        frozen(c)
-    residuals = np.maximum(moved, (np.maximum(steps, alone) + products) / weight)
-    mean = float(np.abs(backup.mean).max())
-    largest = max(mean, (float(backup.value_variance.max()) + mean**2) / weight)  # ||M||_lambda
-    # A copy of the set: without its matrix, which only the solver needs.
-    values = partial(at_pairs if reached is None else replace(reached).values, c)
-    rounding = rounding_of(system.longest_sum) * largest
-    return SolvedPairs(backup, values, residuals, rounding, iterations)
-
-
-def choose_pairs(system: CollapsedT2, asked: AskedGaps, or_all: bool = True) -> PairSet | None:
-    """The pairs that the asked gaps reach; None for all pairs, if these fit and are faster.
-
-    or_all: whether all pairs may be taken. A MemoryError says that neither fits.
-    """
-    states = system.jm.num_states
-    free = 0.9 * available_bytes()
-    most = np.inf
-    if or_all := or_all and dense_bytes(system) <= free:
-        successors = sum(kernel.nnz for kernel in system.kernels) / len(system.kernels) / states
-        most = _READS[system.acyclic] * states**2 / successors
-    reached = PairSet.of(system, asked, most, free - system.table_bytes)
-    if reached is None and not or_all:
-        raise MemoryError(
-            f"JIPE-2 on {states:,} states reaches more pairs than fit into the {gibibytes(free)} "
-            "that are available; ask for fewer gaps (queries=), or use local_jipe2 for a few states"
-        )
-    return reached
-
-
-def dense_bytes(system: CollapsedT2) -> float:
-    """Bytes that solving on all pairs takes, roughly."""
-    matrices = 10 + system.coupling.across_states
-    return matrices * 8.0 * system.jm.num_states**2 + system.table_bytes

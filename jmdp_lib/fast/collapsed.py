@@ -70,6 +70,11 @@ class CollapsedT2(PairOperator):
         """The operator for what a user hands to a solver, checked, without the rewards' offset."""
         return super().of(solver, jm, policy, coupling).without_offset
 
+    @property
+    def num_pairs(self) -> int:
+        """How many unordered pairs of states there are."""
+        return self.jm.num_states * (self.jm.num_states + 1) // 2
+
     @cached_property
     def few_successors(self) -> bool:
         """Whether sums over the kernels' rows are faster than matrix products."""

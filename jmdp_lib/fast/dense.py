@@ -53,8 +53,9 @@ class PairMap(ABC):
 
     def zeros(self) -> Any:
         """x = 0."""
-        size, _, _, shared, like = self.arrays
-        shape = (shared.shape[1] // size, size)
+        size = self.arrays.num_states
+        shape = (self.arrays.shared.shape[1] // size, size)
+        like = self.arrays.shared_source
         return np.zeros(shape) if isinstance(like, np.ndarray) else like.new_zeros(shape)
 
     @cached_property
@@ -149,24 +150,6 @@ def _move_both(kernel: Any, other: Any, x: Any, scratch: Any, out: Any, add: boo
         out += moved
     else:
         out[...] = moved
-
-
-def device_bytes(device: str) -> int:
-    """Bytes that can be had on a torch device; a device that is not there is refused.
-
-    Memory that torch keeps from arrays that were freed counts as available, though the device
-    reports it as taken.
-    """
-    torch = _torch()
-    try:
-        kind = torch.device(device)
-        torch.empty(1, device=kind)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {device!r} cannot be used: {error}") from None
-    if kind.type != "cuda":
-        return machine.available_bytes()
-    unused = torch.cuda.memory_reserved(kind) - torch.cuda.memory_allocated(kind)
-    return int(torch.cuda.mem_get_info(kind)[0] + unused)
 
 
 def _torch() -> Any:

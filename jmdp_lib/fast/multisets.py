@@ -20,9 +20,9 @@ multisets that can be reached, T_n is then one affine map x -> b + A x.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations_with_replacement as combinations
 from itertools import product
@@ -33,10 +33,11 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.fast.affine import Chain, Solved, solve
 from jmdp_lib.fast.collapsed import ragged
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP, JOINT, Coupling
-from jmdp_lib.moments import StateAction, norm_weight
+from jmdp_lib.moments import StateAction, norm_weight, second_moments
 
 Branches = tuple[tuple[int, int], ...]  # (number, multiplicity), see `MultisetOperator`
 Law = dict[Branches, float]  # a polynomial: coefficient of each product of successor branches
@@ -49,7 +50,7 @@ _TRIED = 64  # multisets from which the size of all steps is estimated
 class System(NamedTuple):
     """T_n on N multisets that lead to no others: x -> constant (N,) + matrix x.
 
-    numbers, orders: (N,) of the multisets. weights: (N,) lambda_k of each, eq. (34).
+    numbers: (N,) of the multisets. orders: (N,) their k. weights: (N,) lambda_k, eq. (34).
     """
 
     constant: Floats
@@ -57,10 +58,6 @@ class System(NamedTuple):
     numbers: Ints
     orders: Ints
     weights: Floats
-
-    def apply(self, x: Floats) -> Floats:
-        """T_n."""
-        return np.asarray(self.constant + self.matrix @ x)
 
 
 @dataclass(frozen=True)
@@ -238,19 +235,22 @@ class MultisetOperator:
     def closure(self, seeds: Ints) -> System:
         """T_n on the multisets that the seeds, rows (q, n), lead to, and on these themselves."""
         _, first = np.unique(self.numbers(seeds), return_index=True)
-        parts = [seeds[first]]
-        known = np.append(0, self.numbers(parts[0]))  # sorted; 0 is the empty multiset
+        queue = deque([seeds[first]])
+        numbered = np.append(0, self.numbers(seeds[first]))  # sorted; 0 is the empty multiset
+        parts = []
         steps = []
         with progress(None, f"multisets of order {self.order}", "multiset") as bar:
-            for part in parts:  # which grow by what they lead to
-                self._require_room(part, len(known))
+            while queue:
+                part = queue.popleft()
+                self._require_room(part, len(numbered))
                 matrix, reached = self.step(part)
                 numbers = self.numbers(reached)
-                place = np.searchsorted(known, numbers)
-                unknown = known.take(place, mode="clip") != numbers
-                known = np.insert(known, place[unknown], numbers[unknown])
+                place = np.searchsorted(numbered, numbers)
+                unknown = numbered.take(place, mode="clip") != numbers
+                numbered = np.insert(numbered, place[unknown], numbers[unknown])
                 new = reached[unknown]
-                parts += [new[i : i + _ROWS] for i in range(0, len(new), _ROWS)]
+                queue += [new[i : i + _ROWS] for i in range(0, len(new), _ROWS)]
+                parts.append(part)
                 steps.append((matrix, numbers))
                 bar.update(len(part))
         rows = np.concatenate(parts)
@@ -258,7 +258,7 @@ class MultisetOperator:
         column = np.argsort(np.append(own, 0)).astype(np.int32)  # the empty multiset is the last
         placed = []
         for matrix, numbers in steps:
-            columns = column[np.searchsorted(known, numbers)][matrix.indices]
+            columns = column[np.searchsorted(numbered, numbers)][matrix.indices]
             shape = (matrix.shape[0], len(column))
             placed.append(sparse.csr_array((matrix.data, columns, matrix.indptr), shape=shape))
         whole = sparse.vstack(placed, format="csr")
@@ -290,3 +290,46 @@ def multiply(laws: Iterable[Law]) -> Law:
             longer[tuple(sorted(left + right))] += c * d
         total = longer
     return total
+
+
+@dataclass(frozen=True)
+class MomentsFromMultisets:
+    """Moments of multisets, solved when they are read.
+
+    goal: for residuals, in the paper's norm. solved: the moment of each multiset, by its number.
+    """
+
+    operator: MultisetOperator
+    goal: float
+    solved: dict[int, float] = field(default_factory=lambda: {0: 1.0})  # M^(0) = 1
+
+    @property
+    def name(self) -> str:
+        """Of the solver, for people."""
+        return f"JIPE-{self.operator.order}"
+
+    def solve(self, system: System) -> Solved:
+        """The moments of a system, in units of lambda, where T_n contracts by gamma."""
+        weights = system.weights
+        scaled = sparse.diags_array(1.0 / weights) @ system.matrix @ sparse.diags_array(weights)
+        chain = Chain(sparse.csr_array(scaled), 1.0, system.constant / weights)
+        solution = solve(chain, self.goal, self.operator.jm.gamma, self.name)
+        moments = (solution.x * weights).tolist()
+        self.solved.update(zip(system.numbers.tolist(), moments, strict=True))
+        return solution
+
+    def moment(self, coordinates: Sequence[StateAction]) -> float:
+        """E of the product of the returns."""
+        row = self.operator.rows_of([self.operator.coordinate(coordinates)])
+        (number,) = self.operator.numbers(row).tolist()
+        if number not in self.solved:
+            self.solve(self.operator.closure(row))
+        return self.solved[number]
+
+    def full_second(self) -> Floats:
+        """(S, A, S, A)."""
+        shape = self.operator.policy.shape
+        pairs = combinations(np.ndindex(shape), 2)
+        rows = self.operator.rows_of(map(self.operator.coordinate, pairs))
+        self.solve(self.operator.closure(rows))
+        return second_moments(self.moment, shape)

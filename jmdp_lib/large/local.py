@@ -266,7 +266,7 @@ def _answer(
     system = _core_model(region, view)
     accuracy = 0.0025 * allowed / unit / system.weight if rough else 1e-11 * system.jm.reward_bound
     reached = choose_pairs(system, view.asked)
-    solved = solve_pairs(system, reached, accuracy, "JIPE-2 of a core")
+    solved = solve_pairs(system, reached, accuracy)
     off = float(solved.residuals[-1] + solved.rounding) / (1.0 - whole.gamma)
     blocks = system.blocks(solved.backup, solved.pairs, view.asked)[: region.num_asked]
     own = np.einsum("saa->sa", blocks)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.fast import AskedGaps, Chain, CollapsedT2, PairSet, places, ragged
+from jmdp_lib.fast import AskedGaps, Chain, CollapsedT2, PairSet, ragged
 
 _DIGITS = 12  # decimals of rewards that count, in units of the largest one
 _ROUNDS = 64  # steps that bound |D|, at least
@@ -247,7 +247,7 @@ class _Maker:
     def between(self, row: Ints, d: Floats, ends: tuple[Ints, Ints], chance: Floats) -> Outcomes:
         """Of steps that lead to two states, (M,) each; at gamma 0 they lead to zero."""
         x, y = (self.pairs.numbering.number[end] for end in ends)
-        after = places(self.pairs.rows, self.pairs.words, x, y)
+        after = self.pairs.places(*ends)
         if self.system.jm.gamma == 0.0:
             after[:] = self.zero
         return Outcomes(row, _rounded(d), after, (x < y).astype(int), chance)

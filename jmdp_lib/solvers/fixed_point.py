@@ -1,6 +1,6 @@
 """The paper's iteration, M_{k+1} = T M_k until the certificate of Theorem 5.3 is small enough.
 
-Sweeps and projections run it; `affine` solves the same equations faster.
+Sweeps and projections run it; `jmdp_lib.fast` solves the same equations faster.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ConvergenceWarning(UserWarning):
         >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
         >>> with warnings.catch_warnings(record=True) as caught:
         ...     warnings.simplefilter("always")
-        ...     solution = jl.jipe2(jm, jl.uniform_policy(jm), max_iterations=3)
+        ...     solution = jl.jipe2(jm, [0] * 4, route="sweeps", max_iterations=3)
         ...
         >>> solution.converged, [w.category.__name__ for w in caught]
         (False, ['ConvergenceWarning'])
@@ -155,11 +155,12 @@ def iterate(
             bar.update()
             if residuals[-1] <= target or len(residuals) >= limit or len(residuals) % 100 == 0:
                 rounding = ulps * operator.distance(start, operator.zero())
-                hopeless = residuals[-1] <= rounding >= target  # no residual could certify it
-                if residuals[-1] + rounding <= target or hopeless or len(residuals) >= limit:
+                certified = residuals[-1] + rounding <= target
+                hopeless = residuals[-1] <= rounding and rounding >= target  # nothing certifies it
+                if certified or hopeless or len(residuals) >= limit:
                     break
-    made = np.array(residuals), rounding, gamma, allowed, len(residuals)
-    return start, certify(*made, name)
+    end = certify(np.array(residuals), rounding, gamma, allowed, len(residuals), name)
+    return start, end
 
 
 def certify(
@@ -192,25 +193,34 @@ def false_variance(gamma: float, error: float) -> float:
 
 def collect_moments(
     jm: JMDP,
-    found: tuple[int, Floats, Floats | None, MomentSource],
+    *,
+    order: int,
+    excess: Floats,
+    blocks: Floats | None,
+    source: MomentSource,
     offset: float,
     error_bound: float,
-    variance_off: float,
+    variance_error: float,
 ) -> Moments:
     """What was solved, with the offset of all returns put back into the means.
 
-    found: order, means, covariances and source of the returns minus `offset`. variance_off: how far
-    off a variance or a gap variance may be. Besides, the rounding of returns says below which size
-    a standard deviation cannot be told from zero.
+    excess, blocks, source: means (S, A), covariances (S, A, A) and the source of the returns minus
+    `offset`. variance_error: how far off a variance or a gap variance may be. Besides, the rounding
+    of returns says below which size a standard deviation cannot be told from zero.
     """
-    order, excess, blocks, source = found
     mean = excess + offset
     largest = min(jm.without_offset.reward_bound, jm.reward_bound) + float(np.abs(excess).max())
-    solved = float(np.sqrt(variance_off + (1e-12 * largest) ** 2))
+    solved = float(np.sqrt(variance_error + (1e-12 * largest) ** 2))
     rounding = rounding_of_returns(jm.gamma, jm.reward_bound)
-    mean_error = error_bound + 1e-12 * (jm.reward_bound + float(np.abs(mean).max()))
-    resolution = float(np.hypot(solved, rounding))
-    moments = Moments(order, mean, blocks, source, mean_error, resolution, offset)
+    moments = Moments(
+        order=order,
+        mean=mean,
+        blocks=blocks,
+        source=source,
+        mean_error=error_bound + 1e-12 * (jm.reward_bound + float(np.abs(mean).max())),
+        resolution=float(np.hypot(solved, rounding)),
+        offset=offset,
+    )
     if rounding > solved and blocks is not None:
         _warn_of_lost_gaps(moments, solved, rounding)
     return moments

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations_with_replacement
+from dataclasses import replace
 
 import numpy as np
-from scipy import sparse
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
-from jmdp_lib.fast import Chain, CollapsedT2, MultisetOperator, Solved, System, solve
+from jmdp_lib.checks import Policy
+from jmdp_lib.fast import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
-from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
+from jmdp_lib.moments import same_state_moments
+from jmdp_lib.operators.pairs import PairOperator
 from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, false_variance
 
 
@@ -56,73 +54,42 @@ def jipe(
         >>> print(f"variance {variance:.4f}, kurtosis {kurtosis:.4f}")
         variance 1.5690, kurtosis 2.2938
     """
-    system = CollapsedT2.of("jipe", jm, policy, coupling)
+    operator = PairOperator.of("jipe", jm, policy, coupling).without_offset
     order = checks.at_least("order", order, 1)
-    matrix = system.policy
-    centred = system.jm
-    operator = MultisetOperator(centred, matrix, order, system.coupling)
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    source = MomentsFromMultisets(operator, tol * centred.reward_bound * (1.0 - jm.gamma))
-    x, residuals, iterations = source.solve(operator.system)
-    longest = int(np.diff(operator.system.matrix.indptr).max(initial=0))
-    rounding = rounding_of(longest) * float(np.abs(x).max(initial=0.0))
-    returns = rounding_of(0) * jm.reward_bound
-    end = certify(residuals, rounding + returns, jm.gamma, allowed, iterations, source.name)
+    multisets = MultisetOperator(operator.jm, operator.policy, order, operator.coupling)
+    unit = operator.jm.reward_bound
+    source = MomentsFromMultisets(multisets, goal=tol * unit * (1.0 - jm.gamma))
+    moments, residuals, iterations = source.solve(multisets.system)
+    longest_sum = int(np.diff(multisets.system.matrix.indptr).max(initial=0))
+    rounding = rounding_of(longest_sum) * float(np.abs(moments).max(initial=0.0))
+    end = certify(
+        residuals,
+        rounding=rounding + rounding_of(0) * jm.reward_bound,
+        gamma=jm.gamma,
+        allowed=allowed,
+        iterations=iterations,
+        name=source.name,
+    )
     # What is solved when it is read is to be as near as this says, and rounding comes on top.
     source = replace(source, goal=0.25 * end.error_bound * (1.0 - jm.gamma))
-    mean = same_state_moments(source.moment, matrix.shape, 1)
+    mean = same_state_moments(source.moment, operator.policy.shape, 1)
     blocks = None
     if order > 1:
-        blocks = same_state_moments(source.moment, matrix.shape, 2)
+        blocks = same_state_moments(source.moment, operator.policy.shape, 2)
         blocks -= mean[:, :, None] * mean[:, None, :]
-    # Multisets give a variance as a difference of large numbers.
-    off = 1e-14 * (centred.reward_bound + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
     solver_error = float(residuals[-1] + rounding) / (1.0 - jm.gamma)
-    off += 2.0 * norm_weight(2, jm.gamma, centred.reward_bound) * solver_error
-    off += false_variance(jm.gamma, solver_error)
-    found = order, mean, blocks, source
-    moments = collect_moments(jm, found, jm.return_offset, end.error_bound, off)
-    return Solution(moments, *end, route="reachable", pairs=x.size)
-
-
-@dataclass(frozen=True)
-class MomentsFromMultisets:
-    """Moments of multisets; what is not known is solved.
-
-    goal: for residuals, in the paper's norm. known: the moment of each multiset, by its number.
-    """
-
-    operator: MultisetOperator
-    goal: float
-    known: dict[int, float] = field(default_factory=lambda: {0: 1.0})  # M^(0) = 1
-
-    @property
-    def name(self) -> str:
-        """Of the solver, for people."""
-        return f"JIPE-{self.operator.order}"
-
-    def solve(self, system: System) -> Solved:
-        """The moments of a system, in units of lambda, where T_n contracts by gamma."""
-        weights = system.weights
-        scaled = sparse.diags_array(1.0 / weights) @ system.matrix @ sparse.diags_array(weights)
-        chain = Chain(sparse.csr_array(scaled), 1.0, system.constant / weights)
-        solved = solve(chain, self.goal, self.operator.jm.gamma, self.name)
-        found = zip(system.numbers.tolist(), (solved.x * weights).tolist(), strict=True)
-        self.known.update(found)
-        return solved
-
-    def moment(self, coordinates: Sequence[StateAction]) -> float:
-        """E of the product of the returns."""
-        row = self.operator.rows_of([self.operator.coordinate(coordinates)])
-        (number,) = self.operator.numbers(row).tolist()
-        if number not in self.known:
-            self.solve(self.operator.closure(row))
-        return self.known[number]
-
-    def full_second(self) -> Floats:
-        """(S, A, S, A)."""
-        shape = self.operator.policy.shape
-        pairs = combinations_with_replacement(np.ndindex(shape), 2)
-        rows = self.operator.rows_of(map(self.operator.coordinate, pairs))
-        self.solve(self.operator.closure(rows))
-        return second_moments(self.moment, shape)
+    # Multisets give a variance as a difference of large numbers.
+    variance_error = 1e-14 * (unit + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
+    variance_error += 2.0 * operator.weight * solver_error + false_variance(jm.gamma, solver_error)
+    collected = collect_moments(
+        jm,
+        order=order,
+        excess=mean,
+        blocks=blocks,
+        source=source,
+        offset=jm.return_offset,
+        error_bound=end.error_bound,
+        variance_error=variance_error,
+    )
+    return Solution(collected, **end._asdict(), route="reachable", pairs=moments.size)

@@ -1,0 +1,199 @@
+"""The fixed point of the collapsed T_2: three linear systems, one after the other.
+
+The third has a coordinate for every pair of states. It is solved on the pairs that the asked gaps
+reach where these are few, and on all pairs otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jmdp_lib import machine
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.fast.affine import Chain, solve
+from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2
+from jmdp_lib.fast.dense import DensePairs, at_pairs
+from jmdp_lib.fast.reachable import PairSet
+from jmdp_lib.operators.pairs import Backup
+
+# With more reachable pairs than this times S^2, over the successors of a state, all pairs are
+# faster: for chains with cycles, and for chains without.
+_CYCLIC_READS = 0.8
+_ACYCLIC_READS = 2.6
+
+
+class SolvedChains(NamedTuple):
+    """m and v of `fast.collapsed`, and how far they are from being fixed points.
+
+    backup: what T_2 makes of them. value_residual: max |T m - m|. variance_residual: max |T v - v|.
+    """
+
+    backup: Backup
+    value_residual: float
+    variance_residual: float
+
+
+def solve_chains(system: CollapsedT2, allowed: float) -> SolvedChains:
+    """m and v, far more accurate than the certificate needs, since their errors enter c."""
+    gamma = system.jm.gamma
+    small = 0.01 * allowed * (1.0 - gamma)
+    value = Chain(system.kernel, gamma, system.mean_rewards, system.order).solution(small)
+    source = system.backup(value, np.zeros_like(value)).value_variance
+    later = Chain(system.kernel, gamma**2, source, system.order)
+    variance = later.solution(small * system.weight)
+    backup = system.backup(value, variance)
+    return SolvedChains(
+        backup=backup,
+        value_residual=float(np.abs(backup.value - value).max()),
+        variance_residual=float(np.abs(backup.value_variance - variance).max()),
+    )
+
+
+@dataclass(frozen=True)
+class SolvedPairs:
+    """The fixed point of the collapsed T_2: m and v in their backup, and c at pairs of states.
+
+    A source of moments: each is one local expectation away from c. Where c is not known, it is
+    solved when a moment is read.
+
+    c: on all pairs (S, S), an array or a tensor; or (size,) on those of `reached`. accuracy: of
+    moments, in ||.||_lambda. residuals: (n,), ||.||_lambda on the way. rounding: what no residual
+    shows, in the same norm.
+    """
+
+    system: CollapsedT2
+    backup: Backup
+    reached: PairSet | None
+    c: Any
+    accuracy: float
+    residuals: Floats
+    rounding: float
+    iterations: int
+
+    @property
+    def route(self) -> str:
+        """Which of the routes of `jipe2` this is."""
+        return "dense" if self.reached is None else "reachable"
+
+    @property
+    def num_pairs(self) -> int:
+        """At how many unordered pairs of states c is known."""
+        return self.system.num_pairs if self.reached is None else self.reached.size
+
+    def pairs(self, first: Ints, second: Ints) -> Floats:
+        """c at pairs of states, first and second of any one shape; nan where it is not known."""
+        if self.reached is None:
+            return at_pairs(self.c, first, second)
+        return self.reached.values(self.c, first, second)
+
+    def moment(self, coordinates: Sequence[tuple[int, int]]) -> float:
+        """Sigma(s, a, t, b)."""
+        (s, a), (t, b) = coordinates
+        others = None if s == t else np.array([t])
+        pair = AskedGaps(np.array([s]), np.array([a]), np.array([b]), others)
+        covariance = self.system.covariances(self.backup, self.pairs, pair)
+        if np.isnan(covariance[0]):
+            solved = solve_pairs(self.system, choose_pairs(self.system, pair), self.accuracy)
+            return solved.moment(coordinates)
+        return float(covariance[0] + self.backup.mean[s, a] * self.backup.mean[t, b])
+
+    @cached_property
+    def _everywhere(self) -> SolvedPairs:
+        """With c at all pairs of states."""
+        if self.num_pairs == self.system.num_pairs:
+            return self
+        require_dense(self.system)
+        return solve_pairs(self.system, None, self.accuracy)
+
+    def full_second(self) -> Floats:
+        """(S, A, S, A)."""
+        solved = self._everywhere
+        states = np.arange(self.system.jm.num_states)
+        c = solved.pairs(*np.broadcast_arrays(states[:, None], states))
+        mean = solved.backup.mean
+        return self.system.full_covariance(solved.backup, c) + np.multiply.outer(mean, mean)
+
+
+def solve_route(
+    system: CollapsedT2, gaps: AskedGaps, accuracy: float, route: str, device: str | None
+) -> SolvedPairs:
+    """By one of the routes of `jipe2` that solve linear systems."""
+    if route == "dense" or device is not None:
+        if device is None:  # torch says itself what a device lacks
+            require_dense(system)
+        return solve_pairs(system, None, accuracy, device)
+    return solve_pairs(system, choose_pairs(system, gaps, or_all=route == "auto"), accuracy)
+
+
+def solve_pairs(
+    system: CollapsedT2, reached: PairSet | None, accuracy: float, device: str | None = None
+) -> SolvedPairs:
+    """m, v and c, on the pairs reached or on all, until the error is allowed in ||.||_lambda."""
+    backup, value_residual, variance_residual = solve_chains(system, accuracy)
+    # In products of two means.
+    products = value_residual * float(2.0 * np.abs(backup.value).max() + value_residual)
+    gamma = system.jm.gamma
+    weight = system.weight
+    pairs: DensePairs | Chain
+    if reached is None:
+        pairs = DensePairs(system, backup, device=device)
+    else:
+        places = np.arange(reached.size, dtype=np.int32)
+        pairs = Chain(reached.kernel(), 1.0, reached.source(backup), places, reached.acyclic)
+    goal = accuracy * (1.0 - gamma) * weight - products
+    name = f"JIPE-2 on pairs of {system.jm.num_states:,} states"
+    # Gaps are differences of what is solved: the share is small.
+    c, steps, iterations = solve(pairs, goal, gamma**2, name, share=0.05)
+    pair_residuals = (np.maximum(steps, variance_residual) + products) / weight
+    mean = float(np.abs(backup.mean).max())
+    largest = max(mean, (float(backup.value_variance.max()) + mean**2) / weight)  # ||M||_lambda
+    return SolvedPairs(
+        system=system,
+        backup=backup,
+        reached=reached,
+        c=c,
+        accuracy=accuracy,
+        residuals=np.maximum(value_residual, pair_residuals),
+        rounding=machine.rounding_of(system.longest_sum) * largest,
+        iterations=iterations,
+    )
+
+
+def choose_pairs(system: CollapsedT2, gaps: AskedGaps, or_all: bool = True) -> PairSet | None:
+    """The pairs that the gaps reach; None for all pairs, if these fit and are faster.
+
+    or_all: whether all pairs may be taken. A MemoryError says that neither fits.
+    """
+    num_states = system.jm.num_states
+    draws = len(system.kernels)
+    successors = sum(kernel.nnz for kernel in system.kernels) / (draws * num_states)
+    free = 0.9 * machine.available_bytes()
+    limit = free / (104.0 + 12.0 * draws * successors**2)  # vectors of the solver, and a matrix
+    dense_fits = or_all and dense_bytes(system) <= free
+    if dense_fits:
+        reads = _ACYCLIC_READS if system.acyclic else _CYCLIC_READS
+        limit = min(limit, reads * num_states**2 / successors)
+    reached = PairSet.of(system, gaps, limit)
+    if reached is None and not dense_fits:
+        raise MemoryError(
+            f"JIPE-2 on {num_states:,} states reaches more pairs than fit into the "
+            f"{machine.gibibytes(free)} that are available; ask for fewer gaps (queries=), or use "
+            "local_jipe2 for a few states"
+        )
+    return reached
+
+
+def dense_bytes(system: CollapsedT2) -> float:
+    """Bytes that solving on all pairs takes, roughly."""
+    return (10.0 + system.coupling.across_states) * 8.0 * system.jm.num_states**2
+
+
+def require_dense(system: CollapsedT2) -> None:
+    """Refuse all pairs if they do not fit into memory."""
+    what = f"JIPE-2 on all {system.num_pairs:,} pairs of {system.jm.num_states:,} states"
+    machine.require(dense_bytes(system), what, "use local_jipe2 for a few states")
