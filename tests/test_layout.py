@@ -1,19 +1,65 @@
-"""The page for contributors: its example."""
+"""The page for contributors: its worked example, followed in a copy of the project."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import nbformat
+import pages
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "book" / "layout.md").read_text(encoding="utf-8")
+STEPS = re.findall(
+    r"```\w+ (\S+)\n(.*?)```", (ROOT / "book" / "layout.md").read_text(encoding="utf-8"), re.S
+)
+CHECKS = (
+    "tests/test_layout.py::test_the_reference_lists_every_public_name",
+    "tests/test_examples.py::test_every_public_name_is_documented_and_every_function_has_an_example",
+    "tests/test_examples.py::test_examples_say_what_happens[environments]",
+    "tests/test_chapters.py::test_every_public_name_is_used_by_a_chapter",
+)
 
 
-def test_the_worked_example_runs() -> None:
-    scope: dict = {}
-    for code in re.findall(r"```python\n(.*?)```", PAGE, re.S):
-        exec(code, scope)
-    tests = [name for name in scope if name.startswith("test_")]
-    assert len(tests) == 2
-    for name in tests:
-        scope[name]()
+def test_the_reference_lists_every_public_name() -> None:
+    listed = [path.read_text() for path in (ROOT / "book" / "api").glob("*.rst")]
+    names = [path.rpartition(".")[2] for path in pages.public_names()]
+    assert not [name for name in names if not re.search(rf"\b{name}$", "\n".join(listed), re.M)]
+
+
+def follow(project: Path, name: str, code: str) -> None:
+    """Code whose first line a file has goes there; other code is added to the file's end."""
+    path = project / name
+    if "notebooks" in path.parts:
+        path = path.with_suffix(".ipynb")
+        notebook = nbformat.read(path, as_version=4)
+        notebook.cells.append(nbformat.v4.new_code_cell(code))
+        nbformat.write(notebook, path)
+        return
+    text = path.read_text()
+    first = code.partition("\n")[0] + "\n"
+    path.write_text(text.replace(first, code, 1) if first in text else f"{text}\n\n{code}")
+
+
+@pytest.mark.slow
+def test_the_worked_example_passes(tmp_path: Path) -> None:
+    for folder in ("jmdp_lib", "tests", "book", "notebooks"):
+        left_out = shutil.ignore_patterns("__pycache__", "out", "_build")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=left_out)
+    (tmp_path / "workflow").symlink_to(ROOT / "workflow")
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "pyproject.toml").symlink_to(ROOT / "pyproject.toml")
+    assert len(STEPS) == 5
+    for name, code in STEPS:
+        follow(tmp_path, name, code)
+    own = {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:nbval"]
+    for which in (CHECKS, ("tests/test_environments.py", "-k", "umbrella")):
+        done = subprocess.run(
+            [*command, *which], cwd=tmp_path, env=os.environ | own, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout

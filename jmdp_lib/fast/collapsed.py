@@ -86,16 +86,16 @@ class CollapsedT2(PairOperator):
         """(S,) r."""
         return np.einsum("sa,sa->s", self.policy, self.jm.averaging @ self.jm.rewards)
 
-    def step(self, asked: AskedGaps, by_table: bool = False) -> PairStep:
+    def step(self, gaps: AskedGaps, by_table: bool = False) -> PairStep:
         """One step of the pairs that are asked for, under the coupling.
 
         by_table: branches that draw independently have an outcome for every two tables, too.
         """
         jm = self.jm
-        states, a, b = asked.states, asked.first, asked.second
-        others = states if asked.others is None else asked.others
+        states, a, b = gaps.states, gaps.first, gaps.second
+        others = states if gaps.others is None else gaps.others
         coupling = self.coupling
-        shared = coupling.at_one_state if asked.others is None else coupling.across_states
+        shared = coupling.at_one_state if gaps.others is None else coupling.across_states
         if not (shared or by_table):
             rows = jm.transitions
             both = states * jm.num_actions + a, others * jm.num_actions + b
@@ -156,24 +156,24 @@ class CollapsedT2(PairOperator):
         actions = 16.0 * self.policy.size * self.policy.shape[1]
         return 150.0 * self.jm.rewards.size + actions + 100.0 * entries
 
-    def blocks(self, backup: Backup, pairs: PairValues, asked: AskedGaps) -> Floats:
-        """(S, A, A), C(s,a; s,b) one step before c; nan for two actions that were not asked."""
+    def blocks(self, backup: Backup, pairs: PairValues, gaps: AskedGaps) -> Floats:
+        """(S, A, A), C(s,a; s,b) one step before c; nan for two actions that were not gaps."""
         blocks = np.full((*self.policy.shape, self.policy.shape[1]), np.nan)
         np.einsum("saa->sa", blocks)[...] = backup.variance
-        for part in asked.parts(self.entries):
+        for part in gaps.parts(self.entries):
             between = self.covariances(backup, pairs, part)
             blocks[part.states, part.first, part.second] = between
             blocks[part.states, part.second, part.first] = between
         return blocks
 
-    def covariances(self, backup: Backup, pairs: PairValues, asked: AskedGaps) -> Floats:
+    def covariances(self, backup: Backup, pairs: PairValues, gaps: AskedGaps) -> Floats:
         """(Q,), C(s,a; t,b) one step before c."""
-        step = self.step(asked)
+        step = self.step(gaps)
         values = self.jm.gamma**2 * pairs(step.first, step.second)
         if step.tables is not None:
-            drawn = backup.deviations[step.tables[0], asked.first[step.row]]
-            values += drawn * backup.deviations[step.tables[1], asked.second[step.row]]
-        return np.bincount(step.row, step.weights * values, asked.states.size).astype(float)
+            drawn = backup.deviations[step.tables[0], gaps.first[step.row]]
+            values += drawn * backup.deviations[step.tables[1], gaps.second[step.row]]
+        return np.bincount(step.row, step.weights * values, gaps.states.size).astype(float)
 
 
 PairValues = Callable[[Ints, Ints], Floats]
@@ -199,16 +199,16 @@ class AskedGaps:
         Rows (state, a, b), (N, 3); or states (N,), for all pairs of their actions; or None, for all
         pairs of actions at all states.
         """
-        asked = np.arange(jm.num_states) if queries is None else checks.as_array("queries", queries)
-        if asked.ndim == 2:
-            rows = checks.integers("queries", asked, "query", column=3)
+        given = np.arange(jm.num_states) if queries is None else checks.as_array("queries", queries)
+        if given.ndim == 2:
+            rows = checks.integers("queries", given, "query", column=3)
             checks.integers("queries[:, 0]", rows[:, 0], "query", below=jm.num_states)
             checks.integers("queries[:, 1:]", rows[:, 1:], "query", "action", below=jm.num_actions)
             rows[:, 1:].sort()
             alike = rows[:, 1] == rows[:, 2]
             checks.refuse("queries[:, 2]", rows[:, 2], alike, "is the other action", ["query"])
             return cls(*np.ascontiguousarray(np.unique(rows, axis=0).T))
-        states = np.unique(checks.integers("queries", asked, "query", below=jm.num_states))
+        states = np.unique(checks.integers("queries", given, "query", below=jm.num_states))
         a, b = np.triu_indices(jm.num_actions, 1)
         return cls(np.repeat(states, a.size), np.tile(a, states.size), np.tile(b, states.size))
 
