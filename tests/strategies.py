@@ -7,6 +7,9 @@ from hypothesis import strategies as st
 
 import jmdp_lib as jl
 
+ROUTES = [{"route": "sweeps"}, {"route": "reachable"}, {"route": "dense"}, {"device": "cpu"}]
+"""Ways to `jipe2`: tests of routes run all of them."""
+
 
 def random_jmdp(rng, num_states=3, num_actions=2, num_tables=3, gamma=0.8, scale=1.0):
     """Dirichlet tables, some of probability zero, rewards in [-scale, scale], any successors."""
@@ -17,6 +20,12 @@ def random_jmdp(rng, num_states=3, num_actions=2, num_tables=3, gamma=0.8, scale
     rewards = rng.uniform(-scale, scale, (num_states, num_tables, num_actions))
     successors = rng.integers(num_states, size=(num_states, num_tables, num_actions))
     return jl.JMDP(probs, rewards, successors, gamma)
+
+
+def raised(jm, constant):
+    """The model with a constant added to all rewards."""
+    tables = jm.table_states, jm.probs, jm.rewards + constant, jm.next_states
+    return jl.JMDP.from_tables(*tables, jm.num_states, jm.gamma)
 
 
 def shared_noise_model(seed, num_states=3, num_actions=3, num_tables=3, gamma=0.7):

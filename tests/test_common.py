@@ -9,12 +9,9 @@ import pickle
 import brute
 import numpy as np
 import pytest
-from strategies import random_policy, shared_noise_model
+from strategies import ROUTES, random_policy, shared_noise_model
 
 import jmdp_lib as jl
-from jmdp_lib.moments import norm_weight
-
-ROUTES = [{"route": "sweeps"}, {"route": "reachable"}, {"route": "dense"}, {"device": "cpu"}]
 
 
 @pytest.mark.slow
@@ -38,27 +35,6 @@ def test_equals_a_linear_solve_from_the_definition(deterministic):
                 assert higher.moments.moment(x) == pytest.approx(moment, abs=1e-8)
             if len(x) == 1 or (len(x) == 2 and (everywhere or x[0][0] == x[1][0])):
                 assert second.moments.moment(x) == pytest.approx(moment, abs=1e-8)
-
-
-def test_is_a_mixture_of_contractions():
-    """T_2 is the average over the noise of operators that all have the modulus of Lemma 5.2."""
-    rng = np.random.default_rng(5)
-    for _ in range(20):
-        jm = shared_noise_model(rng, 3, 2)
-        policy, shape = random_policy(rng, jm), (jm.num_states, jm.num_actions)
-        points = [(rng.normal(size=shape), 9.0 * rng.normal(size=shape * 2)) for _ in range(2)]
-        images = [jl.apply_t2(jm, policy, *m, "common") for m in points]
-        for m, image in zip(points, images, strict=True):
-            given = [jl.apply_t2(certain, policy, *m) for certain in jm.given_noise]
-            for part in (0, 1):
-                mixed = sum(p * g[part] for p, g in zip(jm.noise_probs, given, strict=True))
-                np.testing.assert_allclose(image[part], mixed, atol=1e-12)
-        weight = norm_weight(2, jm.gamma, jm.reward_bound)
-        before, after = (
-            max(np.abs(x[0] - y[0]).max(), np.abs(x[1] - y[1]).max() / weight)
-            for x, y in (points, images)
-        )
-        assert after <= jl.contraction_modulus(2, jm.gamma) * before * (1 + 1e-12)
 
 
 class Fair:
