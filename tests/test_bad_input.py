@@ -292,7 +292,7 @@ def case(message, call, *arguments, **options):
             answers(lambda sim, s, actions: ([np.random.rand()] * 3, [0] * 3)),  # noqa: NPY002
         ),
         case(
-            r"next states\[0\] .* = 6 is not in range\(6\)",
+            r"next state of action 0 = 6 is not in range\(6\)",
             jl.incremental_jipe2,
             answers(lambda sim, s, actions: ([0.0] * 3, [6] * 3)),
         ),
@@ -302,12 +302,12 @@ def case(message, call, *arguments, **options):
             answers(lambda sim, s, actions: ([1.0, np.nan, 1.0], [0] * 3)),
         ),
         case(
-            "rewards must have shape",
+            "4 rewards and 3 next states",
             jl.incremental_jipe2,
             answers(lambda sim, s, actions: ([0.0] * 4, [0] * 3)),
         ),
         case(
-            "rewards must hold real numbers",
+            "reward of action 0 must hold real numbers",
             jl.incremental_jipe2,
             answers(lambda sim, s, actions: (["x"] * 3, [0] * 3)),
         ),
@@ -332,7 +332,7 @@ def case(message, call, *arguments, **options):
             answers(lambda sim, s, actions: ([5.0] * 3, [0] * 3)),
         ),
         case(
-            "in this order.*next states must",
+            "in this order.*next state of action 0 must",
             jl.incremental_jipe2,
             answers(lambda sim, s, actions: ([0, 1, 2], [0.5] * 3)),
         ),

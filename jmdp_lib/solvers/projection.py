@@ -159,7 +159,8 @@ def checked_features(features: ArrayLike, shape: tuple[int, ...]) -> Floats:
 
     A column is divided by its largest entry if the squares of parameters would not be numbers.
     """
-    phi = checks.floats("features", features, state=shape[0], action=shape[1], feature=None)
+    axes = ("state", "action", "feature")
+    phi = checks.floats("features", features, *axes, shape=(*shape, None))
     phi = phi.reshape(-1, phi.shape[2])
     largest = np.abs(phi).max(0)
     if not largest.all():
