@@ -11,7 +11,7 @@ import pytest
 
 import jmdp_lib as jl
 from jmdp_lib import checks, simulators
-from jmdp_lib.operators.multisets import MultisetOperator
+from jmdp_lib.fast import MultisetOperator
 
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
 NEAR_ONE = jl.windy_gridworld(3, gamma=1 - 1e-10)
