@@ -13,7 +13,7 @@ from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.operators.backups import FORMS, Layout, backup, compiled_backup
-from jmdp_lib.operators.draws import draw, table_law
+from jmdp_lib.operators.draws import draw, of_tables
 
 
 class Wrapped:
@@ -24,10 +24,10 @@ class Wrapped:
 
     def __init__(self, jm):
         self.num_states, self.num_actions, self.gamma = jm.num_states, jm.num_actions, jm.gamma
-        self._jm, self._law = jm, table_law(jm)
+        self._jm, self._tables = jm, of_tables(jm)
 
     def query(self, state, actions, rng):
-        table = draw(rng, self._law, state)
+        table = draw(rng, self._tables, state)
         return self._jm.rewards[table, actions], self._jm.next_states[table, actions]
 
 
@@ -70,7 +70,7 @@ def fill(rng, values, i, model, rules, out):
 
 def drawn(jm, layout, values, i):
     """40,000 draws of hat T_2(M, i)."""
-    model, out = (table_law(jm), jm.rewards, jm.next_states), np.empty(40_000)
+    model, out = (of_tables(jm), jm.rewards, jm.next_states), np.empty(40_000)
     fill(np.random.default_rng(i), values, i, model, layout.rules(jm.gamma), out)
     return out
 
