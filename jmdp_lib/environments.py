@@ -16,6 +16,7 @@ What a policy may be, everywhere, `checks.policy_matrix` says.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from scipy import special
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized
-from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, room_for_tables
 from jmdp_lib.model.simulator import StepSimulator
 
@@ -80,8 +80,6 @@ def goal_policy(size: int = 5) -> Floats:
          [1 1 0]]
     """
     size = checks.at_least("size", size, 1)
-    instead = "use a function of the state, which local_jipe2 takes"
-    require(48.0 * size**2, f"size: goal_policy of {size**2:,} states", instead)
     actions: Ints = np.full(size**2, ACTIONS.index("R"))
     actions[size - 1 :: size] = ACTIONS.index("U")
     return np.eye(len(ACTIONS))[actions]
@@ -214,7 +212,9 @@ def inventory_simulator(
     if demand_probs is None:
         demand_probs = -np.diff(special.pdtrc(np.arange(capacity), 3.0), prepend=1.0, append=0.0)
     most = checks.distributions("demand_probs", demand_probs, "demand").size - 1
-    _check_amounts(price, order_cost, holding_cost, lost_sale_cost)
+    amounts = {"price": price, "order_cost": order_cost, "holding_cost": holding_cost}
+    for name, amount in (amounts | {"lost_sale_cost": lost_sale_cost}).items():
+        checks.real(name, amount, "(-inf, inf)")
 
     def earned(stock: int, delivered: int, demand: int) -> float:
         sold = min(stock + delivered, demand)
@@ -237,12 +237,6 @@ def inventory_simulator(
     ]
     ends = (min(pays), max(pays))
     return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step, ends)
-
-
-def _check_amounts(*amounts: Any) -> None:
-    names = ("price", "order_cost", "holding_cost", "lost_sale_cost")
-    for name, amount in zip(names, amounts, strict=True):
-        checks.real(name, amount, "(-inf, inf)")
 
 
 def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95) -> JMDP:
@@ -280,11 +274,10 @@ def two_queues_simulator(
     """
     side = checks.at_least("capacity", capacity, 1) + 1
     chances = np.array([checks.probability("arrival_prob", arrival_prob), 0.5, 0.3])
-    events = np.indices((2, 2, 2)).reshape(3, 8).T  # arrival, first service, second service
+    events = [*product((0, 1), repeat=3)]  # arrival, first service, second service
 
     def step(state: int, action: int, noise: int) -> tuple[float, int]:
-        arrival = noise >> 2  # these three are events[noise]
-        served = (noise >> 1 & 1, noise & 1)
+        arrival, *served = events[noise]
         jobs = [*divmod(state, side)]
         lost = arrival and jobs[action] == capacity
         jobs[action] += arrival - lost
@@ -297,9 +290,6 @@ def two_queues_simulator(
 
 def uniform_policy(jm: Sized) -> Floats:
     """The policy (S, A) of a JMDP or a simulator that plays every action equally often.
-
-    Wherever a policy is asked for, integers (S,), the actions of a deterministic policy, will do
-    too, and so will a function of the state that returns probabilities (A,) or an action.
 
     Example:
         >>> import jmdp_lib as jl

@@ -19,7 +19,8 @@ from scipy import sparse
 
 from jmdp_lib.checks import Floats
 from jmdp_lib.fast.collapsed import successors_first
-from jmdp_lib.machine import add_scaled, hot, inner_product, largest_of, progress
+from jmdp_lib.fast.dense import add_scaled, inner_product, largest_of
+from jmdp_lib.machine import hot, progress
 from jmdp_lib.moments import enough_sweeps
 
 _CYCLE = 100  # steps of a cycle, at most

@@ -201,7 +201,7 @@ class AskedGaps:
         """
         given = np.arange(jm.num_states) if queries is None else checks.as_array("queries", queries)
         if given.ndim == 2:
-            rows = checks.integers("queries", given, "query", column=3)
+            rows = checks.integers("queries", given, "query", "column", shape=(None, 3))
             checks.integers("queries[:, 0]", rows[:, 0], "query", below=jm.num_states)
             checks.integers("queries[:, 1:]", rows[:, 1:], "query", "action", below=jm.num_actions)
             rows[:, 1:].sort()

@@ -50,7 +50,7 @@ def tail_bounds(
     raw = checks.floats("raw_moments", raw_moments, "order")
     shape = checks.as_array("t", t).shape
     points = checks.floats("t", np.ravel(t), "entry")
-    ends = np.zeros(0) if support is None else checks.floats("support", support, end=2)
+    ends = np.zeros(0) if support is None else checks.floats("support", support, "end", shape=(2,))
     if abs(raw[0] - 1.0) > 1e-9:
         raise ValueError(f"raw_moments[0] must be 1, got {raw[0]}")
     if not (ends[:1] < ends[1:]).all():

@@ -90,8 +90,9 @@ class JMDP(_Tables):
         gamma = checks.discount(gamma)
         probs = checks.distributions("table_probs", table_probs, "state", "table")
         num_states, num_tables = probs.shape
-        sizes = {"state": num_states, "table": num_tables}
-        reward, successor = _checked_tables(rewards, next_states, num_states, **sizes)
+        axes = ("state", "table", "action")
+        reward = checks.floats("rewards", rewards, *axes, shape=(num_states, num_tables, None))
+        successor = _checked_moves(next_states, reward, axes, num_states)
         drawn = np.nonzero(probs)
         starts = np.searchsorted(drawn[0], np.arange(num_states + 1))
         super().__init__(gamma, starts, probs[drawn], reward[drawn], successor[drawn])
@@ -130,8 +131,9 @@ class JMDP(_Tables):
         gamma = checks.discount(gamma)
         num_states = checks.at_least("num_states", num_states, 1)
         state = checks.integers("states", states, "table", below=num_states)
-        prob = checks.floats("probs", probs, table=state.size)
-        reward, successor = _checked_tables(rewards, next_states, num_states, table=state.size)
+        prob = checks.floats("probs", probs, "table", shape=state.shape)
+        reward = checks.floats("rewards", rewards, "table", "action", shape=(state.size, None))
+        successor = _checked_moves(next_states, reward, ("table", "action"), num_states)
         checks.refuse("probs", prob, prob < 0, "is negative", ["table"])
         totals: Floats = np.bincount(state, prob, minlength=num_states).astype(float)
         checks.sums_to_one("probs", probs, totals, ["state"])
@@ -145,6 +147,23 @@ class JMDP(_Tables):
             rewards=reward[order],
             next_states=successor[order],
         )
+
+    @classmethod
+    def _stacked(cls, tables: Sequence[tuple[Floats, Floats]], gamma: float) -> JMDP:
+        """From every state's probabilities (K,) and tables (K, A, 2), (reward, next state).
+
+        Which noise made them is not known.
+        """
+        probs, outcomes = map(np.concatenate, zip(*tables, strict=True))
+        jm = cls.from_tables(
+            states=np.repeat(np.arange(len(tables)), [own.size for own, _ in tables]),
+            probs=probs,
+            rewards=outcomes[..., 0],
+            next_states=outcomes[..., 1].astype(np.int64),
+            num_states=len(tables),
+            gamma=gamma,
+        )
+        return jm._with(knows_noise=False)
 
     @classmethod
     def from_step(
@@ -199,24 +218,21 @@ class JMDP(_Tables):
         """
         check_simulator(simulator)
         count = checks.at_least("queries_per_state", queries_per_state, 2)
-        counted = cls.from_tables(*counted_tables(simulator, count, seed), simulator.gamma)
-        return counted._with(knows_noise=False, queries_per_state=count)
+        counted = cls._stacked(counted_tables(simulator, count, seed), simulator.gamma)
+        return counted._with(queries_per_state=count)
 
     @classmethod
-    def from_mdp(
-        cls, transition_probs: ArrayLike, rewards: ArrayLike, gamma: float, joint: str = "quantile"
-    ) -> JMDP:
-        """A model with the marginal laws of an MDP, whose actions are joined as `joint` says.
+    def from_mdp(cls, transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> JMDP:
+        """A model with the marginals of an MDP, in which good luck for one action is so for all.
 
         transition_probs: (S, A, S).
         rewards: (S, A) or (S, A, S).
-        joint: "quantile" lets good luck for one action be good luck for all: each action's
-            outcomes are ordered from worst to best, by $r + gamma v(s')$ with $v$ the value of the
-            uniform policy. How states are numbered matters only for outcomes that tie. For another
-            joint law, list its tables: `from_tables`.
 
-        For independent actions no tables are needed: `jipe2(coupling="independent")` evaluates any
-        JMDP as if its actions were independent.
+        One uniform number picks the outcomes of all actions, each action's ordered from worst to
+        best, by $r + gamma v(s')$ with $v$ the value of the uniform policy. How states are numbered
+        matters only for outcomes that tie. For another joint distribution, list its tables:
+        `from_tables`. Independent actions need no tables: `jipe2(coupling="independent")` evaluates
+        any JMDP as if its actions were independent.
 
         Example:
             >>> import jmdp_lib as jl
@@ -226,13 +242,7 @@ class JMDP(_Tables):
             1.0
         """
         gamma = checks.discount(gamma)
-        if joint != "quantile":
-            raise ValueError(
-                f'joint must be "quantile", got {joint!r}; independent actions need no tables: '
-                'pass coupling="independent" to jipe2, jipe or simulate_pairs'
-            )
-        tables = quantile_tables(transition_probs, rewards, gamma)
-        return cls.from_tables(*tables, gamma)._with(knows_noise=False)
+        return cls._stacked(quantile_tables(transition_probs, rewards, gamma), gamma)
 
     def __repr__(self) -> str:
         return (
@@ -301,18 +311,23 @@ class JMDP(_Tables):
         nothing says which tables of two states belong together. Those of `from_mdp` and
         `from_simulator` are refused however their tables look.
         """
+        self._check_noise()
+        return self.probs[: self.starts[1]]
+
+    def _check_noise(self) -> None:
+        """Refuse a model whose states have no common noise."""
         require_noise(self)
         first = self.probs[: self.starts[1]]
         unlike = np.diff(self.starts) != first.size
         if not unlike.any():
             unlike = np.abs(self.probs.reshape(-1, first.size) - first).max(1) > 1e-12
-        for s in np.flatnonzero(unlike)[:1]:
+        if unlike.any():
+            s = int(unlike.argmax())
             own = self.probs[self.starts[s] : self.starts[s + 1]]
             raise ValueError(
                 'coupling="common" needs one law of tables for all states, as from_step gives: '
                 f"state {s} has the probabilities {own.round(6)}, state 0 {first.round(6)}"
             )
-        return first
 
     @cached_property
     def given_noise(self) -> list[JMDP]:
@@ -408,15 +423,13 @@ def checked_coupling(jm: object, name: str | Coupling) -> Coupling:
             raise ValueError(
                 'coupling="common" needs a JMDP: a query draws the noise of one state, not of two'
             )
-        _ = jm.noise_probs  # refuses a model that has none
+        jm._check_noise()
     return coupling
 
 
-def _checked_tables(
-    rewards: ArrayLike, next_states: ArrayLike, num_states: int, **sizes: int
-) -> tuple[Floats, Ints]:
-    """Rewards and next states of tables; the axes before the actions are named with their sizes."""
-    reward = checks.floats("rewards", rewards, **sizes, action=None)
-    sizes["action"] = reward.shape[-1]
-    checks.reward_unit("rewards", float(np.abs(reward).max()))
-    return reward, checks.integers("next_states", next_states, below=num_states, **sizes)
+def _checked_moves(
+    next_states: ArrayLike, rewards: Floats, axes: Sequence[str], num_states: int
+) -> Ints:
+    """The next states of tables with these rewards, whose unit is checked, too."""
+    checks.reward_unit("rewards", float(np.abs(rewards).max()))
+    return checks.integers("next_states", next_states, *axes, shape=rewards.shape, below=num_states)

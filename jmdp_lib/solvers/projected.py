@@ -101,7 +101,7 @@ class ProjectedSolution(Solution):
     def _distance(self, exact: Moments, theta: Floats, matrix: Floats) -> float:
         """||(phi theta, phi Theta phi') - exact|| in the weighted norm."""
         pi = self.projection
-        phi = self.projection.phi
+        phi = pi.phi
         mean = phi @ theta - exact.mean.ravel()
         second = phi @ matrix @ phi.T - exact.full_second().reshape(pi.pairs.shape)
         squares = np.sum(pi.nu * mean**2), self.beta**2 * np.sum(pi.pairs * second**2)
@@ -146,32 +146,37 @@ def projected_jipe2(
         error 0.364, at most 2.357 by the theorem
     """
     operator = PairOperator.of("projected_jipe2", jm, policy)
-    matrix = operator.policy
+    policy = operator.policy
     allowed = checks.positive("tol", tol) * jm.reward_bound
     checks.one_of("weights", weights, WEIGHTS)
     checks.one_of("cone", cone, CONES)
-    phi = projection.checked_features(features, matrix.shape)
-    _require_room(jm, phi.shape[1])
-    pairs = _pair_weights(jm, matrix, weights)
+    phi = projection.checked_features(features, policy.shape)
+    num, d = phi.shape
+    # Vectors over all pairs of states and of state-actions, and products of all features.
+    size = 8.0 * (RESTART * jm.num_states**2 + 16 * num**2 + 6 * d**4)
+    what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
+    require(size, what, "jipe2 is exact and holds far less")
+    pairs = _pair_weights(jm, policy, weights)
     pi = Projection(phi, pairs, cone)
-    kappa, beta = modulus(jm, matrix, pi)
+    kappa, beta = modulus(jm, policy, pi)
     step = ProjectionStep(operator, pi, beta)
-    # Where no contraction is known: stop on the residual, claim nothing.
-    rate, limit = (kappa, None) if kappa < 1.0 else (0.0, 10_000)
-    state, end = iterate(step, step.solve(), rate, allowed, limit, "projected JIPE-2")
-    if kappa >= 1.0:
+    start = step.solve()
+    if kappa < 1.0:
+        state, end = iterate(step, start, kappa, allowed, None, "projected JIPE-2")
+    else:  # stop on the residual, as for a rate of zero, and claim nothing
+        state, end = iterate(step, start, 0.0, allowed, 10_000, "projected JIPE-2")
         end = end._replace(converged=False, error_bound=np.inf)
         warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
-    theta, big = pi.unwhiten(*state)
-    fit = step.fitted(phi, theta, big)
+    theta, big_theta = pi.unwhiten(*state)
+    fit = step.fitted(phi, theta, big_theta)
     resolution = 1e-7 * float(np.abs(fit.mean).max())  # second moments are differences of squares
     return ProjectedSolution(
         Moments(2, fit.mean, fit.blocks, StoredMoments(fit.second), 0.0, resolution),
         *end,
         theta=theta,
-        Theta=big,
-        features=phi.reshape(*matrix.shape, -1),
-        pair_weights=pairs.reshape(matrix.shape * 2),
+        Theta=big_theta,
+        features=phi.reshape(*policy.shape, -1),
+        pair_weights=pairs.reshape(policy.shape * 2),
         cone=cone,
         contraction=kappa,
         beta=beta,
@@ -184,20 +189,6 @@ def _pair_weights(jm: JMDP, policy: Floats, weights: str) -> Floats:
     pairs = law.reshape(policy.size, policy.size)
     pairs = (pairs + pairs.T) / 2.0
     return np.outer(pairs.sum(1), pairs.sum(1)) if weights == "product" else pairs
-
-
-def _require_room(jm: JMDP, d: int) -> None:
-    """Refuse what does not fit into memory, with d features.
-
-    GMRES for the weights holds vectors over all pairs of states, T_2 and the projection over those
-    of state-actions; the projection also products of features at all pairs of outcomes, and of all
-    features.
-    """
-    num = jm.num_states * jm.num_actions
-    tables = jm.rewards.size * jm.num_actions
-    size = 8.0 * (RESTART * jm.num_states**2 + 16 * num**2 + 3 * d**2 * (num + tables) + 3 * d**4)
-    what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
-    require(size, what, "jipe2 is exact and holds far less")
 
 
 def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
