@@ -12,7 +12,14 @@ understand the paper can leave this folder closed.
 """
 
 from jmdp_lib.fast.affine import Chain, solve
-from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2, PairStep, products, ragged
+from jmdp_lib.fast.collapsed import (
+    AskedGaps,
+    CollapsedBackup,
+    CollapsedT2,
+    PairStep,
+    products,
+    ragged,
+)
 from jmdp_lib.fast.dense import DensePairs, PairArrays, PairMap, scaled_kernels
 from jmdp_lib.fast.multisets import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.fast.reachable import PairSet
@@ -27,6 +34,7 @@ from jmdp_lib.fast.systems import (
 __all__ = [
     "AskedGaps",
     "Chain",
+    "CollapsedBackup",
     "CollapsedT2",
     "DensePairs",
     "MomentsFromMultisets",

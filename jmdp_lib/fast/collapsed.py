@@ -61,6 +61,41 @@ class PairStep:
     tables: tuple[Ints, Ints] | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class CollapsedBackup(Backup):
+    """A backup averaged over the policy, and what T_2 adds to c."""
+
+    system: CollapsedT2
+
+    def _averaged(self, x: Floats) -> Floats:
+        return np.einsum("sa,sa->s", self.system.policy, x)
+
+    @cached_property
+    def value(self) -> Floats:
+        """(S,), the new m."""
+        return self._averaged(self.mean)
+
+    @cached_property
+    def value_variance(self) -> Floats:
+        """(S,), the new v."""
+        return self._averaged(self.variance + (self.mean - self.value[:, None]) ** 2)
+
+    @cached_property
+    def diagonal_source(self) -> Floats:
+        """(S,), c_0 on the diagonal, as above."""
+        policy = self.system.policy
+        if not self.system.coupling.at_one_state:
+            return self._averaged(policy * self.variance)
+        jm = self.system.jm
+        together = np.einsum("ta,ta->t", policy[jm.table_states], self.deviations)
+        return np.asarray(jm.averaging @ together**2 + self._averaged(policy * self.later))
+
+    @cached_property
+    def noise_source(self) -> Floats:
+        """(S, K), between states s != t c_0 is noise_source[s] @ noise_source[t]; K may be 0."""
+        return np.asarray(self.system.average @ self.system.noise_source(self.deviations))
+
+
 class CollapsedT2(PairOperator):
     """T_2 with what its linear systems need: the policy's chain, and steps of pairs that are asked
     for."""
@@ -74,6 +109,17 @@ class CollapsedT2(PairOperator):
     def num_pairs(self) -> int:
         """How many unordered pairs of states there are."""
         return self.jm.num_states * (self.jm.num_states + 1) // 2
+
+    @cached_property
+    def kernels(self) -> list[sparse.csr_array]:
+        """(S, S) sparse: between distinct states P_2 c is the sum of K c K' over these."""
+        if len(self.moves) == 1:
+            return [self.kernel]
+        return [sparse.csr_array(self.average @ move).sorted_indices() for move in self.moves]
+
+    def backup(self, value: Floats, value_variance: Floats) -> CollapsedBackup:
+        """T_2 on m and v; their fixed points give every mean and every variance."""
+        return CollapsedBackup(**vars(super().backup(value, value_variance)), system=self)
 
     @cached_property
     def few_successors(self) -> bool:
@@ -156,7 +202,7 @@ class CollapsedT2(PairOperator):
         actions = 16.0 * self.policy.size * self.policy.shape[1]
         return 150.0 * self.jm.rewards.size + actions + 100.0 * entries
 
-    def blocks(self, backup: Backup, pairs: PairValues, gaps: AskedGaps) -> Floats:
+    def blocks(self, backup: CollapsedBackup, pairs: PairValues, gaps: AskedGaps) -> Floats:
         """(S, A, A), C(s,a; s,b) one step before c; nan for two actions that were not gaps."""
         blocks = np.full((*self.policy.shape, self.policy.shape[1]), np.nan)
         np.einsum("saa->sa", blocks)[...] = backup.variance
@@ -166,7 +212,7 @@ class CollapsedT2(PairOperator):
             blocks[part.states, part.second, part.first] = between
         return blocks
 
-    def covariances(self, backup: Backup, pairs: PairValues, gaps: AskedGaps) -> Floats:
+    def covariances(self, backup: CollapsedBackup, pairs: PairValues, gaps: AskedGaps) -> Floats:
         """(Q,), C(s,a; t,b) one step before c."""
         step = self.step(gaps)
         values = self.jm.gamma**2 * pairs(step.first, step.second)

@@ -19,9 +19,8 @@ from scipy import sparse
 
 from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.fast.collapsed import CollapsedT2
+from jmdp_lib.fast.collapsed import CollapsedBackup, CollapsedT2
 from jmdp_lib.machine import hot, threaded
-from jmdp_lib.operators.pairs import Backup
 
 _BLOCK = 16  # rows of a tile
 _WIDTH = 2048  # columns of a tile
@@ -91,7 +90,7 @@ class DensePairs(PairMap):
     """c over all pairs, (S, S) symmetric. backup: has c_0. device: c is a tensor on it if given."""
 
     system: CollapsedT2
-    backup: Backup
+    backup: CollapsedBackup
     device: str | None = field(default=None, kw_only=True)
 
     @cached_property

@@ -35,9 +35,9 @@ from scipy import sparse
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast.affine import Chain, Solved, solve
 from jmdp_lib.fast.collapsed import ragged
-from jmdp_lib.machine import progress, require
+from jmdp_lib.machine import progress, require, rounding_of
 from jmdp_lib.model import JMDP, JOINT, Coupling
-from jmdp_lib.moments import StateAction, norm_weight, second_moments
+from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
 
 Branches = tuple[tuple[int, int], ...]  # (number, multiplicity), see `MultisetOperator`
 Law = dict[Branches, float]  # a polynomial: coefficient of each product of successor branches
@@ -268,6 +268,11 @@ class MultisetOperator:
         weights = norm_weight(2, self.jm.gamma, self.jm.reward_bound) ** (orders - 1.0)
         return System(whole[:, [-1]].toarray()[:, 0], whole[:, :-1], own, orders, weights)
 
+    @property
+    def rounding(self) -> float:
+        """What rounding leaves of a moment in units of lambda, relative to the largest."""
+        return rounding_of(int(np.diff(self.system.matrix.indptr).max(initial=0)))
+
     @cached_property
     def system(self) -> System:
         """What moments of one state lead to, and these themselves."""
@@ -319,6 +324,14 @@ class MomentsFromMultisets:
         moments = (solution.x * weights).tolist()
         self.solved.update(zip(system.numbers.tolist(), moments, strict=True))
         return solution
+
+    def same_state(self) -> tuple[Floats, Floats | None]:
+        """Means (S, A) and covariances (S, A, A), or None at order 1."""
+        shape = self.operator.policy.shape
+        mean = same_state_moments(self.moment, shape, 1)
+        if self.operator.order == 1:
+            return mean, None
+        return mean, same_state_moments(self.moment, shape, 2) - mean[:, :, None] * mean[:, None, :]
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """E of the product of the returns."""

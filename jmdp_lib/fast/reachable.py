@@ -19,9 +19,8 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2
+from jmdp_lib.fast.collapsed import AskedGaps, CollapsedBackup, CollapsedT2
 from jmdp_lib.machine import cached, hot, inline
-from jmdp_lib.operators.pairs import Backup
 
 
 def reached_states(system: CollapsedT2, gaps: AskedGaps) -> Ints:
@@ -156,7 +155,7 @@ class PairSet:
         _fill(self.rows, self.words, self.ranks, self.numbering, buffers, matrix)
         return sparse.csr_array((weights, columns, starts), (self.size, self.size))
 
-    def source(self, backup: Backup) -> Floats:
+    def source(self, backup: CollapsedBackup) -> Floats:
         """(size,) c_0."""
         source = np.zeros(self.size)
         if backup.noise_source.size:

@@ -16,10 +16,9 @@ import numpy as np
 from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast.affine import Chain, solve
-from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2
+from jmdp_lib.fast.collapsed import AskedGaps, CollapsedBackup, CollapsedT2
 from jmdp_lib.fast.dense import DensePairs, at_pairs
 from jmdp_lib.fast.reachable import PairSet
-from jmdp_lib.operators.pairs import Backup
 
 # With more reachable pairs than this times S^2, over the successors of a state, all pairs are
 # faster: for chains with cycles, and for chains without.
@@ -33,7 +32,7 @@ class SolvedChains(NamedTuple):
     backup: what T_2 makes of them. value_residual: max |T m - m|. variance_residual: max |T v - v|.
     """
 
-    backup: Backup
+    backup: CollapsedBackup
     value_residual: float
     variance_residual: float
 
@@ -67,7 +66,7 @@ class SolvedPairs:
     """
 
     system: CollapsedT2
-    backup: Backup
+    backup: CollapsedBackup
     reached: PairSet | None
     c: Any
     accuracy: float

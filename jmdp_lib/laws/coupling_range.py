@@ -24,11 +24,17 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.fast import AskedGaps, CollapsedT2, DensePairs, products, solve_chains
+from jmdp_lib.fast import (
+    AskedGaps,
+    CollapsedBackup,
+    CollapsedT2,
+    DensePairs,
+    products,
+    solve_chains,
+)
 from jmdp_lib.machine import ReadOnly, cached, hot, progress, require
 from jmdp_lib.model import INDEPENDENT, JMDP
 from jmdp_lib.moments import enough_sweeps, norm_weight
-from jmdp_lib.operators.pairs import Backup
 from jmdp_lib.solvers.fixed_point import warn
 
 _LOOPS = 100  # that are cancelled per outcome of a transport problem, at most
@@ -162,7 +168,7 @@ class Cells(NamedTuple):
     independent: Floats
 
     @classmethod
-    def of(cls, system: CollapsedT2, backup: Backup) -> Cells:
+    def of(cls, system: CollapsedT2, backup: CollapsedBackup) -> Cells:
         """For all pairs of actions at all states."""
         jm = system.jm
         gaps = AskedGaps.of(jm, None)

@@ -46,6 +46,7 @@ from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.fast import (
     AskedGaps,
     Chain,
+    CollapsedBackup,
     CollapsedT2,
     PairArrays,
     PairMap,
@@ -56,7 +57,7 @@ from jmdp_lib.fast import (
 from jmdp_lib.machine import require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.model.tables import quantile
-from jmdp_lib.operators.pairs import Backup, policy_average
+from jmdp_lib.operators.pairs import policy_average
 
 _PRECISE = 1e-12  # residuals, relative to what each system adds in one step
 
@@ -110,7 +111,9 @@ def _bytes(first: CollapsedT2, second: CollapsedT2) -> float:
     return 80.0 * (states + 1) * states + 100.0 * laws + first.table_bytes
 
 
-def _solve_means(first: CollapsedT2, second: CollapsedT2) -> tuple[Floats, tuple[Backup, Backup]]:
+def _solve_means(
+    first: CollapsedT2, second: CollapsedT2
+) -> tuple[Floats, tuple[CollapsedBackup, CollapsedBackup]]:
     """g (S,), and what one step makes of the values of both rules."""
     gamma = first.jm.gamma
     zero = np.zeros(first.jm.num_states)
@@ -133,7 +136,7 @@ class _GapPairs(PairMap):
     first: CollapsedT2
     second: CollapsedT2
     mean: Floats
-    backups: tuple[Backup, Backup]
+    backups: tuple[CollapsedBackup, CollapsedBackup]
 
     @cached_property
     def arrays(self) -> PairArrays:

@@ -46,39 +46,10 @@ class Backup:
     of it that comes after one step.
     """
 
-    system: PairOperator
     mean: Floats
     deviations: Floats
     variance: Floats
     later: Floats
-
-    def _averaged(self, x: Floats) -> Floats:
-        return np.einsum("sa,sa->s", self.system.policy, x)
-
-    @cached_property
-    def value(self) -> Floats:
-        """(S,), the new m."""
-        return self._averaged(self.mean)
-
-    @cached_property
-    def value_variance(self) -> Floats:
-        """(S,), the new v."""
-        return self._averaged(self.variance + (self.mean - self.value[:, None]) ** 2)
-
-    @cached_property
-    def diagonal_source(self) -> Floats:
-        """(S,), c_0 on the diagonal, as above."""
-        policy = self.system.policy
-        if not self.system.coupling.at_one_state:
-            return self._averaged(policy * self.variance)
-        jm = self.system.jm
-        together = np.einsum("ta,ta->t", policy[jm.table_states], self.deviations)
-        return np.asarray(jm.averaging @ together**2 + self._averaged(policy * self.later))
-
-    @cached_property
-    def noise_source(self) -> Floats:
-        """(S, K), between states s != t c_0 is noise_source[s] @ noise_source[t]; K may be 0."""
-        return np.asarray(self.system.average @ self.system.noise_source(self.deviations))
 
 
 @dataclass(frozen=True)
@@ -140,16 +111,7 @@ class PairOperator:
     @cached_property
     def kernel(self) -> sparse.csr_array:
         """(S, S) sparse: P, the chain of states under the policy."""
-        return self._averaged(self.jm.transitions)
-
-    @cached_property
-    def kernels(self) -> list[sparse.csr_array]:
-        """(S, S) sparse: between distinct states P_2 c is the sum of K c K' over these."""
-        return [self.kernel] if len(self.moves) == 1 else [*map(self._averaged, self.moves)]
-
-    def _averaged(self, move: sparse.csr_array) -> sparse.csr_array:
-        """(S, S) sparse: what the policy makes of the moves of state-actions (S*A, S)."""
-        kernel = (self.average @ move).tocsr()
+        kernel = (self.average @ self.jm.transitions).tocsr()
         kernel.sort_indices()
         return kernel
 
@@ -195,7 +157,7 @@ class PairOperator:
         mean = averaging @ targets
         targets -= mean[jm.table_states]
         later = jm.gamma**2 * (averaging @ value_variance[jm.next_states])
-        return Backup(self, mean, targets, averaging @ targets**2 + later, later)
+        return Backup(mean, targets, averaging @ targets**2 + later, later)
 
     def full_covariance(self, backup: Backup, c: Floats) -> Floats:
         """(S, A, S, A), C(s,a; t,b) one step before c (S, S)."""

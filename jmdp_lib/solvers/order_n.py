@@ -11,7 +11,6 @@ from jmdp_lib.checks import Policy
 from jmdp_lib.fast import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
-from jmdp_lib.moments import same_state_moments
 from jmdp_lib.operators.pairs import PairOperator
 from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, false_variance
 
@@ -56,33 +55,29 @@ def jipe(
     """
     operator = PairOperator.of("jipe", jm, policy, coupling).without_offset
     order = checks.at_least("order", order, 1)
-    allowed = checks.positive("tol", tol) * jm.reward_bound
     multisets = MultisetOperator(operator.jm, operator.policy, order, operator.coupling)
     unit = operator.jm.reward_bound
-    source = MomentsFromMultisets(multisets, goal=tol * unit * (1.0 - jm.gamma))
-    moments, residuals, iterations = source.solve(multisets.system)
-    longest_sum = int(np.diff(multisets.system.matrix.indptr).max(initial=0))
-    rounding = rounding_of(longest_sum) * float(np.abs(moments).max(initial=0.0))
+    source = MomentsFromMultisets(
+        multisets, goal=checks.positive("tol", tol) * unit * (1.0 - jm.gamma)
+    )
+    solved = source.solve(multisets.system)
+    rounding = multisets.rounding * float(np.abs(solved.x).max(initial=0.0))
     end = certify(
-        residuals,
+        solved.residuals,
         rounding=rounding + rounding_of(0) * jm.reward_bound,
         gamma=jm.gamma,
-        allowed=allowed,
-        iterations=iterations,
+        allowed=tol * jm.reward_bound,
+        iterations=solved.iterations,
         name=source.name,
     )
     # What is solved when it is read is to be as near as this says, and rounding comes on top.
     source = replace(source, goal=0.25 * end.error_bound * (1.0 - jm.gamma))
-    mean = same_state_moments(source.moment, operator.policy.shape, 1)
-    blocks = None
-    if order > 1:
-        blocks = same_state_moments(source.moment, operator.policy.shape, 2)
-        blocks -= mean[:, :, None] * mean[:, None, :]
-    solver_error = float(residuals[-1] + rounding) / (1.0 - jm.gamma)
+    mean, blocks = source.same_state()
+    solver_error = float(solved.residuals[-1] + rounding) / (1.0 - jm.gamma)
     # Multisets give a variance as a difference of large numbers.
     variance_error = 1e-14 * (unit + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
     variance_error += 2.0 * operator.weight * solver_error + false_variance(jm.gamma, solver_error)
-    collected = collect_moments(
+    moments = collect_moments(
         jm,
         order=order,
         excess=mean,
@@ -92,4 +87,4 @@ def jipe(
         error_bound=end.error_bound,
         variance_error=variance_error,
     )
-    return Solution(collected, **end._asdict(), route="reachable", pairs=moments.size)
+    return Solution(moments, **end._asdict(), route="reachable", pairs=solved.x.size)
