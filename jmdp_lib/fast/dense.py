@@ -63,19 +63,20 @@ class PairMap(ABC):
 
     def apply(self, x: Any, out: Any, with_source: bool = True) -> None:
         """out = F(x), or without the source."""
-        size, kernels, source, shared, shared_source = self.arrays
-        apart = out[:size]
-        add = with_source and source is not None
+        arrays = self.arrays
+        size = arrays.num_states
+        distinct = out[:size]
+        add = with_source and arrays.source is not None
         if add:
-            apart[...] = source
-        for kernel, other in kernels:
-            _move_both(kernel, other, x[:size], self._scratch, apart, add)
+            distinct[...] = arrays.source
+        for kernel, other in arrays.kernels:
+            _move_both(kernel, other, x[:size], self._scratch, distinct, add)
             add = True
-        together = shared @ x.reshape(-1)
+        shared = arrays.shared @ x.reshape(-1)
         if with_source:
-            together += shared_source
-        apart.reshape(-1)[:: size + 1] = together[:size]
-        out[size:] = together[size:].reshape(-1, size)
+            shared += arrays.shared_source
+        distinct.reshape(-1)[:: size + 1] = shared[:size]
+        out[size:] = shared[size:].reshape(-1, size)
 
     def residual(self, x: Any) -> float:
         """max |F(x) - x|."""

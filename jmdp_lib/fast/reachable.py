@@ -83,8 +83,8 @@ class Numbering(NamedTuple):
 
     def buffers(self) -> tuple[Ints, Ints, Floats]:
         """Arrays that hold the successors of any pair: two states, and a weight."""
-        apart = self.draws * int(np.diff(self.indptr).max(initial=0)) ** 2
-        most = max(apart, int(np.diff(self.starts).max(initial=0)))
+        distinct = self.draws * int(np.diff(self.indptr).max(initial=0)) ** 2
+        most = max(distinct, int(np.diff(self.starts).max(initial=0)))
         return np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
 
 

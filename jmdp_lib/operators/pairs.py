@@ -239,10 +239,10 @@ def _arrived(jm: JMDP, weights: Floats) -> tuple[Floats, Floats]:
     alone = np.einsum("saa->sa", same).copy()  # one branch
     np.einsum("saa->sa", same)[...] = 0.0
 
-    apart = weights.copy()
-    apart[states, :, states] = 0.0
+    distinct = weights.copy()
+    distinct[states, :, states] = 0.0
     side = num_states * jm.num_actions
-    moved = jm.transitions.T @ (jm.transitions.T @ apart.reshape(side, side)).T
+    moved = jm.transitions.T @ (jm.transitions.T @ distinct.reshape(side, side)).T
     pairs = np.asarray(moved.T)  # (S, S), law of (S', T') of two branches
     after = jm.next_states
     shared = jm.probs[:, None, None] * same[jm.table_states]
@@ -287,7 +287,7 @@ def occupancy(jm: JMDP, policy: Floats) -> Floats:
     operator = LinearOperator((start.size,) * 2, matvec=lambda u: u - eta * moved(u), dtype=float)
     rounding = max(1e-13, 1e-14 / (1.0 - eta))
     with progress(None, "pair occupancy", "step") as bar:
-        found, failed = gmres(
+        arrivals, failed = gmres(
             operator,
             start,
             rtol=rounding,
@@ -297,7 +297,7 @@ def occupancy(jm: JMDP, policy: Floats) -> Floats:
         )
     if failed:
         raise ValueError(f"the pair occupancy at discount {eta} could not be solved for")
-    last = start + eta * moved(np.maximum(found, 0.0))
+    last = start + eta * moved(np.maximum(arrivals, 0.0))
     total = law + eta * acted(last)  # at least `law`, whatever was rounded
     return total / total.sum()
 

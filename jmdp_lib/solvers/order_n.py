@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Policy
+from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.fast import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
@@ -74,9 +74,6 @@ def jipe(
     source = replace(source, goal=0.25 * end.error_bound * (1.0 - jm.gamma))
     mean, blocks = source.same_state()
     solver_error = float(solved.residuals[-1] + rounding) / (1.0 - jm.gamma)
-    # Multisets give a variance as a difference of large numbers.
-    variance_error = 1e-14 * (unit + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
-    variance_error += 2.0 * operator.weight * solver_error + false_variance(jm.gamma, solver_error)
     moments = collect_moments(
         jm,
         order=order,
@@ -85,6 +82,14 @@ def jipe(
         source=source,
         offset=jm.return_offset,
         error_bound=end.error_bound,
-        variance_error=variance_error,
+        variance_error=_variance_error(operator, mean, solver_error),
     )
     return Solution(moments, **end._asdict(), route="reachable", pairs=solved.x.size)
+
+
+def _variance_error(operator: PairOperator, mean: Floats, solver_error: float) -> float:
+    """How far off a variance may be, which multisets give as a difference of large numbers."""
+    gamma = operator.jm.gamma
+    largest = operator.jm.reward_bound + float(np.abs(mean).max())
+    from_solver = 2.0 * operator.weight * solver_error + false_variance(gamma, solver_error)
+    return from_solver + 1e-14 * largest**2 / (1.0 - gamma)
