@@ -46,7 +46,6 @@ _INTERVALS: dict[str, Callable[[float], bool]] = {
     "(-inf, inf)": math.isfinite,
     "[0, inf)": lambda x: 0.0 <= x < math.inf,
     "(0, inf)": lambda x: 0.0 < x < math.inf,
-    "(0, inf]": lambda x: x > 0.0,
     "[0, 1]": lambda x: 0.0 <= x <= 1.0,
     "[0, 1)": lambda x: 0.0 <= x < 1.0,
     "(0, 1]": lambda x: 0.0 < x <= 1.0,
@@ -144,7 +143,7 @@ def real(name: str, value: Any, within: str = "") -> float:
 
 
 def positive(name: str, value: float) -> float:
-    """A float above zero."""
+    """A finite float above zero."""
     return real(name, value, "(0, inf)")
 
 

@@ -151,11 +151,7 @@ def projected_jipe2(
     checks.one_of("weights", weights, WEIGHTS)
     checks.one_of("cone", cone, CONES)
     phi = projection.checked_features(features, policy.shape)
-    num, d = phi.shape
-    # Vectors over all pairs of states and of state-actions, and products of all features.
-    size = 8.0 * (RESTART * jm.num_states**2 + 16 * num**2 + 6 * d**4)
-    what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
-    require(size, what, "jipe2 is exact and holds far less")
+    _require_room(jm, *phi.shape)
     pairs = _pair_weights(jm, policy, weights)
     pi = Projection(phi, pairs, cone)
     kappa, beta = modulus(jm, policy, pi)
@@ -189,6 +185,13 @@ def _pair_weights(jm: JMDP, policy: Floats, weights: str) -> Floats:
     pairs = law.reshape(policy.size, policy.size)
     pairs = (pairs + pairs.T) / 2.0
     return np.outer(pairs.sum(1), pairs.sum(1)) if weights == "product" else pairs
+
+
+def _require_room(jm: JMDP, num: int, d: int) -> None:
+    """For vectors over all pairs of states and of state-actions, and products of all features."""
+    size = 8.0 * (RESTART * jm.num_states**2 + 16 * num**2 + 6 * d**4)
+    what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
+    require(size, what, "jipe2 is exact and holds far less")
 
 
 def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
