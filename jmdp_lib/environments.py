@@ -2,8 +2,9 @@
 
 The paper has the windy gridworld (Figure 1), in which a gust couples the four moves of a cell; the
 coupled reward chain (Figure 3), whose two actions share one next state and have anti-correlated
-rewards; and Examples 1, 2.1 and 2.2, with equal marginals and different joint distributions. Practitioners
-know the shop that orders before it knows demand, and two queues: both are simulators as well.
+rewards; and Examples 1, 2.1 and 2.2, with equal marginals and different joint distributions.
+Practitioners know the shop that orders before it knows demand, and two queues: both are simulators
+as well.
 
 To add one, write a function that returns a `JMDP`: `JMDP.from_step` makes it of a step function,
 which is short, and `JMDP` itself of arrays, which is fast for many states. Draw the noise before

@@ -1,6 +1,6 @@
 """The joint Markov decision process (Definition 4.3).
 
-A JMDP is (S, A, gamma, J) where J(. | s) is a law over *outcome tables*
+A JMDP is (S, A, gamma, J) where J(. | s) is a distribution of *outcome tables*
 
     ((R^(a), S'^(a)))_{a in A},
 
@@ -174,11 +174,11 @@ class JMDP(_Tables):
         noise_probs: ArrayLike,
         step: Callable[[int, int, int], tuple[float, int]],
     ) -> JMDP:
-        """A world given by a step function and a law of its noise (Assumption 4.5).
+        """A world given by a step function and the distribution of its noise (Assumption 4.5).
 
         noise_probs: (K,) probability of each noise $u$ in 0, ..., K - 1. It is drawn once per
             table, *before* any action is looked at, and afresh for every state and time: all states
-            have the same law of the noise, but not the same noise, unless a solver is told
+            have one distribution of the noise, but not the same noise, unless a solver is told
             `coupling="common"`.
         step: step(s, a, u) -> (reward, next_state), $r = g(s, a, u)$ and $s' = h(s, a, u)$. It must
             be pure: all of its randomness is in u. It is called once for every (s, a, u), and for
@@ -304,7 +304,7 @@ class JMDP(_Tables):
 
     @cached_property
     def noise_probs(self) -> Floats:
-        """(K,) the law of the noise that all states share: noise k is table k of every state.
+        """(K,) probabilities of the noise that all states share: noise k is table k of every state.
 
         Models of `from_step` have one, and arrays in which every state lists the same probabilities
         in the same order; tables of probability zero do not count. All other models are refused:
@@ -344,7 +344,7 @@ class JMDP(_Tables):
 
     @cached_property
     def transitions(self) -> sparse.csr_array:
-        """(S * A, S) sparse: the marginal transition law of every state-action, row s * A + a."""
+        """(S * A, S) sparse: marginal transitions of every state-action, row s * A + a."""
         rows = self.table_states[:, None] * self.num_actions + np.arange(self.num_actions)
         shape = (self.num_states * self.num_actions, self.num_states)
         weights = np.repeat(self.probs, self.num_actions)
@@ -382,7 +382,7 @@ class JMDP(_Tables):
     def is_coupled(self) -> bool:
         """Whether this is a coupled-dynamics environment (Definition 4.2).
 
-        That is one with a state at which the joint law of all actions is not the product law.
+        That is one with a state at which the joint distribution of all actions is not a product.
         """
         outcomes = np.stack([self.rewards, self.next_states], axis=-1)  # (T, A, 2)
         tables = [slice(*ends) for ends in pairwise(self.starts)]

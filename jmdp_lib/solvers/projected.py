@@ -12,9 +12,9 @@ For any weights, with c_1^2 = max (nu P) / nu, c_2^2 = max (d P_2) / d, c_3^2 = 
 
 is a modulus of Pi T_2 in max{||mu||_nu, beta ||Sigma||_d} for a fixed cone. (The augmented cone
 moves with theta, which converges by itself, at rate gamma c_1; once it stands, so does the cone.)
-The paper's weights are a stationary law of the pair chain P_2, for which all three are one. The
-diagonal is absorbing for that chain, so wherever branches meet at all the law sits on it and says
-nothing about gaps. The discounted occupancy d = (1 - eta) sum_t eta^t xi_0 P_2^t with eta = gamma
+The paper's weights are a stationary distribution of the pair chain P_2, for which all three are
+one. The diagonal is absorbing for that chain, so wherever branches meet at all they sit on it and
+say nothing about gaps. The discounted occupancy d = (1 - eta) sum_t eta^t xi_0 P_2^t with eta = gamma
 keeps every pair that xi_0 gives weight to, and d P_2 <= d / eta bounds all three by eta^(-1/2).
 For weights with kappa >= 1 nothing is promised: the equation may be solved, but error_bound is
 infinite and `converged` false.
@@ -200,7 +200,7 @@ def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
     if gamma == 0.0:
         return 0.0, 1.0
     pushed = pair_step(jm, policy, pi.pairs.reshape(policy.shape * 2)).reshape(pi.pairs.shape)
-    alone = jm.transitions.T @ pi.nu  # law of the next state
+    alone = jm.transitions.T @ pi.nu  # of the next state
     c_1 = _growth((policy * alone[:, None]).ravel(), pi.nu)
     c_2 = _growth(pushed, pi.pairs)
     c_3 = _growth(pushed.sum(0), pi.nu)
