@@ -14,10 +14,10 @@ is a modulus of Pi T_2 in max{||mu||_nu, beta ||Sigma||_d} for a fixed cone. (Th
 moves with theta, which converges by itself, at rate gamma c_1; once it stands, so does the cone.)
 The paper's weights are a stationary distribution of the pair chain P_2, for which all three are
 one. The diagonal is absorbing for that chain, so wherever branches meet at all they sit on it and
-say nothing about gaps. The discounted occupancy d = (1 - eta) sum_t eta^t xi_0 P_2^t with eta = gamma
-keeps every pair that xi_0 gives weight to, and d P_2 <= d / eta bounds all three by eta^(-1/2).
-For weights with kappa >= 1 nothing is promised: the equation may be solved, but error_bound is
-infinite and `converged` false.
+say nothing about gaps. The discounted occupancy d = (1 - eta) sum_t eta^t xi_0 P_2^t with eta =
+gamma keeps every pair that xi_0 gives weight to, and d P_2 <= d / eta bounds all three by
+eta^(-1/2). For weights with kappa >= 1 nothing is promised: the equation may be solved, but
+error_bound is infinite and `converged` false.
 """
 
 from __future__ import annotations
