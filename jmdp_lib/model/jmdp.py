@@ -89,10 +89,8 @@ class JMDP(_Tables):
     ) -> None:
         gamma = checks.discount(gamma)
         probs = checks.distributions("table_probs", table_probs, "state", "table")
-        num_states, num_tables = probs.shape
-        axes = ("state", "table", "action")
-        reward = checks.floats("rewards", rewards, *axes, shape=(num_states, num_tables, None))
-        successor = _checked_moves(next_states, reward, axes, num_states)
+        num_states = len(probs)
+        reward, successor = _checked_tables(rewards, next_states, probs.shape, num_states)
         drawn = np.nonzero(probs)
         starts = np.searchsorted(drawn[0], np.arange(num_states + 1))
         super().__init__(gamma, starts, probs[drawn], reward[drawn], successor[drawn])
@@ -132,8 +130,7 @@ class JMDP(_Tables):
         num_states = checks.at_least("num_states", num_states, 1)
         state = checks.integers("states", states, "table", below=num_states)
         prob = checks.floats("probs", probs, "table", shape=state.shape)
-        reward = checks.floats("rewards", rewards, "table", "action", shape=(state.size, None))
-        successor = _checked_moves(next_states, reward, ("table", "action"), num_states)
+        reward, successor = _checked_tables(rewards, next_states, state.shape, num_states)
         checks.refuse("probs", prob, prob < 0, "is negative", ["table"])
         totals: Floats = np.bincount(state, prob, minlength=num_states).astype(float)
         checks.sums_to_one("probs", probs, totals, ["state"])
@@ -393,7 +390,7 @@ def require_tables(solver: str, model: object) -> None:
     """Refuse a model without outcome tables, and say what to use instead of `solver`."""
     if not isinstance(model, JMDP):
         countable = hasattr(model, "query") and hasattr(model, "num_states")
-        counts = "`JMDP.from_simulator` counts the tables of this simulator; " * countable
+        counts = "`JMDP.from_simulator` counts the tables of this one; " if countable else ""
         raise TypeError(
             f"{solver} needs a JMDP, whose outcome tables are known, got {model!r}. {counts}"
             "`jl.simulators.estimate_gaps` estimates the gaps of any simulator; `JMDP.from_step` "
@@ -427,9 +424,13 @@ def checked_coupling(jm: object, name: str | Coupling) -> Coupling:
     return coupling
 
 
-def _checked_moves(
-    next_states: ArrayLike, rewards: Floats, axes: Sequence[str], num_states: int
-) -> Ints:
-    """The next states of tables with these rewards, whose unit is checked, too."""
-    checks.reward_unit("rewards", float(np.abs(rewards).max()))
-    return checks.integers("next_states", next_states, *axes, shape=rewards.shape, below=num_states)
+def _checked_tables(
+    rewards: ArrayLike, next_states: ArrayLike, shape: tuple[int, ...], num_states: int
+) -> tuple[Floats, Ints]:
+    """Rewards and next states of tables of this shape, (S, K) or (T,); one axis more is actions."""
+    axes = ("state", "table", "action")[-len(shape) - 1 :]
+    reward = checks.floats("rewards", rewards, *axes, shape=(*shape, None))
+    checks.reward_unit("rewards", float(np.abs(reward).max()))
+    return reward, checks.integers(
+        "next_states", next_states, *axes, shape=reward.shape, below=num_states
+    )
