@@ -386,10 +386,10 @@ def sizes_of(model: Sized) -> tuple[int, int]:
         raise ValueError(f"a JMDP or a simulator with states is needed, got {model!r}") from None
 
 
-def one_of(name: str, value: Any, known: Sequence[str]) -> str:
-    """One of the known words."""
-    if not isinstance(value, str) or value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+def one_of(name: str, value: Any, words: Sequence[str]) -> str:
+    """One of these words."""
+    if not isinstance(value, str) or value not in words:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {value!r}")
     return str(value)
 
 

@@ -207,9 +207,10 @@ class JMDP(_Tables):
         Example:
             >>> import jmdp_lib as jl
             >>> shop = jl.inventory_simulator(capacity=2, max_order=1, gamma=0.9)
-            >>> found = jl.JMDP.from_simulator(shop, queries_per_state=500, seed=0)
-            >>> known = jl.inventory(capacity=2, max_order=1, gamma=0.9)
-            >>> gaps = [jl.jipe2(jm, [1, 0, 0]).moments.gap_mean[0, 1, 0] for jm in (known, found)]
+            >>> counted = jl.JMDP.from_simulator(shop, queries_per_state=500, seed=0)
+            >>> exact = jl.inventory(capacity=2, max_order=1, gamma=0.9)
+            >>> models = (exact, counted)
+            >>> gaps = [jl.jipe2(jm, [1, 0, 0]).moments.gap_mean[0, 1, 0] for jm in models]
             >>> print(f"exact {gaps[0]:.2f}, counted {gaps[1]:.2f}")
             exact 1.88, counted 1.89
         """

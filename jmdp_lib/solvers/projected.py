@@ -138,10 +138,11 @@ def projected_jipe2(
         >>> policy = jl.uniform_policy(jm)
         >>> groups = np.repeat(np.eye(3), 2, axis=0)  # two states after one another look alike
         >>> features = jl.action_features(groups, jm.num_actions)
-        >>> found, exact = jl.projected_jipe2(jm, policy, features), jl.jipe2(jm, policy).moments
-        >>> found.converged, found.theta.shape, found.Theta.shape
+        >>> solution = jl.projected_jipe2(jm, policy, features)
+        >>> solution.converged, solution.theta.shape, solution.Theta.shape
         (True, (6,), (6, 6))
-        >>> error, bound = found.approximation_error(exact), found.approximation_bound(exact)
+        >>> exact = jl.jipe2(jm, policy).moments
+        >>> error, bound = solution.approximation_error(exact), solution.approximation_bound(exact)
         >>> print(f"error {error:.3f}, at most {bound:.3f} by the theorem")
         error 0.364, at most 2.357 by the theorem
     """
@@ -290,11 +291,11 @@ class ProjectionStep:
         jm = self.operator.jm
         psi = self.pi.psi
         shaped = psi.reshape(*self.operator.policy.shape, -1)
-        apart = self.pi.pairs.copy()
-        same = np.einsum("sasb->sab", apart.reshape(self.operator.policy.shape * 2))
+        between = self.pi.pairs.copy()
+        same = np.einsum("sasb->sab", between.reshape(self.operator.policy.shape * 2))
         weight = jm.probs[:, None, None] * same[jm.table_states]  # (T, A, A)
         same[...] = 0.0
-        four = projection.products_of(psi, np.asarray(jm.transitions @ self._value), apart)
+        four = projection.products_of(psi, np.asarray(jm.transitions @ self._value), between)
         square = np.einsum("sa,sai,saj->sij", self.operator.policy, shaped, shaped, optimize=True)
         table, a, b = np.nonzero(weight)
         here = jm.table_states[table]
