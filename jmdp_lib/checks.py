@@ -46,7 +46,6 @@ _INTERVALS: dict[str, Callable[[float], bool]] = {
     "(-inf, inf)": math.isfinite,
     "[0, inf)": lambda x: 0.0 <= x < math.inf,
     "(0, inf)": lambda x: 0.0 < x < math.inf,
-    "(0, inf]": lambda x: x > 0.0,
     "[0, 1]": lambda x: 0.0 <= x <= 1.0,
     "[0, 1)": lambda x: 0.0 <= x < 1.0,
     "(0, 1]": lambda x: 0.0 < x <= 1.0,
@@ -144,7 +143,7 @@ def real(name: str, value: Any, within: str = "") -> float:
 
 
 def positive(name: str, value: float) -> float:
-    """A float above zero."""
+    """A finite float above zero."""
     return real(name, value, "(0, inf)")
 
 
@@ -387,10 +386,10 @@ def sizes_of(model: Sized) -> tuple[int, int]:
         raise ValueError(f"a JMDP or a simulator with states is needed, got {model!r}") from None
 
 
-def one_of(name: str, value: Any, known: Sequence[str]) -> str:
-    """One of the known words."""
-    if not isinstance(value, str) or value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+def one_of(name: str, value: Any, words: Sequence[str]) -> str:
+    """One of these words."""
+    if not isinstance(value, str) or value not in words:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {value!r}")
     return str(value)
 
 

@@ -2,8 +2,9 @@
 
 The paper has the windy gridworld (Figure 1), in which a gust couples the four moves of a cell; the
 coupled reward chain (Figure 3), whose two actions share one next state and have anti-correlated
-rewards; and Examples 1, 2.1 and 2.2, with equal marginals and different joint laws. Practitioners
-know the shop that orders before it knows demand, and two queues: both are simulators as well.
+rewards; and Examples 1, 2.1 and 2.2, with equal marginals and different joint distributions.
+Practitioners know the shop that orders before it knows demand, and two queues: both are simulators
+as well.
 
 To add one, write a function that returns a `JMDP`: `JMDP.from_step` makes it of a step function,
 which is short, and `JMDP` itself of arrays, which is fast for many states. Draw the noise before
@@ -212,9 +213,7 @@ def inventory_simulator(
     if demand_probs is None:
         demand_probs = -np.diff(special.pdtrc(np.arange(capacity), 3.0), prepend=1.0, append=0.0)
     most = checks.distributions("demand_probs", demand_probs, "demand").size - 1
-    amounts = {"price": price, "order_cost": order_cost, "holding_cost": holding_cost}
-    for name, amount in (amounts | {"lost_sale_cost": lost_sale_cost}).items():
-        checks.real(name, amount, "(-inf, inf)")
+    _check_amounts(price, order_cost, holding_cost, lost_sale_cost)
 
     def earned(stock: int, delivered: int, demand: int) -> float:
         sold = min(stock + delivered, demand)
@@ -237,6 +236,12 @@ def inventory_simulator(
     ]
     ends = (min(pays), max(pays))
     return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step, ends)
+
+
+def _check_amounts(*amounts: Any) -> None:
+    names = ("price", "order_cost", "holding_cost", "lost_sale_cost")
+    for name, amount in zip(names, amounts, strict=True):
+        checks.real(name, amount, "(-inf, inf)")
 
 
 def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95) -> JMDP:

@@ -272,7 +272,7 @@ def simulate_returns(
     """Sample the joint returns of all state-actions: (N, S, A), one row $Z$ for every sample.
 
     Within a sample all returns belong to one world, so any covariance of any two state-actions, and
-    the law of any function of them, can be estimated. For two actions of one state
+    the distribution of any function of them, can be estimated. For two actions of one state
     `simulate_pairs` is much faster.
 
     seed: an integer, a sequence of integers or a SeedSequence; None draws fresh entropy.

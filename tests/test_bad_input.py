@@ -56,11 +56,11 @@ def frozen_lake(seed):
     return simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=seed)
 
 
-def gaps_of_a_lake(state=None, reset=True, policy=lambda observation: [0.25] * 4):
+def gaps_of_a_lake(state=None, reset=True):
     env = frozen_lake(seed=0)
     if reset:
         env.reset()
-    simulators.estimate_gaps(env, policy, [0, 1], state=state)
+    simulators.estimate_gaps(env, lambda observation: [0.25] * 4, [0, 1], state=state)
 
 
 def with_entry(shape, index, value):
@@ -249,7 +249,6 @@ def case(message, call, *arguments, **options):
         case(r"gamma = 0.99.* horizon= to", jl.simulate_pairs, jm=NEAR_ONE),
         case("num_samples must be at least 1", jl.simulate_returns, num_samples=0),
         case("truncation must lie in", jl.simulate_returns, truncation=1.0),
-        case("coupling must be one of", jl.simulate_returns, coupling="both"),
         case(r"gamma = 0.99.* larger truncation=", jl.simulate_returns, jm=NEAR_ONE),
         case("times 36 state-actions needs", jl.simulate_returns, num_samples=MANY),
         case("second must have shape", jl.apply_t2, GRID, GOAL, GOAL, np.zeros((9, 4, 9, 3))),
@@ -259,7 +258,6 @@ def case(message, call, *arguments, **options):
         case("gust must be one of 'U'", jl.windy_gridworld, gust="up"),
         case("rewards must be one of 'unit'", jl.coupled_reward_chain, rewards="big"),
         case("num_states must be at least 1", jl.coupled_reward_chain, 0),
-        case("num_states: a JMDP of 1,000,000,000,000", jl.coupled_reward_chain, MANY),
         case("epsilon must lie in", jl.epsilon_mixture, GOAL, 2.0),
         case("lead_time must be at least 0", jl.inventory, lead_time=-1),
         case(r"price must lie in \(-inf, inf\), got nan", jl.inventory, price=np.nan),
@@ -336,7 +334,6 @@ def case(message, call, *arguments, **options):
             jl.incremental_jipe2,
             answers(lambda sim, s, actions: ([0, 1, 2], [0.5] * 3)),
         ),
-        case("truncation must lie", simulators.estimate_gaps, truncation=2.0),
         case(
             "state 99 is out of range: there are 9",
             simulators.estimate_gaps,
@@ -352,11 +349,6 @@ def case(message, call, *arguments, **options):
             r"gamma = 0.99.*: pass horizon=",
             simulators.compare_actions,
             *(NEAR_ONE, GOAL, [0, 1], 4),
-        ),
-        case(
-            r"state= must be given: .* estimate_gaps of a JMDP alone",
-            simulators.estimate_gaps,
-            env=Depot(),
         ),
         case(
             MASKED,
@@ -383,14 +375,8 @@ def case(message, call, *arguments, **options):
             state=0,
         ),
         case(r"at least one policy, got \[\]", simulators.compare_policies, GRID, [], 4),
-        case("a sequence of policies, got None", simulators.compare_policies, GRID, None, 4),
         case("state must be a snapshot inside an episode, such", gaps_of_a_lake, reset=False),
         case("state must be a snapshot .* 3", gaps_of_a_lake, state=3),
-        case(
-            r"policy must have shape \(state = 16, action = 4\)",
-            gaps_of_a_lake,
-            policy=np.full((15, 4), 0.25),
-        ),
         case(r"\(N, 3\): did you mean \[\(4, 0, 2\)\]\?", jl.laws.gap_law, GRID, GOAL, (4, 0, 2)),
         case(r"at least one row \(state, a, b\), got \[\]", jl.laws.gap_law, GRID, GOAL, []),
         case(r"must be a list .* mean \[0\]\?", jl.large.local_jipe2, states=0),

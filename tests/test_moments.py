@@ -68,6 +68,7 @@ def test_one_sided_bound_is_sharp():
     assert p * low + (1 - p) * high == pytest.approx(mean)
     assert p * (low - mean) ** 2 + (1 - p) * (high - mean) ** 2 == pytest.approx(variance)
     assert jl.cantelli_bound(mean, variance) == pytest.approx(p)
+    assert jl.cantelli_bound(-mean, variance) == 1.0
 
 
 def test_what_cannot_fit_is_refused_with_its_size(leave):

@@ -1,6 +1,6 @@
 """The joint Markov decision process (Definition 4.3).
 
-A JMDP is (S, A, gamma, J) where J(. | s) is a law over *outcome tables*
+A JMDP is (S, A, gamma, J) where J(. | s) is a distribution of *outcome tables*
 
     ((R^(a), S'^(a)))_{a in A},
 
@@ -89,10 +89,8 @@ class JMDP(_Tables):
     ) -> None:
         gamma = checks.discount(gamma)
         probs = checks.distributions("table_probs", table_probs, "state", "table")
-        num_states, num_tables = probs.shape
-        axes = ("state", "table", "action")
-        reward = checks.floats("rewards", rewards, *axes, shape=(num_states, num_tables, None))
-        successor = _checked_moves(next_states, reward, axes, num_states)
+        num_states = len(probs)
+        reward, successor = _checked_tables(rewards, next_states, probs.shape, num_states)
         drawn = np.nonzero(probs)
         starts = np.searchsorted(drawn[0], np.arange(num_states + 1))
         super().__init__(gamma, starts, probs[drawn], reward[drawn], successor[drawn])
@@ -132,8 +130,7 @@ class JMDP(_Tables):
         num_states = checks.at_least("num_states", num_states, 1)
         state = checks.integers("states", states, "table", below=num_states)
         prob = checks.floats("probs", probs, "table", shape=state.shape)
-        reward = checks.floats("rewards", rewards, "table", "action", shape=(state.size, None))
-        successor = _checked_moves(next_states, reward, ("table", "action"), num_states)
+        reward, successor = _checked_tables(rewards, next_states, state.shape, num_states)
         checks.refuse("probs", prob, prob < 0, "is negative", ["table"])
         totals: Floats = np.bincount(state, prob, minlength=num_states).astype(float)
         checks.sums_to_one("probs", probs, totals, ["state"])
@@ -174,11 +171,11 @@ class JMDP(_Tables):
         noise_probs: ArrayLike,
         step: Callable[[int, int, int], tuple[float, int]],
     ) -> JMDP:
-        """A world given by a step function and a law of its noise (Assumption 4.5).
+        """A world given by a step function and the distribution of its noise (Assumption 4.5).
 
         noise_probs: (K,) probability of each noise $u$ in 0, ..., K - 1. It is drawn once per
             table, *before* any action is looked at, and afresh for every state and time: all states
-            have the same law of the noise, but not the same noise, unless a solver is told
+            have one distribution of the noise, but not the same noise, unless a solver is told
             `coupling="common"`.
         step: step(s, a, u) -> (reward, next_state), $r = g(s, a, u)$ and $s' = h(s, a, u)$. It must
             be pure: all of its randomness is in u. It is called once for every (s, a, u), and for
@@ -210,9 +207,10 @@ class JMDP(_Tables):
         Example:
             >>> import jmdp_lib as jl
             >>> shop = jl.inventory_simulator(capacity=2, max_order=1, gamma=0.9)
-            >>> found = jl.JMDP.from_simulator(shop, queries_per_state=500, seed=0)
-            >>> known = jl.inventory(capacity=2, max_order=1, gamma=0.9)
-            >>> gaps = [jl.jipe2(jm, [1, 0, 0]).moments.gap_mean[0, 1, 0] for jm in (known, found)]
+            >>> counted = jl.JMDP.from_simulator(shop, queries_per_state=500, seed=0)
+            >>> exact = jl.inventory(capacity=2, max_order=1, gamma=0.9)
+            >>> models = (exact, counted)
+            >>> gaps = [jl.jipe2(jm, [1, 0, 0]).moments.gap_mean[0, 1, 0] for jm in models]
             >>> print(f"exact {gaps[0]:.2f}, counted {gaps[1]:.2f}")
             exact 1.88, counted 1.89
         """
@@ -304,7 +302,7 @@ class JMDP(_Tables):
 
     @cached_property
     def noise_probs(self) -> Floats:
-        """(K,) the law of the noise that all states share: noise k is table k of every state.
+        """(K,) probabilities of the noise that all states share: noise k is table k of every state.
 
         Models of `from_step` have one, and arrays in which every state lists the same probabilities
         in the same order; tables of probability zero do not count. All other models are refused:
@@ -344,7 +342,7 @@ class JMDP(_Tables):
 
     @cached_property
     def transitions(self) -> sparse.csr_array:
-        """(S * A, S) sparse: the marginal transition law of every state-action, row s * A + a."""
+        """(S * A, S) sparse: marginal transitions of every state-action, row s * A + a."""
         rows = self.table_states[:, None] * self.num_actions + np.arange(self.num_actions)
         shape = (self.num_states * self.num_actions, self.num_states)
         weights = np.repeat(self.probs, self.num_actions)
@@ -382,7 +380,7 @@ class JMDP(_Tables):
     def is_coupled(self) -> bool:
         """Whether this is a coupled-dynamics environment (Definition 4.2).
 
-        That is one with a state at which the joint law of all actions is not the product law.
+        That is one with a state at which the joint distribution of all actions is not a product.
         """
         outcomes = np.stack([self.rewards, self.next_states], axis=-1)  # (T, A, 2)
         tables = [slice(*ends) for ends in pairwise(self.starts)]
@@ -393,7 +391,7 @@ def require_tables(solver: str, model: object) -> None:
     """Refuse a model without outcome tables, and say what to use instead of `solver`."""
     if not isinstance(model, JMDP):
         countable = hasattr(model, "query") and hasattr(model, "num_states")
-        counts = "`JMDP.from_simulator` counts the tables of this simulator; " * countable
+        counts = "`JMDP.from_simulator` counts the tables of this one; " if countable else ""
         raise TypeError(
             f"{solver} needs a JMDP, whose outcome tables are known, got {model!r}. {counts}"
             "`jl.simulators.estimate_gaps` estimates the gaps of any simulator; `JMDP.from_step` "
@@ -427,9 +425,13 @@ def checked_coupling(jm: object, name: str | Coupling) -> Coupling:
     return coupling
 
 
-def _checked_moves(
-    next_states: ArrayLike, rewards: Floats, axes: Sequence[str], num_states: int
-) -> Ints:
-    """The next states of tables with these rewards, whose unit is checked, too."""
-    checks.reward_unit("rewards", float(np.abs(rewards).max()))
-    return checks.integers("next_states", next_states, *axes, shape=rewards.shape, below=num_states)
+def _checked_tables(
+    rewards: ArrayLike, next_states: ArrayLike, shape: tuple[int, ...], num_states: int
+) -> tuple[Floats, Ints]:
+    """Rewards and next states of tables of this shape, (S, K) or (T,); one axis more is actions."""
+    axes = ("state", "table", "action")[-len(shape) - 1 :]
+    reward = checks.floats("rewards", rewards, *axes, shape=(*shape, None))
+    checks.reward_unit("rewards", float(np.abs(reward).max()))
+    return reward, checks.integers(
+        "next_states", next_states, *axes, shape=reward.shape, below=num_states
+    )

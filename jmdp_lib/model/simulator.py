@@ -113,7 +113,7 @@ def check_simulator(
     missing = ", ".join(part for part in needed if not hasattr(sim, part))
     if missing:
         why = ", so its states cannot be asked one by one" if "num_states" in missing else ""
-        other = "; `jl.simulators.estimate_gaps` plays other kinds, too" * ("query" in missing)
+        other = "; `jl.simulators.estimate_gaps` plays other kinds" if "query" in missing else ""
         raise ValueError(f"{simulator!r} is no simulator: it has no {missing}{why}{other}")
     checks.at_least("simulator.num_actions", sim.num_actions, 1)
     checks.real("gamma", sim.gamma, discounts)

@@ -1,4 +1,4 @@
-"""Outcome tables, as `JMDP` keeps them: made of a step function, of queries, or of marginal laws.
+"""Outcome tables, as `JMDP` keeps them: made of a step function, of queries, or of marginals.
 
 A marginal MDP says what each action does, not what they do *together* (Section 4). Common random
 numbers fill that in (`JMDP.from_mdp`): one uniform number goes through the outcomes of every
@@ -23,7 +23,7 @@ OfStates = list[tuple[Floats, Floats]]
 """The probabilities (K,) and tables (K, A, 2), (reward, next state), of every state."""
 
 _TRIALS = 8  # calls of a step function that are made twice
-# Breakpoints of two cumulative laws that differ by rounding alone are one breakpoint.
+# Breakpoints of two cumulative distributions that differ by rounding alone are one breakpoint.
 _SLIVER = 1e-14
 
 
@@ -98,9 +98,9 @@ def counted_tables(simulator: Simulator, count: int, seed: checks.Seed) -> OfSta
     return counted
 
 
-def quantile(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
+def quantile(probs: Sequence[Floats]) -> tuple[Floats, Ints]:
     """Common random numbers: one uniform number through every action's inverse cdf."""
-    cdfs = [np.cumsum(law)[:-1] for law in laws]  # the inner breakpoints; the last one is 1
+    cdfs = [np.cumsum(own)[:-1] for own in probs]  # the inner breakpoints; the last one is 1
     cuts = np.sort(np.concatenate([[0.0, 1.0], *cdfs]))
     widths = np.diff(cuts)
     keep = widths > _SLIVER
@@ -144,10 +144,10 @@ def _worst_to_best(probs: Floats, reward: Floats, gamma: float) -> Ints:
 
 
 def is_product(probs: Floats, outcomes: Floats) -> bool:
-    """Whether the joint law of the actions' outcomes is the product of its marginals.
+    """Whether the joint distribution of the actions' outcomes is the product of its marginals.
 
-    probs (K,) of the tables, outcomes (K, A, ...). It is enough to compare the two laws at the
-    tables: the joint law has no mass elsewhere, so that the product law, if it is the same there,
+    probs (K,) of the tables, outcomes (K, A, ...). It is enough to compare the two at the
+    tables: the joint one has no mass elsewhere, so that the product, if it is the same there,
     has none either.
     """
     labels = [_labels(of_action) for of_action in (outcomes, *outcomes.swapaxes(0, 1))]

@@ -181,7 +181,7 @@ def backup(
 
 @inline
 def compiled_backup(rng: Any, values: Any, i: int, model: Any, rules: Any) -> float:
-    """The same from known tables. model: their law in every state, rewards and next states."""
+    """The same from known tables. model: what to draw them from, rewards and next states."""
     s, a, t, b = _start(rng, i, rules)
     tables, rewards, next_states = model
     k = draw(rng, tables, s)
