@@ -160,7 +160,7 @@ def _single_branches(system: CollapsedT2, explored: Any, goal: float) -> SingleB
 def _phi_of_later(system: CollapsedT2, deviation: Floats, top: float) -> Floats:
     """(M,) phi of D; top: the largest sigma-bar of the core."""
     square = deviation**2
-    if system.coupling != "common":
+    if not system.coupling.across_states:
         return square
     return square + np.maximum(square, 2.0 * deviation * top)
 

@@ -44,7 +44,7 @@ from scipy import sparse
 
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import require
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.model.tables import quantile
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, PairStep, policy_average
 from jmdp_lib.operators.dense import PairArrays, PairMap, scaled_kernels
@@ -54,7 +54,7 @@ _PRECISE = 1e-12  # residuals, relative to what each system adds in one step
 
 
 def policy_gaps(
-    jm: JMDP, policy: Policy, other: Policy, coupling: str = "joint"
+    jm: JMDP, policy: Policy, other: Policy, coupling: CouplingName = DEFAULT_COUPLING
 ) -> tuple[Floats, Floats]:
     """Mean (S,) and variance (S,) of the return of one rule minus that of another in one world.
 

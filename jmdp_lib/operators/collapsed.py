@@ -38,7 +38,7 @@ from scipy.sparse import csgraph
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import require
-from jmdp_lib.model import JMDP, checked_coupling, require_tables
+from jmdp_lib.model import JMDP, JOINT, Coupling, checked_coupling, require_tables
 
 _CHUNK = 1 << 20  # entries of laws that are worked on at once
 _SPARSE = 0.1  # a term of a sum of rows costs some ten times what one of a matrix product does
@@ -91,7 +91,7 @@ class Backup:
     def diagonal_source(self) -> Floats:
         """(S,), c_0 on the diagonal, as above."""
         policy = self.system.policy
-        if self.system.coupling == "independent":
+        if not self.system.coupling.at_one_state:
             return self._averaged(policy * self.variance)
         jm = self.system.jm
         together = np.einsum("ta,ta->t", policy[jm.table_states], self.deviations)
@@ -109,14 +109,14 @@ class CollapsedT2:
 
     jm: JMDP
     policy: Floats
-    coupling: str = "joint"
+    coupling: Coupling = JOINT
 
     @classmethod
-    def of(cls, solver: str, jm: JMDP, policy: Policy, coupling: str = "joint") -> Self:
+    def of(cls, solver: str, jm: JMDP, policy: Policy, coupling: str | Coupling = JOINT) -> Self:
         """The operator for what a user hands to a solver, checked, without the rewards' offset."""
         require_tables(solver, jm)
-        coupling = checked_coupling(jm, coupling)
-        return cls(jm, checks.policy_matrix(jm, policy), coupling).without_offset
+        matrix = checks.policy_matrix(jm, policy)
+        return cls(jm, matrix, checked_coupling(jm, coupling)).without_offset
 
     @cached_property
     def without_offset(self) -> Self:
@@ -159,7 +159,7 @@ class CollapsedT2:
         That is the one matrix of transitions where the branches draw independently. With common
         noise there is one for each noise d, sqrt(p_d) at the state that d leads to.
         """
-        if self.coupling != "common":
+        if not self.coupling.across_states:
             return [self.jm.transitions]
         by_noise = zip(self.jm.noise_probs, self.jm.given_noise, strict=True)
         return [np.sqrt(prob) * certain.transitions for prob, certain in by_noise]
@@ -169,7 +169,7 @@ class CollapsedT2:
 
         deviations: (T, A), y - mu.
         """
-        if self.coupling != "common":
+        if not self.coupling.across_states:
             return np.zeros((self.policy.size, 0))
         probs = self.jm.noise_probs
         by_noise = deviations.reshape(-1, probs.size, self.jm.num_actions).swapaxes(1, 2)
@@ -209,7 +209,8 @@ class CollapsedT2:
         jm = self.jm
         states, a, b = asked.states, asked.first, asked.second
         others = states if asked.others is None else asked.others
-        shared = self.coupling == "common" or (self.coupling == "joint" and asked.others is None)
+        coupling = self.coupling
+        shared = coupling.at_one_state if asked.others is None else coupling.across_states
         if not (shared or by_table):
             rows = jm.transitions
             both = states * jm.num_actions + a, others * jm.num_actions + b
@@ -257,7 +258,7 @@ class CollapsedT2:
     @cached_property
     def entries(self) -> Ints:
         """(S,) how many successors two branches at a state may have together, at most."""
-        if self.coupling != "independent":
+        if self.coupling.at_one_state:
             return np.diff(self.jm.starts)
         widths = np.diff(self.jm.transitions.indptr).reshape(self.policy.shape).max(1)
         return np.asarray(widths.astype(np.int64) ** 2)
@@ -286,7 +287,7 @@ class CollapsedT2:
         moved = reduce(np.add, ((move @ (move @ c).T).T for move in self.moves))
         full = self.jm.gamma**2 * moved + (source @ source.T if source.size else 0.0)
         full = full.reshape(self.policy.shape * 2)
-        if self.coupling != "independent":  # all actions of a state share their table
+        if self.coupling.at_one_state:  # all actions of a state share their table
             x = self.jm.next_states
             joint = backup.deviations[:, :, None] * backup.deviations[:, None, :]
             joint += self.jm.gamma**2 * c[x[:, :, None], x[:, None, :]]

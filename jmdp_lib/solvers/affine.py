@@ -342,5 +342,5 @@ def choose_pairs(system: CollapsedT2, asked: AskedGaps, or_all: bool = True) -> 
 
 def dense_bytes(system: CollapsedT2) -> float:
     """Bytes that solving on all pairs takes, roughly."""
-    matrices = 10 + (system.coupling == "common")
+    matrices = 10 + system.coupling.across_states
     return matrices * 8.0 * system.jm.num_states**2 + system.table_bytes

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import rounding_of
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.operators.dense import device_bytes
@@ -34,7 +34,7 @@ def jipe2(
     jm: JMDP,
     policy: Policy,
     tol: float = 1e-8,
-    coupling: str = "joint",
+    coupling: CouplingName = DEFAULT_COUPLING,
     initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None = None,
     max_iterations: int | None = None,
     queries: ArrayLike | None = None,
