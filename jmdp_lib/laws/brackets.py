@@ -180,10 +180,10 @@ class GapLaw(ReadOnly):
 
     @cached_property
     def _both(self) -> StepBracket:
-        """What both orders say at the points of both."""
+        """What both orders say at the points of the steps, among which are those of phi."""
         if self.phi is None:
             return self.steps
-        points = joined(self.phi.x, self.steps.points)
+        points = self.steps.points
         sides = [self._brackets(points[:, side], side == 0) for side in (0, 1)]
         low, high = np.stack(sides, axis=2).reshape(2, -1)
         high = np.minimum.accumulate(high[::-1])[::-1]
@@ -290,12 +290,3 @@ def highest_lines(x: Floats, lines: Floats, points: Floats) -> Floats:
     right[..., 0, :] += right[..., 1, :] * (points - x[cell + 1])
     np.copyto(left, right, where=right[..., :1, :] > left[..., :1, :])
     return left
-
-
-def joined(points: Floats, others: Floats) -> Floats:
-    """(n, 2) single points and intervals `others` (m, 2); those that overlap become one."""
-    both = np.concatenate([np.stack([points, points], axis=1), others])
-    both = both[np.argsort(both[:, 0])]
-    apart = both[1:, 0] > np.maximum.accumulate(both[:, 1])[:-1]
-    first = np.flatnonzero(np.append(True, apart))
-    return np.stack([both[first, 0], np.maximum.reduceat(both[:, 1], first)], axis=1)

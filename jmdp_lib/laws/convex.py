@@ -26,8 +26,6 @@ from jmdp_lib.laws.rows import Rows
 from jmdp_lib.laws.sweeps import Groups, Step, place, settle
 
 _TAIL = 0.02  # probability beyond which the grid gets coarser
-_FINE = 2.0  # reward differences that are closer than a spacing over this may be read together
-_KINDS = 2048  # reward differences that are read, about
 
 
 class Convex:
@@ -73,23 +71,18 @@ class Convex:
 
     def step(self) -> Step:
         """One step of all rows."""
-        groups, kinds = self._grouped()
+        groups, kinds = self.groups
         return Step(groups, place(self.x, self.x, kinds), self.slack(self.x[-1]))
 
     @cached_property
-    def _exact(self) -> tuple[Groups, Floats]:
+    def groups(self) -> tuple[Groups, Floats]:
+        """The outcomes by reward difference, and (2, K), difference and factor of each kind."""
         return Groups.of(self.rows.outcomes, self.rows.factors)
 
-    def _grouped(self) -> tuple[Groups, Floats]:
-        """The groups of outcomes; those of close differences are one, if that is much faster."""
-        made = self.rows.outcomes
-        factors = self.rows.factors[made.row]
-        cell = factors * np.diff(self.x).min() / _FINE
-        d = np.ceil(made.d / cell) * cell
-        beyond = np.maximum((d - made.d) / factors, 0.0)
-        close = Groups.of(made._replace(d=d, beyond=beyond).merged, self.rows.factors)
-        worth = 1.0 if np.unique(made.d).size > _KINDS else 2.0  # tables of so many reads are slow
-        return close if worth * close[0].cost <= self._exact[0].cost else self._exact
+    @property
+    def num_reads(self) -> int:
+        """For how many kinds places on the grid are kept."""
+        return self.groups[1].shape[1]
 
     def settle(self, tol: float) -> float:
         """Sweep until no bound moves by `tol`; returns how much work that took."""

@@ -37,8 +37,7 @@ class Outcomes(NamedTuple):
     """What can happen in one step, entry by entry, in order of their rows: arrays (M,).
 
     row: whose outcome it is. d: the reward difference. after: the row that follows. flipped:
-    whether its negative follows. weights: probabilities. beyond: what follows is read at
-    (x - d) / factor plus this, see `convex`.
+    whether its negative follows. weights: probabilities.
     """
 
     row: Ints
@@ -46,19 +45,17 @@ class Outcomes(NamedTuple):
     after: Ints
     flipped: Ints
     weights: Floats
-    beyond: Any = 0.0
 
     @property
     def merged(self) -> Outcomes:
         """Sorted by row, d, after and flipped, with equal outcomes added up."""
         order = np.lexsort((self.flipped, self.after, self.d, self.row))
-        keys: Any = [x[order] for x in (self.row, self.d, self.after, self.flipped)]
-        new = np.any([np.diff(key) != 0 for key in keys], axis=0)
+        values: Any = [x[order] for x in self]
+        row, d, after, flipped, weights = values
+        new = np.any([np.diff(key) != 0 for key in (row, d, after, flipped)], axis=0)
         first = np.flatnonzero(np.append(True, new))
-        weights = np.add.reduceat(self.weights[order], first)
-        beyond = np.add.reduceat((self.weights * self.beyond)[order], first) / weights
-        row, d, after, flipped = (key[first] for key in keys)
-        return Outcomes(row, d, after, flipped, weights, beyond)
+        total = np.add.reduceat(weights, first)
+        return Outcomes(row[first], d[first], after[first], flipped[first], total)
 
 
 @dataclass(frozen=True)
@@ -168,14 +165,6 @@ def row_sizes(system: CollapsedT2, pairs: PairSet, gaps: Ints) -> RowSizes:
     return RowSizes(rows, int(at_one_state + (half if halved else whole[apart].sum())), halved)
 
 
-def law_bytes(rows: int, outcomes: int, points: int) -> float:
-    """Bytes of outcomes while they are made and grouped, and of bounds at so many points, roughly.
-
-    Reads of a point are held for a few thousand reward differences, at most.
-    """
-    return 400.0 * outcomes + points * (200.0 * rows + 20.0 * min(outcomes, 2048))
-
-
 @dataclass(frozen=True)
 class _Maker:
     """Makes `Rows`: lists the outcomes of each kind. halved: whether there are half-steps."""
@@ -225,7 +214,7 @@ class _Maker:
         )
         parts.append(self.both_move(one_state))
         parts += self.halves() if self.halved else [self.both_move(self.apart)]
-        return Outcomes(*map(np.concatenate, zip(*(part[:-1] for part in parts), strict=True)))
+        return Outcomes(*map(np.concatenate, zip(*parts, strict=True)))
 
     def both_move(self, pairs: Ints) -> Outcomes:
         """Steps of some pairs, all of them at one state or none, by all distinct branches."""
