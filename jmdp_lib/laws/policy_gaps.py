@@ -55,7 +55,6 @@ from jmdp_lib.fast import (
 )
 from jmdp_lib.machine import require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
-from jmdp_lib.model.tables import quantile
 from jmdp_lib.operators.pairs import Backup, policy_average
 
 _PRECISE = 1e-12  # residuals, relative to what each system adds in one step
@@ -157,12 +156,13 @@ class _GapPairs(PairMap):
 
     @property
     def _together(self) -> Floats:
-        """(S, A, A) w_s(a, b): how often one number draws a from one rule and b from the other."""
-        drawn = np.zeros((*self.first.policy.shape, self.first.jm.num_actions))
-        for own, *rules in zip(drawn, self.first.policy, self.second.policy, strict=True):
-            probs, actions = quantile(rules)
-            own[tuple(actions.T)] = probs  # each pair of actions comes once
-        return drawn
+        """(S, A, A) w_s(a, b): how often one number draws a from one rule and b from the other.
+
+        It draws an action up to a, and one up to b, where it is below both cumulative sums.
+        """
+        first, second = (np.cumsum(system.policy, axis=1) for system in (self.first, self.second))
+        both = np.minimum(first[:, :, None], second[:, None])
+        return np.diff(np.diff(both, axis=1, prepend=0.0), axis=2, prepend=0.0)
 
     def _from_one_state(self, drawn: Floats) -> tuple[sparse.csr_array, Floats]:
         """Where branches at one state go, (S, (S + 1) * S) sparse, and what they add, (S,).
