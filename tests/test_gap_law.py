@@ -16,7 +16,7 @@ from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.fast.reachable import PairSet
 from jmdp_lib.laws.brackets import StepBracket
 from jmdp_lib.laws.convex import Convex
-from jmdp_lib.laws.rows import Rows, mean_error, row_sizes
+from jmdp_lib.laws.rows import Rows, count_outcomes
 from jmdp_lib.laws.stochastic import Stochastic, _shifted, first_cut
 from jmdp_lib.laws.sweeps import follow
 
@@ -232,17 +232,16 @@ def test_errors_are_of_first_and_of_second_order() -> None:
 
 
 @pytest.mark.parametrize("half", [True, False])
-def test_rows_and_outcomes_are_counted_before_they_are_made(half, leave) -> None:
+def test_outcomes_are_counted_before_they_are_made(half, leave) -> None:
     rng = np.random.default_rng(15)
     jm = random_jmdp(rng, 6, 3, 5, gamma=0.9) if half else jl.windy_gridworld(4)
     policy = jl.uniform_policy(jm)
-    sizes = row_sizes(*reached(jm, policy, (0, 0, 1)))
+    counts = count_outcomes(*reached(jm, policy, (0, 0, 1)))
     rows = rows_of(jm, policy, (0, 0, 1))
-    assert rows.halved == half == sizes.halved
-    assert rows.outcomes.row.size <= sizes.outcomes
-    assert rows.factors.size <= sizes.rows
+    assert rows.halved == half == counts.halved
+    assert rows.outcomes.row.size <= counts.outcomes
     assert rows.outcomes.weights.sum() == pytest.approx(rows.factors.size)
-    leave(400 * sizes.outcomes - 1)
+    leave(400 * counts.outcomes - 1)
     with pytest.raises(MemoryError, match="law of gaps that reach"):
         jl.laws.gap_law(jm, policy, [(0, 0, 1)])
 
@@ -525,7 +524,7 @@ def test_errors_of_means_are_as_large_as_their_bound_in_the_worst_case(worth, mo
     wrong = rows.means + np.linalg.solve(np.eye(len(moves)) - moves, np.ones(len(moves)))
     wrong[rows.asked[-1] + 1] = 0.0
     true = off(wrong, exact_means(rows))
-    bound = mean_error(made, rows.factors, wrong, 0.0, (1.0 + rows.halved) / (1.0 - rows.gamma))
+    bound = replace(rows, rounding=0.0).error_of_means(wrong)
     assert true <= bound + 1e-12
     assert true > bound / 1.5
 
@@ -559,7 +558,7 @@ def test_roundings_are_counted(size) -> None:
     eps = 2.0**-52
     assert rows.rounding == pytest.approx((3 * size * 0.5 + 16) * eps, rel=1e-12, abs=0.0)
     assert Convex(rows).slack(3.0) == pytest.approx(12.0 * rows.rounding, rel=1e-12, abs=0.0)
-    lost = mean_error(rows.outcomes, rows.factors, rows.means, 1.0, 2.0)
+    lost = replace(rows, rounding=1.0).mean_error
     sizes = np.abs(rows.outcomes.d).max() + np.abs(rows.means).max()
     assert lost == pytest.approx(sizes / 0.5, rel=1e-9)
 
@@ -583,7 +582,7 @@ def test_errors_of_means_widen_every_bound(monkeypatch) -> None:
     jm = two_ends([1.0, -1.0])
     starts, phis = [], []
     for error in (0.0, 1e-3):
-        monkeypatch.setattr("jmdp_lib.laws.rows.mean_error", lambda *_, error=error: error)
+        monkeypatch.setattr(Rows, "mean_error", error)
         convex = Convex(rows_of(jm, [0, 0, 0], (0, 0, 1)))
         convex.refine(np.arange(-64, 65) / 8.0)
         starts.append([convex.above[:, 0], -convex.below[:, 0]])
@@ -617,7 +616,7 @@ def test_complements_and_means_allow_for_their_roundings(monkeypatch) -> None:
     eps = 2.0**-52
     assert 0.5 - low == pytest.approx(eps, rel=0.1, abs=0.0)
     assert (high == 0.5).all()
-    monkeypatch.setattr("jmdp_lib.laws.rows.mean_error", lambda *_: 0.0)
+    monkeypatch.setattr(Rows, "mean_error", 0.0)
     monkeypatch.setattr(Rows, "digits", 0.0)
     (law,) = jl.laws.gap_law(two_ends([1.0, -1.0]), [0, 0, 0], [(0, 0, 1)])  # whose mean is 2
     assert np.ptp(law.mean) == pytest.approx(2.0 * 4.0 * eps * 2.0, rel=0.2, abs=0.0)

@@ -25,7 +25,7 @@ from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.fast import AskedGaps, CollapsedT2, PairSet
 from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket
 from jmdp_lib.laws.convex import Convex
-from jmdp_lib.laws.rows import Rows, row_sizes
+from jmdp_lib.laws.rows import Rows, count_outcomes
 from jmdp_lib.laws.stochastic import Stochastic, line, with_reads
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
@@ -37,6 +37,7 @@ _SETTLED = 8.0  # sweeps end when psi moves by less than spacing^2 / bulk over t
 _ON_THE_WAY = 1.5  # the same for grids that only lead to finer ones
 _WORK = 7e10  # numbers that are read and added, at most
 _EXACT = 1e-13  # sweeps of stochastic order end when probabilities move by less
+_OUTCOME = 400.0  # bytes that one takes while it is made and grouped, roughly
 _POINT = 200.0  # bytes that a row takes for each point of a grid, roughly
 _EPS = float(np.finfo(float).eps)
 
@@ -99,11 +100,12 @@ def gap_law(
         return []
     pairs = PairSet.of(system, asked)
     assert pairs is not None
-    sizes = row_sizes(system, pairs, gaps)
-    what = f"the law of gaps that reach {pairs.size:,} pairs, at {points:,} points"
-    needed = 400.0 * sizes.outcomes + _POINT * sizes.rows * points
-    require(needed, what, "ask for fewer queries or points")
+    reached = f"the law of gaps that reach {pairs.size:,} pairs"
+    needed = _OUTCOME * count_outcomes(system, pairs, gaps).outcomes
+    require(needed, reached, "ask for fewer queries")
     rows = Rows.of(system, pairs, gaps)
+    needed = _POINT * rows.factors.size * points
+    require(needed, f"{reached}, at {points:,} points", "ask for fewer queries or points")
     search = _Search(rows, rows.rounded(reads), width, points, max_points)
     missed = search.run()
     if missed:
