@@ -35,16 +35,6 @@ def small_models(rng, gamma, grain=None, count=1, num_states=2, num_actions=2):
     return jl.JMDP(probs, rewards, after, gamma)
 
 
-def played_law(jm, policy, query, num_pairs, alpha, coupling="joint"):
-    """The band around simulated gaps, which are cut at 1e-10 of the largest return."""
-    state, *actions = query
-    pairs = jl.simulate_pairs(
-        jm, policy, state, actions, num_pairs, seed=1, truncation=1e-10, coupling=coupling
-    )
-    off = 4e-10 * jm.reward_bound / (1.0 - jm.gamma)
-    return jl.laws.GapLaw.from_sample(query, np.subtract(*pairs.T), alpha, off)
-
-
 def paths_bounds(paths, points):
     """Bounds (2n,) of the law's cuts at points (n, 2), from paths of `brute.gap_paths`."""
     gaps, probs, off = paths
@@ -137,11 +127,8 @@ def test_a_law_that_needs_no_computer() -> None:
     assert law.cvar(0.2) == pytest.approx((-0.75, -0.75))
     assert law.cvar(0.6) == pytest.approx((0.0 - 0.25, -0.25))  # half of it rain, half sun
     assert law.cdf(-0.75) == pytest.approx((0.3, 0.3))
-    assert law.cdf([-np.inf, np.inf])[0] == pytest.approx([0.0, 1.0])
-    assert law.cdf([-np.inf, np.inf])[1] == pytest.approx([0.0, 1.0])
-    low, high = law.cdf([-2.0, 0.0, 2.0])
-    assert low == pytest.approx([0.0, 0.3, 1.0])
-    assert high == pytest.approx([0.0, 0.3, 1.0])
+    for bounds in law.cdf([-np.inf, -2.0, 0.0, 2.0, np.inf]):
+        assert bounds == pytest.approx([0.0, 0.0, 0.3, 1.0, 1.0])
     assert "worse with probability 0.3 to 0.3" in repr(law)
 
 
@@ -197,14 +184,16 @@ def test_brackets_contain_what_is_played(size, tables, gamma, coupling) -> None:
     asked = {"width": 0.05, "at": [0.4, -1.0], "points": 128}
     (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], coupling=coupling, **asked)
     assert law.at == (0.0, -1.0, 0.4)
-    played = played_law(jm, policy, law.query, 100_000, 1e-6, coupling)
+    pairs = jl.simulate_pairs(
+        jm, policy, 0, (0, 1), 100_000, seed=1, truncation=1e-10, coupling=coupling
+    )
+    gaps = np.sort(np.subtract(*pairs.T))
+    off = 4e-10 * jm.reward_bound / (1.0 - jm.gamma)
+    played = jl.laws.GapLaw.from_sample(law.query, gaps, 1e-6, off)
     assert law.width <= 0.1
     for x in *law.at, law.quantile(0.05)[0], law.quantile(0.4)[1], law.quantile(0.9)[0]:
         assert law.cdf(x)[0] <= played.cdf(x)[1]
         assert played.cdf(x)[0] <= law.cdf(x)[1]
-    gaps = np.sort(
-        np.subtract(*jl.simulate_pairs(jm, policy, 0, (0, 1), 100_000, seed=2, coupling=coupling).T)
-    )
     for p in (0.1, 0.5):
         worst = gaps[: int(p * gaps.size)]
         spread = worst.var() + (1.0 - p) * (worst[-1] - worst.mean()) ** 2
@@ -277,52 +266,12 @@ def test_more_rewards_than_are_told_apart() -> None:
     assert np.abs(law.high - law.low).max() < 0.02
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_zero_stays_a_point_where_rounding_errors_grow(seed) -> None:
-    """With gamma = 0.5 each step doubles a rounding error, and 50 steps make it large."""
-    rng = np.random.default_rng(seed)
-    jm = random_jmdp(rng, 3, 3, 2, gamma=0.5)
-    policy = random_policy(rng, jm, deterministic=True).argmax(1)
-    for s in range(3):
-        query = (s, int(policy[s] + 1) % 3, int(policy[s]))
-        (law,) = jl.laws.gap_law(jm, policy, [query], width=0.1, points=1)
-        assert 0.0 in law.points[:, 0]
-        gap = np.subtract(*jl.simulate_pairs(jm, policy, s, query[1:], 4000, seed=1).T)
-        assert law.prob_better[0] - 0.04 <= np.mean(gap > 0.0) <= law.prob_better[1] + 0.04
-
-
 @pytest.mark.parametrize("rewards", [np.ones((3, 1, 2)), np.tile([0.1 + 0.2, 0.3], (3, 1, 1))])
 def test_actions_that_are_alike_but_for_rounding_tie(rewards) -> None:
     jm = jl.JMDP(np.ones((3, 1)), rewards, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
     (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)])  # two ends that never meet
     assert law.prob_tie == pytest.approx((1.0, 1.0))
     assert law.quantile(0.5) == (0.0, 0.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("goal", [True, False])
-def test_gridworld_as_played(goal) -> None:
-    jm = jl.windy_gridworld(4)
-    policy = jl.goal_policy(4) if goal else jl.uniform_policy(jm)
-    queries = [(5, 3, 2), (0, 1, 0), (14, 0, 3)]
-    laws = jl.laws.gap_law(jm, policy, queries, points=256)
-    assert [law.query for law in laws] == queries
-    played = [played_law(jm, policy, query, 50_000, 1e-6) for query in queries]
-    mean = jl.jipe2(jm, policy).moments.gap_mean
-    for law, sample in zip(laws, played, strict=True):
-        assert law.width <= 1e-3
-        assert law.mean == pytest.approx([mean[law.query]] * 2, abs=1e-6)
-        assert law.confidence == 1.0
-        assert sample.confidence == 1.0 - 1e-6
-        questions = [lambda x: x.prob_worse, lambda x: x.prob_tie, lambda x: x.prob_better]
-        questions += [lambda x: x.quantile(0.3), lambda x: x.cvar(0.2), lambda x: x.mean]
-        questions += [lambda x, y=y: x.cdf(y) for y in (-3.0, 0.0, 1.7)]
-        for ask in questions:
-            (low, high), (least, most) = ask(law), ask(sample)
-            assert low <= high
-            assert least <= high
-            assert low <= most
-        assert sample.prob_tie == pytest.approx(law.prob_tie, abs=0.03)
 
 
 def test_a_width_that_is_not_reached_is_said() -> None:
@@ -365,11 +314,9 @@ def test_bad_input_is_named(arguments, message) -> None:
 
 def test_bad_levels_and_samples_are_named() -> None:
     law = jl.laws.GapLaw.from_sample((0, 0, 1), [1.0, 2.0, -1.0])
-    for level in (0.0, 1.0, -0.1, np.nan):
+    for level, ask in itertools.product((0.0, 1.0, np.nan), (law.quantile, law.cvar)):
         with pytest.raises(ValueError, match="p must lie in"):
-            law.quantile(level)
-        with pytest.raises(ValueError, match="p must lie in"):
-            law.cvar(level)
+            ask(level)
     with pytest.raises(ValueError, match="alpha must lie in"):
         jl.laws.GapLaw.from_sample((0, 0, 1), [1.0], alpha=1.0)
     with pytest.raises(ValueError, match=r"gaps.*nan.*not finite"):
@@ -389,34 +336,23 @@ def test_a_sample_with_limits_has_finite_bounds_and_keeps_close_gaps_apart() -> 
     assert (law.quantile(1e-9)[0], law.quantile(1.0 - 1e-9)[1]) == (-2.0, 3.0)
     low, high = law.cdf(0.5)
     assert 0.75 - band - 0.01 < low < 0.75 < high < 0.75 + band + 0.01
-
-
-def reads_below(points, d, gamma):
-    """Which of the cuts of a grid (n,) are read below (x - d) / gamma, in exact arithmetic, and
-    which above, though the grid holds what is wanted.
-
-    A cut is (x, 0) for P(D < x) and (x, 1) for P(D <= x); they grow in this order.
-    """
-    cuts = [(Fraction(x), kind) for x in points.tolist() for kind in (0, 1)]
-    wanted = [((x - Fraction(d)) / Fraction(gamma), kind) for x, kind in cuts]
-    read = first_cut(points, *_shifted(points, d, gamma)).tolist()
-    below = [i < len(cuts) and cuts[i] < y for i, y in zip(read, wanted, strict=True)]
-    above = [y in cuts and cuts[i] > y for i, y in zip(read, wanted, strict=True)]
-    return np.array(below), np.array(above)
+    # Gaps that are no larger than how far they may be off are ties.
+    assert law.prob_worse[1] == pytest.approx(990 / 2001 + band, abs=1e-3)
 
 
 @pytest.mark.parametrize("gamma", [0.9, 0.7, 0.5, 0.25])
 def test_no_cut_is_read_below_the_one_that_is_wanted(gamma) -> None:
     """Guards the allowance of `_shifted` for rounding: without it a grid that holds the rounded
-    reads themselves is read too low. Exact reads stay exact."""
+    reads themselves is read too low. A cut is (x, 0) for P(D < x) and (x, 1) for P(D <= x); they
+    grow in this order."""
     rng = np.random.default_rng(6)
     for d in (*rng.integers(-9, 10, 8) / 10.0, *rng.integers(-9, 10, 4) / 8.0):
-        x = np.unique(rng.integers(-20, 21, 12) / (10.0 if d * 8.0 % 1.0 else 8.0))
-        line = np.unique(np.concatenate([x, (x - d) / gamma]))
-        below, above = reads_below(line, d, gamma)
-        assert not below.any()
-        if gamma in (0.5, 0.25) and d * 8.0 % 1.0 == 0.0:
-            assert not above.any()
+        x = np.unique(rng.integers(-20, 21, 12) / 10.0)
+        points = np.unique(np.concatenate([x, (x - d) / gamma]))
+        cuts = [(Fraction(x), kind) for x in points.tolist() for kind in (0, 1)]
+        wanted = [((x - Fraction(d)) / Fraction(gamma), kind) for x, kind in cuts]
+        for read, cut in zip(first_cut(points, *_shifted(points, d, gamma)), wanted, strict=True):
+            assert read == len(cuts) or cuts[read] >= cut
 
 
 def test_rounding_at_its_worst_is_allowed_for() -> None:
@@ -431,23 +367,6 @@ def test_rounding_at_its_worst_is_allowed_for() -> None:
         assert Fraction(y + off) >= true
         short += Fraction(y + off / 1.5) < true
     assert short > 0
-
-
-@pytest.mark.parametrize("equal", [True, False])
-def test_sums_of_many_probabilities_are_rounded_up(equal) -> None:
-    """Guards `Steps.rounding`: 10,000 draws with one outcome each lose hundreds of roundings."""
-    size = 20_000
-    probs = np.full(size, 1.0 / size)
-    if not equal:
-        probs = np.random.default_rng(8).dirichlet(np.ones(size))
-    rewards = np.zeros((1, size, 2))
-    rewards[0, :, 0] = np.where(np.arange(size) < size // 2, -1.0, 1.0)
-    jm = jl.JMDP(probs[None], rewards, np.zeros((1, size, 2), int), 0.5)
-    (law,) = jl.laws.gap_law(jm, [[1.0, 0.0]], [(0, 0, 1)], points=1)
-    worse, all_of_them = (sum(map(Fraction, jm.probs[:n].tolist())) for n in (size // 2, size))
-    for exact in (worse, worse / all_of_them):
-        assert Fraction(law.prob_worse[0]) <= exact <= Fraction(law.prob_worse[1])
-    assert law.width < 1e-10
 
 
 def test_all_gaps_are_asked_and_one_action_has_none() -> None:

@@ -117,14 +117,14 @@ def local_jipe2(
     by_width = checks.positive("tol", tol) * 2.0 * region.unit + _rounding(region)
     allowed = min(tol * region.model.reward_bound, by_width)
     with machine.progress(None, "local_jipe2", "state") as bar:
-        found = _search(region, allowed, bar)
-    if not found.converged:
+        solution = _search(region, allowed, bar)
+    if not solution.converged:
         warn(
-            f"local_jipe2 stopped after {found.num_explored:,} states with error bound "
-            f"{found.error_bound:.3g}, above the {allowed:.3g} that tol allows: out of states or "
-            "memory"
+            f"local_jipe2 stopped after {solution.num_explored:,} states with error bound "
+            f"{solution.error_bound:.3g}, above the {allowed:.3g} that tol allows: out of states "
+            "or memory"
         )
-    return found
+    return solution
 
 
 def _rounding(region: Region) -> float:
@@ -146,22 +146,22 @@ def _search(region: Region, allowed: float, bar: Any) -> LocalSolution:
         view, reached = _explored(region, goal, theta, bar)
         core_size = int(view.core.sum())
         try:
-            found, by_core = _answer(region, view, allowed)
+            solution, by_core = _answer(region, view, allowed)
         except MemoryError:
             if best is not None or core_size == region.num_asked:
                 break
             theta *= 1e3
             continue
-        if best is None or found.error_bound < best.error_bound:
-            best = found
+        if best is None or solution.error_bound < best.error_bound:
+            best = solution
         bar.set_postfix_str(f"error {best.error_bound:.1e}, allowed {allowed:.1e}")
-        core_suffices = core_size == found.num_explored or by_core < 0.3 * found.error_bound
+        core_suffices = core_size == solution.num_explored or by_core < 0.3 * solution.error_bound
         if best.converged or (core_suffices and not reached):
             break
         if core_suffices:
             goal *= 0.1
         else:
-            theta *= min(0.1, max(1e-4, (0.5 * allowed / found.error_bound) ** 2))
+            theta *= min(0.1, max(1e-4, (0.5 * allowed / solution.error_bound) ** 2))
     if best is None:
         raise MemoryError(f"local_jipe2 cannot solve for the pairs of {region.num_asked} states")
     return best

@@ -169,13 +169,13 @@ class GapLaw(ReadOnly):
             >>> print("{:.2f} to {:.2f}; the truth is 0.16".format(*law.prob_worse))
             0.14 to 0.20; the truth is 0.16
         """
-        found = checks.floats("gaps", gaps, "gap")
+        values = checks.floats("gaps", gaps, "gap")
         off = checks.real("off", off, "[0, inf)")
-        found[np.abs(found) <= off] = 0.0
-        apart = off * (found != 0.0)
-        outside = (found < limits[0] - off) | (found > limits[1] + off)
-        checks.refuse("gaps", found, outside, f"is not in limits {limits}", ["gap"])
-        ends = np.stack([found - apart, found + apart], axis=1)
+        values[np.abs(values) <= off] = 0.0
+        error = off * (values != 0.0)
+        outside = (values < limits[0] - off) | (values > limits[1] + off)
+        checks.refuse("gaps", values, outside, f"is not in limits {limits}", ["gap"])
+        ends = np.stack([values - error, values + error], axis=1)
         return sampled_law(query, ends, alpha, limits)
 
     @cached_property
@@ -269,8 +269,8 @@ def sampled_law(
     first, last = np.sort(np.clip(ends, *limits), axis=0).T
     points = np.unique([*limits, *first, *last])
 
-    def shares(found: Floats) -> Floats:
-        sides = [np.searchsorted(found, points, side) for side in ("left", "right")]
+    def shares(ends: Floats) -> Floats:
+        sides = [np.searchsorted(ends, points, side) for side in ("left", "right")]
         return np.stack(sides, axis=1).ravel() / size
 
     low = np.maximum(shares(last) - band, 0.0)

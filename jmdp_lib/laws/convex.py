@@ -54,12 +54,12 @@ class Convex:
         """Bounds on another grid: by the law on the two ends of the support with a row's mean, by
         that mean alone, and by the old bounds."""
         slack = self.slack(x[-1])
-        off = self.rows.mean_error + slack
+        error = self.rows.mean_error + slack
         means = self.rows.means[:, None]
         end = self.rows.largest[:, None]
         share = np.clip(x / np.where(end > 0.0, end, 1.0), -1.0, 1.0)
-        above = (np.maximum(np.abs(x), end) - share * means + off)[:, None]
-        below = np.stack([np.abs(x - means) - off, np.where(x > means, 1.0, -1.0)], axis=1)
+        above = (np.maximum(np.abs(x), end) - share * means + error)[:, None]
+        below = np.stack([np.abs(x - means) - error, np.where(x > means, 1.0, -1.0)], axis=1)
         if self.x.size:
             cells, shares, _, _ = place(self.x, x, np.array([[0.0], [1.0]]))
             old = self.above.take(cells[0], -1)
@@ -104,7 +104,7 @@ class Convex:
         row = self.rows.asked[n]
         x = self.x[1:-1]
         past = x - self.rows.means[row]
-        off = self.rows.mean_error
+        error = self.rows.mean_error
         value, slopes = self.below[row, :, 1:-1]
-        above = 0.5 * (self.above[row, 0, 1:-1] + past + off)
-        return PhiBracket(x, above, 0.5 * (value + past - off), 0.5 * (1.0 + slopes))
+        above = 0.5 * (self.above[row, 0, 1:-1] + past + error)
+        return PhiBracket(x, above, 0.5 * (value + past - error), 0.5 * (1.0 + slopes))

@@ -97,8 +97,8 @@ def policy_gaps(
     mean, backups = _solve_means(first, second)
     pairs = _GapPairs(first, second, mean, backups)
     target = _PRECISE * float(max(pairs.arrays.source.max(), pairs.arrays.shared_source.max()))
-    found = solve(pairs, target, jm.gamma**2, "policy_gaps", 1.0).x
-    return mean, np.maximum(found[states], 0.0)
+    variance = solve(pairs, target, jm.gamma**2, "policy_gaps", 1.0).x
+    return mean, np.maximum(variance[states], 0.0)
 
 
 def _bytes(first: CollapsedT2, second: CollapsedT2) -> float:
@@ -186,9 +186,9 @@ class _GapPairs(PairMap):
         """(Q,) E[(y_a - y~_b - g(s))^2] of two actions."""
         left, right = self.backups
         s, a, b = gaps.states, gaps.first, gaps.second
-        off = left.mean[s, a] - right.mean[s, b] - self.mean[s]
+        shift = left.mean[s, a] - right.mean[s, b] - self.mean[s]
         if step.tables is None:
-            return np.asarray(off**2 + left.variance[s, a] + right.variance[s, b])
+            return np.asarray(shift**2 + left.variance[s, a] + right.variance[s, b])
         table = step.tables[0]
         between = left.deviations[table, a[step.row]] - right.deviations[table, b[step.row]]
-        return np.asarray(off**2 + np.bincount(step.row, step.weights * between**2, s.size))
+        return np.asarray(shift**2 + np.bincount(step.row, step.weights * between**2, s.size))

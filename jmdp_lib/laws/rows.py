@@ -302,9 +302,9 @@ class _Maker:
 
     def halves(self) -> list[Outcomes]:
         """Steps of branches at different states, in two halves."""
-        made = self.first_halves
-        after = self.zero + 1 + np.searchsorted(self.half_keys, made.after)
+        first = self.first_halves
+        after = self.zero + 1 + np.searchsorted(self.half_keys, first.after)
         j, t = np.divmod(self.half_keys, self.system.jm.num_states)
         at, reward, end, chance = self.draws(t)
         second = self.between(self.zero + 1 + at, 0.0 - reward, (j[at], end), chance)
-        return [made._replace(after=after), second]
+        return [first._replace(after=after), second]

@@ -38,16 +38,18 @@ class Groups(NamedTuple):
     weights: Floats
 
     @classmethod
-    def of(cls, made: Outcomes, factors: Floats) -> tuple[Groups, Floats]:
+    def of(cls, outcomes: Outcomes, factors: Floats) -> tuple[Groups, Floats]:
         """The groups of merged outcomes; and (2, K), difference and factor of each kind."""
-        new = np.append(True, (np.diff(made.row) != 0) | (np.diff(made.d) != 0.0))
+        new = np.append(True, (np.diff(outcomes.row) != 0) | (np.diff(outcomes.d) != 0.0))
         first = np.flatnonzero(new)
-        row = made.row[first]
-        pairs = np.stack([made.d[first], factors[row]])
+        row = outcomes.row[first]
+        pairs = np.stack([outcomes.d[first], factors[row]])
         kinds, kind = np.unique(pairs, axis=1, return_inverse=True)
         starts = np.searchsorted(row, np.arange(factors.size + 1))
         ends = np.append(first, new.size)
-        return cls(starts, kind.ravel(), ends, made.after, made.flipped, made.weights), kinds
+        return cls(
+            starts, kind.ravel(), ends, outcomes.after, outcomes.flipped, outcomes.weights
+        ), kinds
 
     @property
     def cost(self) -> float:
@@ -93,7 +95,7 @@ def settle(bounds: Floats, step: Step, tol: float, halved: bool) -> int:
     """Sweep until no bound moves by `tol`, in place; returns how many sweeps that took.
 
     Half-steps lead to pairs and these to half-steps, so that many rows can be done at once; whole
-    steps are best done one by one, there and back, each with what the ones before it found.
+    steps are best done one by one, there and back, each from what the ones before it have become.
     """
     size = len(bounds)
     rows = np.arange(size)
@@ -218,17 +220,17 @@ def _is_stale(r: Any, groups: Any, moved: Any, now: Any) -> Any:
 
 
 @_plain
-def _keep_better(bounds: Any, found: Any) -> Any:
-    """Put what is found where it is narrower; returns by how much it is, at most."""
+def _keep_better(bounds: Any, new: Any) -> Any:
+    """Put new bounds where they are narrower; returns by how much they are, at most."""
     lines = len(bounds) == 2
     change = 0.0
     for k in range(bounds.shape[1]):
-        better = found[0, k] - bounds[0, k] if lines else bounds[0, k] - found[0, k]
+        better = new[0, k] - bounds[0, k] if lines else bounds[0, k] - new[0, k]
         if better > 0.0:
             change = max(change, better)
-            bounds[0, k] = found[0, k]
+            bounds[0, k] = new[0, k]
             if lines:
-                bounds[1, k] = min(max(found[1, k], -1.0), 1.0)  # as no other slope is possible
+                bounds[1, k] = min(max(new[1, k], -1.0), 1.0)  # as no other slope is possible
     return change
 
 
