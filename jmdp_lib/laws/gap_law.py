@@ -3,11 +3,11 @@
 Every bound that an order gives is valid, after any number of sweeps and on any grid. So coarse
 grids come first, and each hands its bounds to the next one, of half the spacing. Stochastic
 order is exact where rewards lie on a lattice, convex order is narrow everywhere else: stochastic
-order is refined only as long as it says something that convex order does not.
+order is swept only as long as it says something that convex order does not.
 
 Read points are where brackets are narrowed to `width`, of all gaps alike. The user names them by
 `at=`; another one that is always read is added in `_read_points`, and all else follows: `_Search`
-has them in units as `reads`, both orders get them as points of their grids, a bracket that stays
+has them in units as `reads`, both orders get them as points of their grid, a bracket that stays
 too wide there is warned of, and `GapLaw.at` lists them, zero first. What a law says at any point,
 read or not, is in `brackets`.
 """
@@ -100,12 +100,9 @@ def gap_law(
         return []
     pairs = PairSet.of(system, asked)
     assert pairs is not None
-    reached = f"the law of gaps that reach {pairs.size:,} pairs"
     needed = _OUTCOME * count_outcomes(system, pairs, gaps).outcomes
-    require(needed, reached, "ask for fewer queries")
+    require(needed, f"the law of gaps that reach {pairs.size:,} pairs", "ask for fewer queries")
     rows = Rows.of(system, pairs, gaps)
-    needed = _POINT * rows.factors.size * points
-    require(needed, f"{reached}, at {points:,} points", "ask for fewer queries or points")
     search = _Search(rows, rows.rounded(reads), width, points, max_points)
     missed = search.run()
     if missed:
@@ -186,9 +183,10 @@ class _Search:
     def refine(self, base: Floats) -> None:
         """Both orders on a new line of points."""
         x = with_reads(base, self.reads)
-        needed = x.size * (_POINT * self.rows.factors.size + 20.0 * self.psi.num_reads)
-        smaller = f"max_points={x.size // 2:,} or fewer queries take less"
-        require(needed, f"the law of gaps on a grid of {x.size:,} points", smaller)
+        size = max(x.size, self.points)  # of the last grid, at least
+        needed = size * (_POINT * self.rows.factors.size + 20.0 * self.psi.num_reads)
+        smaller = f"max_points={size // 2:,}, or fewer points or queries, take less"
+        require(needed, f"the law of gaps on a grid of {size:,} points", smaller)
         self.psi.refine(x)
         self.cuts.refine(x)
 

@@ -93,20 +93,13 @@ def policy_gaps(
     except ValueError as error:
         raise ValueError(f"other: {error}") from None
     states = jm.num_states
-    require(_bytes(first, second), f"policy_gaps on the {states**2:,} pairs of {states:,} states")
+    needed = 80.0 * (states + 1) * states + first.table_bytes + second.table_bytes
+    require(needed, f"policy_gaps on the {states**2:,} pairs of {states:,} states")
     mean, backups = _solve_means(first, second)
     pairs = _GapPairs(first, second, mean, backups)
     target = _PRECISE * float(max(pairs.arrays.source.max(), pairs.arrays.shared_source.max()))
     variance = solve(pairs, target, jm.gamma**2, "policy_gaps", 1.0).x
     return mean, np.maximum(variance[states], 0.0)
-
-
-def _bytes(first: CollapsedT2, second: CollapsedT2) -> float:
-    """What `policy_gaps` takes, roughly: matrices over pairs, laws at one state, tables."""
-    states, actions = first.policy.shape
-    played = (first.policy > 0).sum(1) * (second.policy > 0).sum(1)
-    laws = float((played * first.entries).sum()) + states * actions**2
-    return 80.0 * (states + 1) * states + 100.0 * laws + first.table_bytes
 
 
 def _solve_means(first: CollapsedT2, second: CollapsedT2) -> tuple[Floats, tuple[Backup, Backup]]:
