@@ -169,21 +169,21 @@ class GapLaw(ReadOnly):
             >>> print("{:.2f} to {:.2f}; the truth is 0.16".format(*law.prob_worse))
             0.14 to 0.20; the truth is 0.16
         """
-        found = checks.floats("gaps", gaps, "gap")
+        values = checks.floats("gaps", gaps, "gap")
         off = checks.real("off", off, "[0, inf)")
-        found[np.abs(found) <= off] = 0.0
-        apart = off * (found != 0.0)
-        outside = (found < limits[0] - off) | (found > limits[1] + off)
-        checks.refuse("gaps", found, outside, f"is not in limits {limits}", ["gap"])
-        ends = np.stack([found - apart, found + apart], axis=1)
+        values[np.abs(values) <= off] = 0.0
+        error = off * (values != 0.0)
+        outside = (values < limits[0] - off) | (values > limits[1] + off)
+        checks.refuse("gaps", values, outside, f"is not in limits {limits}", ["gap"])
+        ends = np.stack([values - error, values + error], axis=1)
         return sampled_law(query, ends, alpha, limits)
 
     @cached_property
     def _both(self) -> StepBracket:
-        """What both orders say at the points of both."""
+        """What both orders say at the points of the steps, among which are those of phi."""
         if self.phi is None:
             return self.steps
-        points = joined(self.phi.x, self.steps.points)
+        points = self.steps.points
         sides = [self._brackets(points[:, side], side == 0) for side in (0, 1)]
         low, high = np.stack(sides, axis=2).reshape(2, -1)
         high = np.minimum.accumulate(high[::-1])[::-1]
@@ -269,8 +269,8 @@ def sampled_law(
     first, last = np.sort(np.clip(ends, *limits), axis=0).T
     points = np.unique([*limits, *first, *last])
 
-    def shares(found: Floats) -> Floats:
-        sides = [np.searchsorted(found, points, side) for side in ("left", "right")]
+    def shares(ends: Floats) -> Floats:
+        sides = [np.searchsorted(ends, points, side) for side in ("left", "right")]
         return np.stack(sides, axis=1).ravel() / size
 
     low = np.maximum(shares(last) - band, 0.0)
@@ -290,12 +290,3 @@ def highest_lines(x: Floats, lines: Floats, points: Floats) -> Floats:
     right[..., 0, :] += right[..., 1, :] * (points - x[cell + 1])
     np.copyto(left, right, where=right[..., :1, :] > left[..., :1, :])
     return left
-
-
-def joined(points: Floats, others: Floats) -> Floats:
-    """(n, 2) single points and intervals `others` (m, 2); those that overlap become one."""
-    both = np.concatenate([np.stack([points, points], axis=1), others])
-    both = both[np.argsort(both[:, 0])]
-    apart = both[1:, 0] > np.maximum.accumulate(both[:, 1])[:-1]
-    first = np.flatnonzero(np.append(True, apart))
-    return np.stack([both[first, 0], np.maximum.reduceat(both[:, 1], first)], axis=1)
