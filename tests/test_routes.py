@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from strategies import ROUTES, problems, random_jmdp, random_policy, shared_noise_model
 
 import jmdp_lib as jl
+from jmdp_lib.fast import systems
 from jmdp_lib.fast.affine import solve
 from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.fast.reachable import PairSet
@@ -151,6 +152,15 @@ def test_a_high_discount_costs_little_more(route):
     for models in (scattered, grids):
         low, high = (jl.jipe2(jm, jl.uniform_policy(jm), route=route).iterations for jm in models)
         assert high < 4 * low
+
+
+def test_pairs_that_are_solved_without_a_matrix(monkeypatch):
+    jm, policy = jl.windy_gridworld(5), jl.goal_policy(5)
+    exact = jl.jipe2(jm, policy, 1e-10, route="dense").moments.covariance
+    monkeypatch.setattr(systems, "_MATRIX", 0)
+    solved = jl.jipe2(jm, policy, 1e-10, route="reachable")
+    assert solved.iterations <= 3
+    np.testing.assert_allclose(solved.moments.covariance, exact, atol=1e-9)
 
 
 class Shift:

@@ -161,14 +161,13 @@ def _minus_moved(operator: Affine, x: Any, out: Any) -> None:
 class Chain:
     """x = source + discount * P x, x (S,), P (S, S) sparse: by Gauss-Seidel, successors first.
 
-    order: (S,), in which x is swept; found if None. acyclic: a sweep in this order is exact.
+    order: (S,), in which x is swept; that of `successors_first` if None.
     """
 
     kernel: sparse.csr_array
     discount: float
     source: Floats
     order: Any = None
-    acyclic: bool = False
 
     @cached_property
     def _order(self) -> Any:
@@ -183,7 +182,7 @@ class Chain:
         out[...] = x
         kernel = self.kernel.indptr, self.kernel.indices, self.kernel.data
         source = self.source if with_source else self.zeros()
-        for backward in (False,) if self.acyclic else (False, True):
+        for backward in (False, True):
             _sweep(self._order, kernel, self.discount, source, out, backward)
 
     def residual(self, x: Floats) -> float:

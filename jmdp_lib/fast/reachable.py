@@ -20,6 +20,7 @@ from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast.collapsed import AskedGaps, CollapsedBackup, CollapsedT2
+from jmdp_lib.fast.dense import largest_of
 from jmdp_lib.machine import cached, hot, inline
 
 
@@ -175,6 +176,37 @@ class PairSet:
         return values
 
 
+@dataclass(frozen=True)
+class OrderedPairs:
+    """c -> c_0 + gamma^2 P_2 c where every pair leads to places before its own, and to itself.
+
+    A sweep is exact, and needs no matrix: a large set takes up little memory.
+    """
+
+    pairs: PairSet
+    source: Floats
+
+    def zeros(self) -> Floats:
+        """c = 0."""
+        return np.zeros(self.source.size)
+
+    def apply(self, x: Floats, out: Floats, with_source: bool = True) -> None:
+        """The fixed point itself."""
+        self._step(self.source if with_source else self.zeros(), out, out)
+
+    def residual(self, x: Floats) -> float:
+        """max |F(x) - x|, or a little more."""
+        out = self.zeros()
+        self._step(self.source, x, out)
+        out -= x
+        return largest_of(out)
+
+    def _step(self, source: Floats, x: Floats, out: Floats) -> None:
+        pairs = self.pairs
+        steps = pairs.numbering
+        _step_in_order(pairs.rows, pairs.words, pairs.ranks, steps, steps.buffers(), source, x, out)
+
+
 def _count_bits(_: Any, word: Any) -> Any:
     """How many bits of a 64-bit word are set."""
     return word(word), lambda context, builder, signature, words: builder.ctpop(words[0])
@@ -301,3 +333,28 @@ def _fill(rows: Any, words: Any, ranks: Any, steps: Any, buffers: Any, matrix: A
                     n += 1
                 place += 1
                 starts[place] = n
+
+
+@hot
+def _step_in_order(
+    rows: Any, words: Any, ranks: Any, steps: Any, buffers: Any, source: Any, x: Any, out: Any
+) -> None:
+    """out = source + gamma^2 P_2 x, with what leads back to a pair solved for; out may be x."""
+    place = 0
+    for i in range(rows.size - 1):
+        for k in range(rows[i], rows[i + 1]):
+            word = words[k]
+            while word:
+                j = ((k - rows[i]) << 6) + _lowest(word)
+                word &= word - np.uint64(1)
+                after = 0.0
+                loop = 0.0
+                for e in range(_successors(steps, i, j, buffers)):
+                    where, bit = _find(rows, buffers[0][e], buffers[1][e])
+                    n = _place(words, ranks, where, bit)
+                    if n == place:
+                        loop += buffers[2][e]
+                    else:
+                        after += buffers[2][e] * x[n]
+                out[place] = (source[place] + after) / (1.0 - loop)
+                place += 1

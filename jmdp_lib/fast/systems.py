@@ -18,12 +18,13 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast.affine import Chain, solve
 from jmdp_lib.fast.collapsed import AskedGaps, CollapsedBackup, CollapsedT2
 from jmdp_lib.fast.dense import DensePairs, at_pairs
-from jmdp_lib.fast.reachable import PairSet
+from jmdp_lib.fast.reachable import OrderedPairs, PairSet
 
 # With more reachable pairs than this times S^2, over the successors of a state, all pairs are
 # faster: for chains with cycles, and for chains without.
 _CYCLIC_READS = 0.8
 _ACYCLIC_READS = 2.6
+_MATRIX = 1 << 20  # successors of pairs: a larger matrix is not made where none is needed
 
 
 class SolvedChains(NamedTuple):
@@ -138,12 +139,14 @@ def solve_pairs(
     products = value_residual * float(2.0 * np.abs(backup.value).max() + value_residual)
     gamma = system.jm.gamma
     weight = system.weight
-    pairs: DensePairs | Chain
+    pairs: DensePairs | OrderedPairs | Chain
     if reached is None:
         pairs = DensePairs(system, backup, device=device)
+    elif reached.acyclic and reached.num_successors > _MATRIX:
+        pairs = OrderedPairs(reached, reached.source(backup))
     else:
         places = np.arange(reached.size, dtype=np.int32)
-        pairs = Chain(reached.kernel(), 1.0, reached.source(backup), places, reached.acyclic)
+        pairs = Chain(reached.kernel(), 1.0, reached.source(backup), places)
     goal = accuracy * (1.0 - gamma) * weight - products
     name = f"JIPE-2 on pairs of {system.jm.num_states:,} states"
     # Gaps are differences of what is solved: the share is small.
@@ -172,7 +175,8 @@ def choose_pairs(system: CollapsedT2, gaps: AskedGaps, or_all: bool = True) -> P
     draws = len(system.kernels)
     successors = sum(kernel.nnz for kernel in system.kernels) / (draws * num_states)
     free = 0.9 * machine.available_bytes()
-    limit = free / (104.0 + 12.0 * draws * successors**2)  # vectors of the solver, and a matrix
+    matrix = 0.0 if system.acyclic else 48.0 + 12.0 * draws * successors**2
+    limit = free / (56.0 + matrix)
     dense_fits = or_all and dense_bytes(system) <= free
     if dense_fits:
         reads = _ACYCLIC_READS if system.acyclic else _CYCLIC_READS
