@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy_pairs import simulate_pairs_numpy, simulate_returns_numpy
-from scipy.optimize import linprog
 from timing import machine, seconds
 
 import jmdp_lib as jl
@@ -198,29 +197,6 @@ def projection():
             )
 
 
-def bounds():
-    """Sharp bounds from eight moments against linear programs on a grid of 400 atoms."""
-    grid = np.linspace(-1.0, 1.0, 400)
-    rng = np.random.default_rng(0)
-    powers = np.vander(grid, 9, increasing=True).T
-    raw = powers @ rng.dirichlet(np.full(grid.size, 0.1))
-    points = np.linspace(-0.9, 0.9, 20)
-
-    def programs():
-        for t in points:
-            for sign in (1.0, -1.0):
-                linprog(sign * (grid <= t), A_eq=powers, b_eq=raw)
-
-    slow = seconds(programs, 1)
-    fast = seconds(lambda: jl.laws.tail_bounds(raw, points, support=(-1.0, 1.0)))
-    yield (
-        f"tail bounds from 8 moments at {points.size} points",
-        f"{fast * 1e3:.1f} ms",
-        f"{slow * 1e3:.0f} ms (linear programs for tails)",
-        slow / fast,
-    )
-
-
 def couplings():
     """The range over all couplings against the evaluation of one of them."""
     for gamma in (0.95, 0.99):
@@ -272,7 +248,6 @@ def main() -> None:
         *evaluation(),
         *routes(),
         *projection(),
-        *bounds(),
         *couplings(),
         *rules(),
         *decisions(),
