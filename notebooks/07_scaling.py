@@ -85,7 +85,7 @@ claims.check("Sigma changes by > 10, T_2 Sigma by < 1e-9", text, changed > 10 an
 #
 # $$c = \bar c_0 + \gamma^2 \bar P_2\, c, \quad \bar c_0(s, t) = 0 \text{ for } s \ne t.$$
 #
-# Here $c(s, t) = \mathrm{Cov}\big(Z(s, A), Z(t, B)\big)$ with independent actions $A$ and $B$ of the policy, and $\bar P_2$ moves the two branches as long as they have not merged. Pairs that merge leave the system. (The $c_0$ and $P_2$ of section 2.5 keep them, and are about state-actions.) If two branches merge at once, the source holds their whole variance, otherwise the covariance of their next step:
+# Here $c(s, t) = \mathrm{Cov}\big(Z(s, A), Z(t, B)\big)$ with independent actions $A$ and $B$ of the policy, and $\bar P_2$ moves the two branches as long as they have not merged. Pairs that merge leave the system. (The $c_0$ and $P_2$ of section 2.5 keep them, and are about state-actions.) If both branches take one action, they merge, and the source holds their whole variance; otherwise it holds the covariance of their next step:
 #
 # $$\bar c_0(s, s) = \sum_a \pi(a \mid s)^2\, \mathrm{Var}\, Z(s, a) + \sum_{a \ne b} \pi(a \mid s)\, \pi(b \mid s)\, \mathrm{Cov}\big(Y_a, Y_b\big), \qquad Y_a = R^{(a)} + \gamma\, m(S'^{(a)}) .$$
 #
@@ -217,7 +217,7 @@ assert last.literal / last.reachable > 16  # more than collapse alone
 #
 # We verify the routes with the literal operator. It must change no coordinate of the dense
 # route's result by more than $10^{-9}$, and every route must give the same moments
-# within a state, from which gaps are made. And the distance to a far more accurate solution must stay below `error_bound`.
+# within a state, from which gaps are made. The distance to a far more accurate solution must stay below `error_bound`.
 
 # %%
 scattered = jl.JMDP(
@@ -321,7 +321,7 @@ plt.show()
 # <!-- alt: Three panels on logarithmic axes. The time of the exact routes grows with the number of states, that of the reachable route least under the goal policy; the literal operator stops early, and projected Monte Carlo lies orders of magnitude above. -->
 
 # %% [markdown]
-# Under the goal policy all gaps of 10,000 states took 0.6 seconds and 120 MB, and those of 100,000 states 18 seconds and 3.5 GB. Under the uniform policy, which reaches all pairs, 10,000 states took 54 seconds and 5.6 GB, and 0.4 seconds on the GPU. Monte Carlo would take 4 minutes and 1.5 hours for these 10,000 states.
+# Under the goal policy all gaps of 10,000 states took 0.6 seconds and 120 MB, and those of 100,000 states 18 seconds and 3.5 GB. Under the uniform policy, which reaches all pairs, 10,000 states took 54 seconds and 5.6 GB, and 0.4 seconds on the GPU. For these states Monte Carlo would take 4 minutes under the goal policy and 1.5 hours under the uniform one.
 
 # %% [markdown]
 # ## 7.7 One state of a trillion
@@ -361,7 +361,7 @@ assert local_answer.converged
 
 # %% [markdown]
 # How good is the certificate? A grid of 40 by 40 cells can be solved as a whole, and at this discount its far edges do not
-# matter. We stop the exploration at several budgets and compare the certified error with the true one.
+# matter. We stop the exploration at several budgets.
 
 # %%
 window = jl.windy_gridworld(40, gamma=0.9)
@@ -402,14 +402,14 @@ plt.show()
 # <!-- alt: Left, a heat map of a corner of the grid, with most visits around the queried cell near the goal and fewer outwards. Right, two falling lines on logarithmic axes; the certified error stays above the true one throughout. -->
 
 # %% [markdown]
-# `local_jipe2` accepts a `JMDP` as well, for models that were enumerated but whose pairs do not fit into memory (`benchmarks/local.md`). [Large models](../book/large_models.md) gives a model by a step function and its noise, and simulates it.
+# `local_jipe2` accepts a `JMDP` as well, if its pairs do not fit into memory. [Large models](../book/large_models.md) gives a model by a step function and its noise, and simulates it.
 
 # %% [markdown]
 # ## What to take away
 #
 # - Between states the operator uses only averages over the policy, covariance arises only where two branches share a state, and gaps often reach few pairs. None of this
 #   is an approximation: every route has the same fixed point as the literal operator.
-# - If successors scatter or the policy wanders, all $|\mathcal S|^2$ pairs are reached. A GPU helps.
+# - If successors scatter or the policy wanders, all pairs are reached. A GPU helps.
 # - Ask for the states you care about. If the model is too large to enumerate, `local_jipe2`
 #   explores what the question needs and says how far off the answer may be.
 #
@@ -437,8 +437,7 @@ assert jl.jipe2(grid, goal, route="reachable").iterations == 2 < noisy.iteration
 # <details><summary>Solution</summary>
 #
 # Fewer: 325 instead of 522. A gust to the left holds a branch back again and again, so the other branch can get any number
-# of columns ahead. A gust down changes only the row. Both branches then move one column to the right in every step, and the first
-# actions have put them at most two columns apart.
+# of columns ahead. After a gust down, both branches still move one column to the right in every step, and stay at most two columns apart.
 #
 # </details>
 

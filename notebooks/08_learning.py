@@ -11,12 +11,12 @@
 #
 # If the outcome tables are unknown, or there are too many to store, two algorithms of the paper help.
 # **Incremental JIPE-2** (Section 5.2) needs nothing but queries. **Projected JIPE-2** (Section 5.1, Appendix B) looks for the
-# moments in the span of features. On the models of this chapter both can be checked against the exact answer.
+# moments in the span of features.
 #
 # **What you will learn.** How fast sampled updates converge; which coordinates save most of the updates; how to
 # learn gaps from a simulator of your own; and what can go wrong with features.
 #
-# **What it needs.** Sections 1.3 to 1.9, least squares, and the idea of stochastic approximation. To run it, install the
+# **What it needs.** Sections 1.3 to 1.9, least squares, and stochastic approximation. To run it, install the
 # project with `pip install -e ".[notebooks]"` in its folder.
 
 # %% tags=["parameters"]
@@ -57,7 +57,7 @@ seeds = [np.random.SeedSequence([seed, k]) for k in range(num_seeds)]
 # $\mathcal X = \mathcal S \times \mathcal A$. Between *different* states, however, the operator uses $\Sigma$ only through its policy average
 # $W(s, t)$ (section 7.1), so it is enough to learn that. The **centred** form has such
 # $|\mathcal S||\mathcal A| + |\mathcal S||\mathcal A|^2 + |\mathcal S|^2$ coordinates, and it averages over the next action
-# instead of drawing it. (It also learns covariances in the place of second moments; section 8.2 says why.) On the 3x3 grid these are 261 coordinates instead of 1,332, so each is visited 5.1 times as often. With errors of order
+# instead of drawing it. On the 3x3 grid these are 261 coordinates instead of 1,332, so each is visited 5.1 times as often. With errors of order
 # $n^{-0.35}$ (see below), the full form should end with an error at least $5.1^{0.35} \approx 1.8$ times as large.
 
 # %%
@@ -251,7 +251,7 @@ plt.show()
 # Here $\Pi$ is the projection of (69) and (70), and the norm is
 # $\max\{\|\mu\|_\nu, \beta\,\|\Sigma\|_{\nu_2}\}$, with weights $\nu$ over state-actions and $\nu_2$ over their pairs (the paper's $\mu_2$).
 #
-# If the features can express the answer, the method finds it. With fewer features, here radial bumps on the 5x5 grid with a copy for each action, the
+# So if the features can express the answer, the method finds it. With fewer features, here radial bumps on the 5x5 grid with a copy for each action, the
 # error falls as the number of bumps grows and stays below the bound. **This is no promise about gaps.** With 8, 20 and 40 such features, the average gap variance is 40, 6 and 3.5 times as
 # large as it should be.
 #
@@ -292,7 +292,7 @@ assert off < 1e-6  # all second moments of different states are expressed
 
 # %% [markdown]
 # The column *norm* is the error that the theorem bounds. *Gap error* is the average error of a gap variance divided by the average gap variance, and
-# *gap ratio* the average fitted gap variance divided by the average true one. A gap error above one means that nothing has been learned about gaps.
+# *gap ratio* the average fitted gap variance divided by the average true one. Who says that all gap variances are zero has a gap error of one.
 
 # %%
 true_gaps = reference.gap_variance[:, *np.triu_indices(4, 1)]
@@ -354,8 +354,8 @@ columns = {name: pd.Series(np.ravel(values)) for name, values in data.items()}
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.4))
 upper = np.triu_indices(3, 1)
 for ax, (name, sol) in zip(axes, by_weights.items(), strict=False):
-    seen = np.ma.masked_less(sol.pair_weights.reshape(18, 18), 1e-6)
-    image = ax.imshow(seen, "viridis_r", norm=LogNorm(1e-6, 1e-1))
+    seen = np.ma.masked_less(sol.pair_weights.reshape(18, 18), 1e-4)
+    image = ax.imshow(seen, "viridis_r", norm=LogNorm(1e-4, 1e-1))
     ax.grid(visible=False)
     fig.colorbar(image, ax=ax, shrink=0.75)
     ax.set(facecolor="0.93", title=f"{name} weights", xlabel="$(s, a)$", xticks=[], yticks=[])
@@ -367,13 +367,13 @@ figures.save(fig, "fig_weights", pd.DataFrame(columns), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 8.3.** The weights of pairs of state-actions, on a logarithmic scale (left: discounted occupancy; middle: the paper's stationary distribution; grey: less than $10^{-6}$), and the gap variances
+# **Figure 8.3.** The weights of pairs of state-actions, on a logarithmic scale (left: discounted occupancy; middle: the paper's stationary distribution; grey: less than $10^{-4}$), and the gap variances
 # that exact features give with each (right). Note that stationary weights leave the gaps undetermined.
 #
 # <!-- alt: Two square heat maps and a scatter. Occupancy weights fill the whole square; stationary weights lie on the diagonal alone. In the scatter the occupancy's gap variances lie on the diagonal, and those of the stationary weights are far from it. -->
 
 # %% [markdown]
-# **The cone decides what remains possible** ([decision 11](../book/paper.md#decision-11)). The constraint $\Theta \succeq 0$ keeps Gram matrices positive
+# **The cone decides what remains possible** ([decision 11](../book/paper.md#decision-11)). The constraint $\Theta \succeq 0$ keeps second moments positive
 # semidefinite, but it allows $\mathrm{Var} = \Sigma - \mu^2$ to be negative. The augmented cone
 # $\begin{pmatrix}1&\theta^\top\\\theta&\Theta\end{pmatrix} \succeq 0$ does not, and $T_2$ never leaves it. With 20 features of bumps, the least variance is negative in the first cone only:
 
@@ -401,12 +401,12 @@ assert gram["none"] < -1e-6
 # ## Exercises
 #
 # **Exercise 1.** Learn the depot's gap variances with 4 and with 16 million updates. How much smaller should the error be, and how
-# much smaller is it? (`incremental_jipe2` can query `depot` itself, which is fast.)
+# much smaller is it?
 #
 # <details><summary>Solution</summary>
 #
 # The steps are $n^{-0.75}$, so the error should fall like $n^{-0.375}$: by $4^{0.375} \approx 1.7$. This is a statement
-# about the late phase; after 4 million updates the initial guess still counts a little. So we ask only that the error fall by this factor within a factor of two.
+# about the late phase; after 4 million updates the initial guess still counts a little. We allow a factor of two.
 #
 # </details>
 
@@ -430,7 +430,7 @@ assert expected / 2 < falls < expected * 2
 #
 # Exact features give the exact gaps, as before: as long as all weights are positive, they matter only where the features cannot express the answer. With 20 features of bumps the
 # modulus $\kappa$ rises above one: branches merge, and a product gives merged pairs less weight than arrives there.
-# Then nothing bounds the error. The library warns and does not call the answer converged.
+# Then nothing bounds the error.
 #
 # </details>
 

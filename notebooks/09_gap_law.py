@@ -54,7 +54,7 @@ assert min(resolutions) >= 256, f"{resolutions=}: at least 256 each"
 # $$F_{s,t}(x) = \sum_o p_o\, F_{j(o)}\!\Big(\frac{x - d_o}{\gamma}\Big).$$
 #
 # The sum is over the outcomes $o$ of one step of the pair (actions and draws), with probabilities $p_o$, differences of rewards $d_o = R - R'$ and next pairs of states $j(o) = (S', T')$.
-# If the branches have merged, $D$ is zero. The law of the gap of two given actions follows by one more such step.
+# The law of the gap of two given actions follows by one more such step.
 #
 # **What the grid does.** We store $F$ only at finitely many points $x$, the **grid**. The equation asks for $F$ at $(x - d_o)/\gamma$, which usually lies between two of them. $F$ never falls, so its value
 # at the next grid point above is an upper bound, and its value at the next one below is a lower bound. Start with the bounds 0 and 1 and apply the equation again and again. Both bounds stay valid, because
@@ -109,7 +109,7 @@ assert max(x.width for x in laws) < 1e-6
 
 # %% [markdown]
 # `GapLaw.from_sample` answers the same questions from simulated gaps. It
-# uses the band of [Dvoretzky, Kiefer and Wolfowitz (1956)](../book/background.md#ref-dkw) and [Massart (1990)](../book/background.md#ref-massart), which is $2\sqrt{\log(2/\alpha)/(2n)}$ wide for $n$ pairs and
+# uses the band of [Dvoretzky, Kiefer and Wolfowitz (1956)](../book/background.md#ref-dkw) and [Massart (1990)](../book/background.md#ref-massart), which is $2\sqrt{\log(2/\alpha)/(2n)}$ wide for $n$ independent pairs and
 # contains the whole distribution function with probability at least $1 - \alpha$.
 
 # %%
@@ -147,7 +147,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 9.1.** The distribution function of the gap, right against left, in the middle of the grid; the right panel
-# magnifies the neighbourhood of zero. Blue: the bracket. Grey: the band of simulated pairs. Note that the bracket is a line at zero, jump included, inside the band.
+# magnifies the neighbourhood of zero. Note that the bracket is a line at zero, jump included, inside the band.
 #
 # <!-- alt: A rising staircase in blue, so narrow that it looks like a line, inside a wider grey band. The right panel shows a vertical step of the blue line at zero. -->
 
@@ -257,13 +257,13 @@ text = f"{low[1]:.3f} to {high[1]:.3f}, {centre[1]:.3f}"
 claims.check("CVaR, bracket and sample; both answers within 4 s.e.", text, off.max() < 4)
 
 # %% [markdown]
-# **Simulate** if all three hold: you want a probability, *discounted* sums of rewards miss the grid, and there are many states. With 30 states and random rewards (`benchmarks/gap_law.md`), one gap took `gap_law` 9 processor seconds. Its bracket of $P(G \le 0)$ was 0.008 wide, and that of the CVaR 0.0002; 95% intervals of ten million pairs are 0.0006 and 0.004 wide.
+# **Simulate** if all three hold: you want a probability, *discounted* sums of rewards miss the grid, and there are many states. With 30 states and random rewards (`benchmarks/gap_law.md`), one gap took `gap_law` 9 processor seconds. Its bracket of $P(G \le 0)$ was 0.008 wide; the 95% interval of ten million pairs is 0.0006 wide.
 # **Take `gap_law`** for a precise CVaR, if the answer must be certain, or if the bracket closes at zero, as in the gridworld.
 #
 # ## 9.4 How much do moments tell?
 #
 # Section 5.4 of the paper bounds $P(G \le 0)$ in terms of the mean and the variance. Sharp bounds exist for any even number of moments
-# (Chebyshev, Markov, Stieltjes; [Krein and Nudelman (1977)](../book/background.md#ref-krein)). Let $H$ be the Hankel matrix of the moments of order 0 to $n$, $H_{ij} = \mathbb E\, G^{i+j}$, and $K(x, y) = (1, x, x^2, \dots)\, H^{-1} (1, y, y^2, \dots)^\top$. If $H$ is invertible, the law that attains the bound has atoms at $t$ and at the zeros of $K(\cdot, t)$, and an atom at $x$ has the mass $1/K(x, x)$. The moments are those of `jipe(order=n)`. We divide the true probability by its bound, for all gaps of a 3x3 grid whose mean is positive.
+# (Chebyshev, Markov, Stieltjes; [Krein and Nudelman (1977)](../book/background.md#ref-krein)). Let $H$ be the Hankel matrix of the moments of order 0 to $n$, and $K(x, y) = (1, x, x^2, \dots)\, H^{-1} (1, y, y^2, \dots)^\top$. If $H$ is invertible, the law that attains the bound has atoms at $t$ and at the zeros of $K(\cdot, t)$, and an atom at $x$ has the mass $1/K(x, x)$. The moments are those of `jipe(order=n)`. We divide the true probability by its bound, for all gaps of a 3x3 grid whose mean is positive.
 
 
 # %%
@@ -402,7 +402,7 @@ warned = "not 1e-09" in message and needed > 1e9 and np.unique(depot.rewards).si
 assert warned
 
 # %% [markdown]
-# **Exercise 2.** Which order at the empty depot has the best mean gap against ordering nothing, and which the best CVaR (mean of the worst tenth)?
+# **Exercise 2.** Which order at the empty depot has the best mean gap against ordering nothing, and which the best CVaR?
 #
 # <details><summary>Solution</summary>
 #

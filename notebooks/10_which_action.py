@@ -94,7 +94,7 @@ print(f"{decision.verdict}: order {decision.best}, known after {decision.num_que
 print(decision.method)
 
 # %% [markdown]
-# The distribution of the demand is known, so `inventory` can write its tables down, and we can check the answer.
+# The distribution of the demand is known, so `inventory` can write its tables down, and we can check the answer. (It refuses what has no room; here there is always room.)
 
 # %%
 depot = {"capacity": 11, "max_order": 4, "gamma": 0.9, "holding_cost": 0.0, "lost_sale_cost": 0.0}
@@ -125,11 +125,11 @@ claims.check("orders 4 and 3: mean gap <= 1, and so decided", text, alike)
 # ## 10.3 Confidence sequences: intervals for many looks
 #
 # The usual 95% interval is valid for one look. If you look after every run and stop as soon as it excludes zero, you will
-# sooner or later stop, even if the mean gap is zero. You need a **confidence sequence** for the mean $\mu$ ([Howard et al. (2021)](../book/background.md#ref-howard)): intervals $C_1, C_2, \dots$ with
+# sooner or later stop, even if a random gap has mean zero. You need a **confidence sequence** for the mean $\mu$ ([Howard et al. (2021)](../book/background.md#ref-howard)): intervals $C_1, C_2, \dots$ with
 #
 # $$P\big(\mu \in C_n \text{ for all } n\big) \ge 1 - \alpha .$$
 #
-# The first kind, the default, **bets**, and needs a range: let all gaps $x_t$ lie in $[l, u]$, and put $z_t = (x_t - l)/(u - l)$. A gambler
+# The first kind, the default, **bets**, and needs a range: let the gaps $x_t$ be independent and lie in $[l, u]$, and put $z_t = (x_t - l)/(u - l)$. A gambler
 # wagers that the mean of the $z_t$ exceeds $m$. In every round she stakes a share $b$ of her capital, which is then multiplied by $1 + b\,(z_t/m - 1)$. On average that is 1 if the mean is $m$, so the wager is fair. Split a capital of less than 1 into sixteen parts $w_j = \tfrac{1}{j(j+1)}$; part $j$ always stakes the
 # share $b_j = 2^{1-j}$. After $n$ gaps they have grown to
 #
@@ -235,7 +235,7 @@ claims.check(claim, text, as_said)
 
 # %% [markdown]
 # An event of
-# probability 0.01 stays unseen in 128 runs with probability $0.99^{128} = 28\%$, and then the asymptotic interval excludes the truth. The result says how likely an event can be that none of the runs has shown. So a simulator that declares no range is rejected unless you
+# probability 0.01 stays unseen in 128 runs with probability $0.99^{128} = 28\%$, and then the asymptotic interval excludes the truth. The result says how rare events must be to have escaped its runs. So a simulator that declares no range is rejected unless you
 # pass `reward_range=(lo, hi)` or ask for `method="asymptotic"`.
 #
 # ## 10.4 What the shared demand is worth
@@ -302,7 +302,7 @@ plt.show()
 # **Figure 10.2.** Left: both ends of the intervals for the mean gap between the best order and each of the others. They end when their order is beaten by any other. Right: the share of repetitions in
 # which order 4 is known to be better than order 3. Note that shared demand decides much earlier with asymptotic intervals, and a little earlier with betting ones.
 #
-# <!-- alt: Left, four pairs of lines that approach each other as queries are added, until the lower one is above zero; the smaller the order, the sooner. Right, four rising curves. The two of asymptotic intervals are far apart, shared demand first; the two of betting intervals lie close together. -->
+# <!-- alt: Left, four pairs of lines that approach each other as queries are added, until the lower one is above zero. Right, four rising curves. The two of asymptotic intervals are far apart, shared demand first; the two of betting intervals lie close together. -->
 
 # %% [markdown]
 # ## 10.5 A Gymnasium environment
@@ -347,7 +347,7 @@ claims.check(claim, text, differ)
 # `cautious_improvement` can also ask that $P(Z(s, a) > Z(s, \pi(s)))$ is at least `level`, as certified by `gap_law`.
 #
 # But what if the tables are estimated? `inventory_simulator` simulates the depot without
-# tables (as `two_queues_simulator` does for `two_queues`). The depot orders up to seven, one more than is best, and we query
+# tables. The depot orders up to seven, one more than is best, and we query
 # the simulator some times at each state. Cautious improvement switches
 # only where the confidence interval of $Q(s, a) - V(s)$ lies above zero. These intervals are normal: in the limit of many queries, all of them hold at once with probability at least 95%, and then no value falls.
 
@@ -410,10 +410,10 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 10.3.** What one round gains in true value, against the number of queries on which it is based; bands hold 90% of the runs. Counts above: in how many runs the value of some state fell, out of those in which a state was switched. Note that with few queries greedy improvement makes the policy worse, and that with 128 cautious improvement still leaves it alone in most runs.
 #
-# <!-- alt: The gain of greedy improvement starts well below zero and rises with the number of queries; that of cautious improvement stays at zero and catches up at 512 queries. Counts above show that greedy improvement makes a value fall in most runs with few queries and in none with many, and that cautious improvement switches a state in few runs until there are hundreds of queries. -->
+# <!-- alt: The gain of greedy improvement starts well below zero and rises with the number of queries; that of cautious improvement stays at zero and catches up at 512 queries. Counts above: greedy improvement makes a value fall in most runs with few queries and in none with many; cautious improvement switches a state in few runs until there are hundreds of queries. -->
 
 # %% [markdown]
-# With 8 queries greedy improvement lowers a value in most runs, and it is right to leave a good policy alone. With 128 it is rarely wrong, and caution costs about nine tenths of the gain; with 512, a fifth.
+# With 8 queries greedy improvement lowers a value in most runs: leave a good policy alone. With 128 it does so in one of ten, and caution costs about nine tenths of the gain; with 512, a fifth.
 #
 # ## What to take away
 #
