@@ -362,14 +362,14 @@ left.xaxis.set_major_formatter("{x:,.0f}")
 left.xaxis.set_minor_formatter("")  # no further labels: they would overlap
 left.legend(loc="upper right")
 gains = {
-    "own customers": np.sort(own.returns[:, 0] - own.returns[:, 1]),
-    "same customers": np.sort(shared.returns[:, 0] - shared.returns[:, 1]),
+    "own": np.sort(own.returns[:, 0] - own.returns[:, 1]),
+    "same": np.sort(shared.returns[:, 0] - shared.returns[:, 1]),
 }
 for (name, x), color in zip(gains.items(), ("C0", "C2"), strict=True):
     right.step(x, np.arange(1, x.size + 1) / x.size, where="post", color=color, label=name)
 right.axvline(0.0, color="0.5", lw=0.8)
 right.set(xlabel="gain of roster 3, 6, 3 in a day", ylabel="share of days")
-right.legend(loc="upper left", fontsize=7)
+right.legend(title="customers", loc="lower right")
 figures.save(fig, "fig_whole_rules", gains, out_dir)
 plt.show()
 
@@ -434,7 +434,7 @@ claims.check(claim, text, (billion < 5).all(), verdict="cited")
 # ## What to take away
 #
 # - A vectorised simulator is two functions: one draws the noise, one steps. Draw first, decide later.
-# - Common noise saves runs here: with intervals that follow the variance a factor of 38 at the depot, and hundreds at the queues; with the default of `compare_actions`, hardly any at the depot.
+# - Common noise saves runs here: with intervals that follow the variance a factor of 37 at the depot, and hundreds at the queues; with the default of `compare_actions`, hardly any at the depot.
 # - Noise that comes whatever you do, such as customers, is *common*.
 # - `compare_policies` compares whole policies under the same noise; `policy_gaps` gives the exact answer, if you have the tables.
 # - One query may be a whole day in an event simulator, as long as it draws the noise first.
