@@ -51,7 +51,7 @@ assert (small.next_states[small.table_states == 2] == 2).all()  # nothing leaves
 assert (calm - gust).tolist() == [1, 1, 1, 0]  # one to the left, if there is room
 
 # %%
-fig, ax = plt.subplots(figsize=(2.2, 2.7))
+fig, ax = plt.subplots(figsize=(2.2, 2.55))
 figures.gridworld(ax, small, small_goal, columns=3)
 tables = {"state": small.table_states, "prob": small.probs}
 moves = {f"next_{a}": small.next_states[:, i] for i, a in enumerate("URDL")}

@@ -19,8 +19,10 @@ import jmdp_lib as jl
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 GUIDE = (ROOT / "book" / "own_simulator.md").read_text()
-PAGES = (README, GUIDE, (ROOT / "book" / "large_models.md").read_text())
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", "\n".join(PAGES), re.MULTILINE | re.DOTALL)
+RECORDS = (ROOT / "book" / "which_coupling.md").read_text()
+PAGES = (README, GUIDE, RECORDS, (ROOT / "book" / "large_models.md").read_text())
+CODE, OUTPUT = (re.compile(rf"^```{x}\n(.*?)^```$", re.M | re.S) for x in ("python", "text"))
+BLOCKS = CODE.findall("\n".join(PAGES))
 
 # What the guide leaves to the reader: a small model, as arrays and as a step function.
 READERS_OWN = """
@@ -59,6 +61,16 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_the_record_of_demand_passes_and_that_of_sales_fails(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scope: dict = {}
+    for block in CODE.findall(RECORDS):
+        exec(block, scope)
+    assert capsys.readouterr().out == "".join(OUTPUT.findall(RECORDS))
+    assert min(p for key, p in scope["p_values"].items() if key != "yesterday") < 1e-9  # of sales
 
 
 @pytest.mark.slow
