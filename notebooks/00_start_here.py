@@ -128,7 +128,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 0.1.** Top: the two returns of pairs of branches, under the same skies; a cell is darker the more pairs fall into it, and the grey hills are the distribution of each return alone. Bottom: the gap
-# $G$, ice cream minus the alternative; the black dot is its mean, and the bar reaches one standard deviation to either side. Orange marks pairs in which ice cream earned less. Note that the grey hills are the same in all columns, and the orange parts are not. (The faint streaks on the right come from the rarest of the five hundred skies.)
+# $G$, ice cream minus the alternative; the black dot is its mean, and the bar reaches one standard deviation to either side. Orange marks pairs in which ice cream earned less. Note that the grey hills are the same in all columns, and the orange parts are not. (Faint streaks come from the most extreme of the five hundred skies.)
 #
 # <!-- alt: Three columns. The clouds of paired returns rise along the diagonal for lemonade, are round for nuts and fall for umbrellas, between the same grey distributions. The distributions of the gap below grow wider from left to right, with the same mean, and their orange part below zero grows with them. -->
 
@@ -228,7 +228,7 @@ assert variance > 1
 # ## 0.4 Branches that meet
 #
 # Follow both actions side by side. While the two branches are in
-# different cells, each has its own gusts. Once they are in the same cell **and** take the same action, they are one branch, with the same gusts and rewards from then on. They have **coalesced**, or **merged**. Here is one such pair, right against up, from the bottom of the grid. `query` draws one gust for all the actions it is asked about:
+# different cells, each has its own gusts. Once they are in the same cell **and** take the same action, they are one branch, with the same gusts and rewards from then on. They have **coalesced**, or **merged**. Here is one such pair, right against up, from the bottom of the grid:
 
 
 # %%
@@ -362,14 +362,17 @@ order = by_coupling == sorted(by_coupling, reverse=True)
 claims.check("right against left, Var G: " + " > ".join(couplings), text, order)
 
 # %% [markdown]
-# **If the coupling is unknown,** `coupling_range` gives the least and the largest gap variance over all ways to couple the actions of one state with the same marginals; with more than two actions its range may be wider than that. Independence lies inside; it is not a cautious choice. For umbrellas, all that the marginals say is this:
+# **If the coupling is unknown,** `coupling_range` gives the least and the largest gap variance over all ways to couple the actions of one state with the same marginals; with more than two actions its range may be wider than that. Independence lies inside; it is not a cautious choice. For umbrellas, with ten kinds of sky, the marginals say no more than this:
 
 # %%
-possible = jl.laws.coupling_range(worlds["umbrellas"][0], policy)
+kinds = ndtri((np.arange(10) + 0.5) / 10)
+few = jl.JMDP.from_step(
+    1, 2, 0.5, np.full(10, 0.1), lambda s, a, u: (10 - 2 * kinds[u] if a else 12 + 3 * kinds[u], 0)
+)
+possible = jl.laws.coupling_range(few, policy)
 low, high = (x[0, 0, 1] for x in (possible.gap_variance_low, possible.gap_variance_high))
-variance = table["gap variance"]
-text = f"{low:.1f} <= {variance['nuts']:.1f} <= {high:.1f}"
-inside = low + 1 < variance["nuts"] < high - 1
+alone = jl.jipe2(few, policy, coupling="independent").moments.gap_variance[0, 0, 1]
+text, inside = f"{low:.1f}, {alone:.1f}, {high:.1f}", low + 1 < alone < high - 1
 claims.check("Var G, over all couplings: least < independent < largest", text, inside)
 
 # %% [markdown]

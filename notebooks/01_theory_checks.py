@@ -116,7 +116,7 @@ claims.check("Var G: Example 2.1 = from_mdp = 0, Example 2.2 > 1", text, differ)
 #
 # $$R_t^{(a)} = g(s, a, U_t), \qquad S_{t+1}^{(a)} = h(s, a, U_t) \qquad\text{for all actions } a, \tag{8}$$
 #
-# so that the table is $\big((g(S_t, a, U_t), h(S_t, a, U_t))\big)_a$ (9). The shock is the weather, the demand or the gust.
+# so that the table is $\big((g(S_t, a, U_t), h(S_t, a, U_t))\big)_a$ (9).
 #
 # **The one-step coupling regime.** Two branches that are at the *same* state read the *same* table. Two branches that are at *different* states draw independently. (Read literally, (8) has one $U_t$ for all states; that is [decision 5](../book/paper.md#decision-5). Section 0.5 says when each of the three couplings of the library is sensible.)
 #
@@ -172,7 +172,7 @@ plt.show()
 # <!-- alt: Three panels with the same two paths, which start at one state, separate, meet again and become one black path. Independent: every dot has a blue box. Joint: an orange box holds both dots at times 0 and 3, blue boxes hold those at times 1 and 2. Common: an orange box holds both at times 0 to 3. -->
 
 # %% [markdown]
-# **Such a vector exists.** Here is a construction, for all state-actions $x = (s, a)$ of $\mathcal X = \mathcal S \times \mathcal A$ at once. At each time $t$, draw independently one table for *every* state, which says where each state-action leads, and then, for *every* state-action, a next action from the policy at the state to which it leads. Together the draws are a **random map** $f_t$ of $\mathcal X$ into itself, $f_t(x) = (S', A')$, with rewards $R_t(x)$. The draws of different times are independent. Then let
+# **Such a vector exists** ([decision 15](../book/paper.md#decision-15)). Here is a construction, for all state-actions $x = (s, a)$ of $\mathcal X = \mathcal S \times \mathcal A$ at once. At each time $t$, draw independently one table for *every* state, which says where each state-action leads, and then, for *every* state-action, a next action from the policy at the state to which it leads. Together the draws are a **random map** $f_t$ of $\mathcal X$ into itself, $f_t(x) = (S', A')$, with rewards $R_t(x)$. The draws of different times are independent. Then let
 #
 # $$Z^\pi(x) = \sum_{t \ge 0} \gamma^t\, R_t\big(f_{t-1} \circ \dots \circ f_0\,(x)\big), \qquad x \in \mathcal X .$$
 #

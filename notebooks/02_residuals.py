@@ -10,7 +10,7 @@
 # # 2. Residuals: two worlds, one straight line
 #
 # For its Figure 2 the paper runs JIPE-2 on a windy gridworld and on a chain of coupled rewards, and plots the Bellman residual
-# on a log scale. Both panels show a straight line, consistent with a $\gamma$-contraction.
+# on a log scale.
 #
 # **What you will learn.** What the two worlds are; why the two lines are the *same* line, for a reason that has
 # nothing to do with wind or coins; what a residual certifies and what it cannot; and how fast **covariances**, of which gap variances are made, converge.
@@ -334,7 +334,7 @@ plt.show()
 # <!-- alt: Four panels. Means and second moments fall along gamma to the k, or parallel to it for the inventory. Covariances fall almost vertically on the grid under the goal policy, along gamma to the 2k and then to zero on the chain, nearly as slowly as the means under the uniform policy, and parallel to gamma to the 2k for the inventory. -->
 
 # %% [markdown]
-# Means (blue) and second moments (green) fall by the factor $\gamma$ per sweep, along the grey band or parallel to it. The covariances (orange) do not. We measure their
+# Means and second moments fall by the factor $\gamma$ per sweep. The covariances do not. We measure their
 # factors from sweep 60 on, or from an earlier one where they have converged by then. For the grid under the uniform policy and for the inventory we ask for the larger of the first two columns, to three decimals:
 
 # %%

@@ -100,8 +100,7 @@ print(f"{len(gaps) * num_pairs:,} pairs")
 #
 # $$\mathrm{se}^2 = \frac{1}{n}\Big(\mathbb E[(G - \mathbb E G)^4] - \frac{n-3}{n-1}\,(\mathrm{var}\,G)^2\Big).$$
 #
-# This takes a fourth moment, which `jipe(order=4)` gives exactly. So theory predicts not only the moments but
-# also how far off Monte Carlo will be. (A sample's own estimates of these errors must agree with them to 20%.)
+# This takes a fourth moment, which `jipe(order=4)` gives exactly. (A sample's own estimates of these errors must agree with them to 20%.)
 
 # %%
 fourth_order = jl.jipe(grid, policy, order=4, tol=1e-10).moments
@@ -273,7 +272,7 @@ claims.check(claim, text, wrong, enough=enough)
 # ## 4.4 Wins, ties, losses
 #
 # $P(G \le 0)$ is not the probability of doing worse. Nothing is paid before the goal, so branches that merge, or reach the goal at the same
-# time, have gap *exactly* zero. `gap_law` gives the probabilities of wins, ties and losses without sampling error, here to twelve digits. (Chapter 9 explains how, and checks them on this grid: the branch that is first at the goal wins, which is a hitting probability of the pair chain.)
+# time, have gap *exactly* zero. `gap_law` gives the probabilities of wins, ties and losses without sampling error, here to twelve digits (chapter 9).
 
 # %%
 signs = jl.laws.gap_law(grid, policy, gaps, width=1e-6)
