@@ -375,7 +375,7 @@ def t2(probs, rewards, next_states, gamma, policy, mean, second):
 # $$\mu_1 = \begin{pmatrix} 0 \\ 0 \\ 1 \\ 1 \end{pmatrix}, \quad \Sigma_1 = \begin{pmatrix} 0 & 0 & 0 & 0 \\ 0 & 0 & 0 & 0 \\ 0 & 0 & 1 & 1 \\ 0 & 0 & 1 & 1 \end{pmatrix}, \quad
 # \mu_2 = \begin{pmatrix} 0.45 \\ 0.45 \\ 1.45 \\ 1.45 \end{pmatrix}, \quad \Sigma_2 = \begin{pmatrix} 0.405 & 0 & 0.6525 & 0.6525 \\ 0 & 0.405 & 0.6525 & 0.6525 \\ 0.6525 & 0.6525 & 2.305 & 1.9 \\ 0.6525 & 0.6525 & 1.9 & 2.305 \end{pmatrix}.$$
 #
-# The first row of $\Sigma_2$ has all three cases. *One branch* is in state 1 next with probability $\tfrac12$: $\gamma^2 \cdot \tfrac12 = 0.405$. *Two actions of state 0* lead to opposite states, of which one pays nothing: 0. *Two states:* $(1, 1)$ earns 1, and independent draws lead both branches to state 1 with probability $\tfrac14$: $\gamma \cdot \tfrac12 + \gamma^2 \cdot \tfrac14 = 0.6525$. So after two sweeps the variance of the gap in state 0 is $2 \cdot 0.405 - 2 \cdot 0 = 0.81$; in the end it is 1.879 (exercise 1).
+# The first row of $\Sigma_2$ has all three cases. *One branch* is in state 1 next with probability $\tfrac12$: $\gamma^2 \cdot \tfrac12 = 0.405$. *Two actions of state 0* lead to opposite states, of which one pays nothing: 0. *Two states:* $(1, 1)$ earns 1, the other branch is in state 1 next with probability $\tfrac12$, and both are with probability $\tfrac14$: $\gamma \cdot \tfrac12 + \gamma^2 \cdot \tfrac14 = 0.6525$. So after two sweeps the variance of the gap in state 0 is $2 \cdot 0.405 - 2 \cdot 0 = 0.81$; in the end it is 1.879 (exercise 1).
 #
 # `apply_t2` is the library's `t2`, and `jipe2` finds the fixed point. They must agree with ours, from a random guess on the gridworld and after 400 sweeps of Example 2.2:
 

@@ -399,7 +399,7 @@ for coupling, law in zip(("joint", "common"), depot_laws, strict=True):
     low, high = law.cdf(1e-5)
     inside = low - error <= chance[coupling] <= high + error
     text = f"{chance[coupling]:.3f}, [{low:.3f}, {high:.3f}]"
-    claim = f"depot, {coupling}: simulated P(G <= 0) in its bracket"
+    claim = f"depot, {coupling}: simulated P(G <= 0) = bracket, to 4.5 s.e."
     claims.check(claim, text, inside, enough=enough)
 jm, policy, query = worlds["queues: fast, slow"]
 (law,) = jl.laws.gap_law(jm, policy, [query], width=0.01, coupling="common")
@@ -407,7 +407,7 @@ signs = [law.prob_worse, law.prob_tie, law.prob_better]
 found = three.loc[("queues: fast, slow", "common"), ["P(G < 0)", "P(G = 0)", "P(G > 0)"]]
 off = max(max(low - x, x - high) for x, (low, high) in zip(found, signs, strict=True))
 text = ", ".join(f"{np.mean(ends):.3f}" for ends in signs)
-claim = "queues, common: simulated P(G < 0), P(G = 0), P(G > 0) = exact"
+claim = "queues, common: P(G < 0), P(G = 0), P(G > 0) as simulated, to 4.5 s.e."
 claims.check(claim, text, off < error, enough=enough)
 
 # %%
