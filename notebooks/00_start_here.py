@@ -376,7 +376,7 @@ text, inside = f"{low:.1f}, {alone:.1f}, {high:.1f}", low + 1 < alone < high - 1
 claims.check("Var G, over all couplings: least < independent < largest", text, inside)
 
 # %% [markdown]
-# **If there is data and no simulator,** ordinary transitions, one action at a time, identify the *mean* of every gap and in general not its variance. [Which coupling is true of my problem?](../book/which_coupling.md) says what to record instead, how to test it, and what to report if it was not recorded.
+# **If there is data and no simulator,** ordinary transitions, one action at a time, identify at most the *mean* of every gap, and in general not its variance. [Which coupling is true of my problem?](../book/which_coupling.md) says what to record instead, how to test it, and what to report if it was not recorded.
 
 # %% [markdown]
 # ## 0.6 A simulator of your own

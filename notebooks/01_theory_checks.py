@@ -745,7 +745,6 @@ claims.check("projected JIPE-2, tabular features: Var G = jipe2", f"{off:.3f} ap
 # %% [markdown]
 # ## What to take away
 #
-# - The coupling is part of the environment: the same MDP is compatible with very different gaps.
 # - $T_2$ is a contraction whose residual *certifies* accuracy, for any bounded rewards; so is $T_n$ for every order $n$.
 # - Equal state-actions are one random variable, and draws at distinct states are independent. With one table for all actions of a state and independent next actions, the three cases of $T_2$ follow.
 #
