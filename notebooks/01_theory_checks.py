@@ -372,8 +372,9 @@ def t2(probs, rewards, next_states, gamma, policy, mean, second):
 # %% [markdown]
 # **Two sweeps by hand.** Take Example 2.2, with the rewards of section 1.1, $\gamma = 0.9$ and a fair coin as policy. From $M_0 = 0$ two sweeps give, in the order $(0, 1), (0, 2), (1, 1), (1, 2)$,
 #
-# $$\mu_1 = \begin{pmatrix} 0 \\ 0 \\ 1 \\ 1 \end{pmatrix}, \quad \Sigma_1 = \begin{pmatrix} 0 & 0 & 0 & 0 \\ 0 & 0 & 0 & 0 \\ 0 & 0 & 1 & 1 \\ 0 & 0 & 1 & 1 \end{pmatrix}, \quad
-# \mu_2 = \begin{pmatrix} 0.45 \\ 0.45 \\ 1.45 \\ 1.45 \end{pmatrix}, \quad \Sigma_2 = \begin{pmatrix} 0.405 & 0 & 0.6525 & 0.6525 \\ 0 & 0.405 & 0.6525 & 0.6525 \\ 0.6525 & 0.6525 & 2.305 & 1.9 \\ 0.6525 & 0.6525 & 1.9 & 2.305 \end{pmatrix}.$$
+# $$\mu_1 = (0, 0, 1, 1), \qquad \mu_2 = (0.45, 0.45, 1.45, 1.45),$$
+# $$\Sigma_1 = \begin{pmatrix} 0 & 0 & 0 & 0 \\ 0 & 0 & 0 & 0 \\ 0 & 0 & 1 & 1 \\ 0 & 0 & 1 & 1 \end{pmatrix},$$
+# $$\Sigma_2 = \begin{pmatrix} 0.405 & 0 & 0.6525 & 0.6525 \\ 0 & 0.405 & 0.6525 & 0.6525 \\ 0.6525 & 0.6525 & 2.305 & 1.9 \\ 0.6525 & 0.6525 & 1.9 & 2.305 \end{pmatrix}.$$
 #
 # The first row of $\Sigma_2$ has all three cases. *One branch* is in state 1 next with probability $\tfrac12$: $\gamma^2 \cdot \tfrac12 = 0.405$. *Two actions of state 0* lead to opposite states, of which one pays nothing: 0. *Two states:* $(1, 1)$ earns 1, the other branch is in state 1 next with probability $\tfrac12$, and both are with probability $\tfrac14$: $\gamma \cdot \tfrac12 + \gamma^2 \cdot \tfrac14 = 0.6525$. So after two sweeps the variance of the gap in state 0 is $2 \cdot 0.405 - 2 \cdot 0 = 0.81$; in the end it is 1.879 (exercise 1).
 #
