@@ -1,6 +1,6 @@
 """How often `compare_actions` decides falsely, and how many runs it needs.
 
-`python benchmarks/decisions.py` writes decisions.md in about MINUTES on two idle cores; `--only
+`python benchmarks/decisions.py` writes decisions.md in some five minutes on two idle cores; `--only
 CASE` counts the false decisions of one case, and writes nothing.
 
 All at alpha = 0.05. "Betting" is the confidence sequence for a known range of rewards, "Bernstein"
