@@ -35,13 +35,17 @@ from numba import get_num_threads
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.machine import both, cached, hot, inline, progress, require
-from jmdp_lib.model import JMDP, checked_coupling, require_tables
+from jmdp_lib.model import (
+    DEFAULT_COUPLING,
+    JMDP,
+    Coupling,
+    CouplingName,
+    checked_coupling,
+    require_tables,
+)
 from jmdp_lib.operators.draws import Law, action_law, draw, table_law
 
 RUNS_PER_STREAM = 4096
-INDEPENDENT = 1
-COMMON = 2
-_MODES = {"joint": 0, "independent": INDEPENDENT, "common": COMMON}
 _SAMPLES = 64  # of all returns, per random stream
 _LONGEST = 10**7  # steps of a run, unless a horizon is given: about a second for a pair
 
@@ -55,7 +59,7 @@ def simulate_pairs(
     seed: Seed = 0,
     horizon: int | None = None,
     truncation: float = 1e-7,
-    coupling: str = "joint",
+    coupling: CouplingName = DEFAULT_COUPLING,
 ) -> Floats:
     """Play recursive pairs: returns (num_pairs, 2), rows $Z(s, a), Z(s, b)$ for actions = (a, b).
 
@@ -137,7 +141,8 @@ class BranchModel(NamedTuple):
     in every return up to the horizon.
     """
 
-    mode: int
+    at_one_state: bool
+    across_states: bool
     gamma: float
     horizon: int
     num_actions: int
@@ -152,7 +157,7 @@ class BranchModel(NamedTuple):
 
     @classmethod
     def of(
-        cls, jm: JMDP, policies: Floats, coupling: str, gamma: float, horizon: int
+        cls, jm: JMDP, policies: Floats, coupling: Coupling, gamma: float, horizon: int
     ) -> BranchModel:
         """policies: (Q, S, A). The coupling has been checked."""
         offset = jm.reward_offset * discounted(gamma, horizon)
@@ -167,7 +172,8 @@ class BranchModel(NamedTuple):
         stays = next_states[taken] == jm.table_states[taken // jm.num_actions]
         settled = np.logical_and.reduceat(stays & (rewards[taken] == earned), first)
         return cls(
-            mode=_MODES[coupling],
+            at_one_state=coupling.at_one_state,
+            across_states=coupling.across_states,
             gamma=gamma,
             horizon=horizon,
             num_actions=jm.num_actions,
@@ -198,7 +204,7 @@ def coupled(i: int, j: int, x: int, y: int, model: Any) -> int:
     action = j % model.num_actions
     if x == y and i % model.num_actions == action:
         return i
-    if model.mode == INDEPENDENT:
+    if not model.at_one_state:
         return j
     return (i // model.num_actions - model.starts[x] + model.starts[y]) * model.num_actions + action
 
@@ -242,7 +248,7 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any) -> None:
             if step == 0:
                 i = with_action(i, a, model)
                 j = with_action(j, b, model)
-            if x == y or model.mode == COMMON:
+            if x == y or model.across_states:
                 j = coupled(i, j, x, y, model)
             one = i == j
             left += weight * model.rewards[i]
@@ -261,7 +267,7 @@ def simulate_returns(
     policy: Policy,
     num_samples: int,
     seed: Seed = 0,
-    coupling: str = "joint",
+    coupling: CouplingName = DEFAULT_COUPLING,
     truncation: float = 1e-7,
 ) -> Floats:
     """Sample the joint returns of all state-actions: (N, S, A), one row $Z$ for every sample.
@@ -292,7 +298,7 @@ def simulate_returns(
     require_tables("simulate_returns", jm)
     matrix = checks.policy_matrix(jm, policy)
     num_samples = checks.at_least("num_samples", num_samples, 1)
-    mode = _MODES[checked_coupling(jm, coupling)]
+    sharing = checked_coupling(jm, coupling)
     steps = horizon_for(jm, truncation)
     root = checks.seed_sequence(seed, "simulate_returns")
     words = (num_samples + get_num_threads() + 8) * matrix.size + 8 * jm.probs.size
@@ -300,7 +306,15 @@ def simulate_returns(
     require(8.0 * words, what, "ask for fewer")
     returns = np.empty((num_samples, matrix.size))
     laws = table_law(jm), action_law(matrix)
-    maps = steps, mode, jm.gamma, jm.without_offset.rewards, jm.next_states, *laws
+    maps = (
+        steps,
+        sharing.at_one_state,
+        sharing.across_states,
+        jm.gamma,
+        jm.without_offset.rewards,
+        jm.next_states,
+        *laws,
+    )
 
     def fill(rng: np.random.Generator, rows: slice) -> None:
         _fill_samples(rng, returns[rows], np.empty(matrix.size), maps)
@@ -313,7 +327,7 @@ def simulate_returns(
 @cached(nogil=True)
 def _fill_samples(rng: Any, out: Any, scratch: Any, maps: Any) -> None:
     """Fill out (n, S * A) with n samples. scratch: room for one. maps: what all maps share."""
-    steps, mode, gamma, rewards, next_states, tables, actions = maps
+    steps, at_one_state, across_states, gamma, rewards, next_states, tables, actions = maps
     num_actions = rewards.shape[1]
     for sample in range(out.shape[0]):
         z = out[sample]
@@ -322,14 +336,14 @@ def _fill_samples(rng: Any, out: Any, scratch: Any, maps: Any) -> None:
         for _ in range(steps):
             z, after = after, z
             k = 0
-            if mode == COMMON:  # noise k is table k of every state
+            if across_states:  # noise k is table k of every state
                 k = draw(rng, tables, 0)
             for s in range(tables.starts.size - 1):
                 table = tables.starts[s] + k
-                if mode != COMMON:
+                if not across_states:
                     table = draw(rng, tables, s)
                 for a in range(num_actions):
-                    if mode == INDEPENDENT and a > 0:
+                    if a > 0 and not at_one_state:
                         table = draw(rng, tables, s)
                     then = after[draw(rng, actions, next_states[table, a])]
                     z[s * num_actions + a] = rewards[table, a] + gamma * then

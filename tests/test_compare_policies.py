@@ -22,7 +22,7 @@ from jmdp_lib.simulators.players import player_of
 
 def plan_of(env, policies, state, coupling="joint", truncation=1e-4, gamma=None, horizon=None):
     settings = Settings.of(env, gamma, coupling, truncation, horizon)
-    return Plan.of_policies(player_of(env, state, coupling), policies, settings)
+    return Plan.of_policies(player_of(env, state, settings.coupling), policies, settings)
 
 
 def played(env, rules, state, coupling, num_runs, seed=0, keep_returns=False, **settings):

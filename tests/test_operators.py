@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from strategies import problems, random_policy, shared_noise_model
 
 import jmdp_lib as jl
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
-from jmdp_lib.operators.multisets import MultisetOperator
+from jmdp_lib.fast import MultisetOperator
+from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2
+from jmdp_lib.model import Coupling
 from jmdp_lib.operators.pairs import PairOperator
 
 
@@ -34,7 +35,7 @@ def random_collection(rng, jm):
 def test_fast_is_literal(problem, coupling):
     jm, policy, rng = problem
     mean, second = random_collection(rng, jm)
-    operator = PairOperator(jm, policy, coupling)
+    operator = PairOperator(jm, policy, Coupling.named(coupling))
     state = operator.centre(mean, second)
     for _ in range(3):
         mean, second = jl.apply_t2(jm, policy, mean, second, coupling)
@@ -49,7 +50,7 @@ def test_the_step_of_a_pair_is_brute_force(seed, coupling):
     """Every pair of state-actions that are two branches, and the pair chain that follows them."""
     jm = shared_noise_model(seed, 2, 3, 2)
     policy = random_policy(np.random.default_rng(seed), jm)
-    system = CollapsedT2(jm, policy, coupling)
+    system = CollapsedT2(jm, policy, Coupling.named(coupling))
     drawn = brute.product_jmdp(jm) if coupling == "independent" else jm
     every = list(product(range(jm.num_states), range(jm.num_actions)))
     for (s, a), (t, b) in product(every, repeat=2):

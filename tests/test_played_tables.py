@@ -141,7 +141,7 @@ def test_independent_actions_are_queries_of_their_own():
         plain = SimpleNamespace(num_actions=2, gamma=0.5, num_states=1, query=jm.query)
         for env in (jm, plain):
             settings = Settings.of(env, None, coupling, 0.1, 3)
-            plan = Plan.of_actions(player_of(env, 0, coupling), [0], [0, 1], settings)
+            plan = Plan.of_actions(player_of(env, 0, settings.coupling), [0], [0, 1], settings)
             chunk = Chunk(plan, np.random.SeedSequence(0), 5, whole=True, counted=True)
             assert plan.player.play(chunk).queries == 5 * queries
         with pytest.raises(ValueError, match=f"a budget of {most} queries"):

@@ -54,9 +54,8 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.fast import AskedGaps, Chain, CollapsedT2, solve_chains
 from jmdp_lib.large.implicit import Region
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
-from jmdp_lib.solvers.affine import Chain, solve_chains
 
 
 class Losses(NamedTuple):
@@ -160,7 +159,7 @@ def _single_branches(system: CollapsedT2, explored: Any, goal: float) -> SingleB
 def _phi_of_later(system: CollapsedT2, deviation: Floats, top: float) -> Floats:
     """(M,) phi of D; top: the largest sigma-bar of the core."""
     square = deviation**2
-    if system.coupling != "common":
+    if not system.coupling.across_states:
         return square
     return square + np.maximum(square, 2.0 * deviation * top)
 

@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, policy_rows
-from jmdp_lib.model.jmdp import COUPLINGS, JMDP, require_noise
+from jmdp_lib.fast import CollapsedT2
+from jmdp_lib.model import JMDP, Coupling, CouplingName, require_noise
 from jmdp_lib.model.simulator import draw_index
-from jmdp_lib.operators.collapsed import CollapsedT2
 
 _MOST_KEPT = 100_000  # states whose tables `query` keeps
 
@@ -218,7 +218,7 @@ class Region:
 
     model: ImplicitJMDP
     policy: Policy
-    coupling: str
+    coupling: Coupling
     numbers: dict[Hashable, int]
     asked: Ints
     limit: int
@@ -229,7 +229,7 @@ class Region:
         cls,
         model: ImplicitJMDP | JMDP,
         policy: Policy,
-        coupling: str,
+        coupling: CouplingName,
         states: Sequence[Hashable],
         max_states: int,
     ) -> Region:
@@ -244,11 +244,11 @@ class Region:
             asked = np.array([numbers[state] for state in states])
         except TypeError:
             raise ValueError(f"states must be hashable, such as tuples, got {states!r}") from None
-        checks.one_of("coupling", coupling, COUPLINGS)
-        if coupling == "common":
+        sharing = Coupling.named(coupling)
+        if sharing.across_states:
             require_noise(implicit)
         limit = checks.at_least("max_states", max_states, len(numbers))
-        region = cls(implicit, policy, coupling, numbers, asked, limit)
+        region = cls(implicit, policy, sharing, numbers, asked, limit)
         region.explore(range(len(numbers)))
         return region
 

@@ -23,9 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, ragged
-from jmdp_lib.operators.reachable import PairSet, places
-from jmdp_lib.solvers.affine import Chain
+from jmdp_lib.fast import AskedGaps, Chain, CollapsedT2, PairSet, places, ragged
 
 _DIGITS = 12  # decimals of rewards that count, in units of the largest one
 _ROUNDS = 64  # steps that bound |D|, at least
@@ -155,13 +153,14 @@ def row_sizes(system: CollapsedT2, pairs: PairSet, gaps: Ints) -> RowSizes:
     apart = first != second
     tables = np.diff(system.jm.starts)
     draws = tables * (system.policy > 0.0).sum(1)  # of one branch
-    shared = np.where(apart, system.coupling == "common", system.coupling != "independent")
+    coupling = system.coupling
+    shared = np.where(apart, coupling.across_states, coupling.at_one_state)
     whole = draws[first] * draws[second] // np.where(shared, tables[second], 1)
     states = pairs.numbering.order
     half = draws[first[apart]].sum() + states.size * draws[states].sum()  # H(j, t), for each t
-    halved = bool(system.coupling != "common" and system.jm.gamma)
+    halved = bool(not coupling.across_states and system.jm.gamma)
     halved &= bool(whole[apart].sum() > _WORTH * half)
-    of_gaps = tables[gaps[:, 0]] ** (2 if system.coupling == "independent" else 1)
+    of_gaps = tables[gaps[:, 0]] ** (1 if coupling.at_one_state else 2)
     rows = pairs.size + len(gaps) + 1 + (states.size**2 if halved else 0)
     at_one_state = whole[~apart].sum() + of_gaps.sum() + 1
     return RowSizes(rows, int(at_one_state + (half if halved else whole[apart].sum())), halved)

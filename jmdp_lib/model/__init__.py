@@ -1,7 +1,18 @@
 """The model: outcome tables, couplings, and what a simulator is."""
 
-from jmdp_lib.model.jmdp import COUPLINGS, JMDP, checked_coupling, require_noise, require_tables
+from jmdp_lib.model.coupling import (
+    COMMON,
+    DEFAULT_COUPLING,
+    INDEPENDENT,
+    JOINT,
+    Coupling,
+    CouplingName,
+    declared_coupling,
+)
+from jmdp_lib.model.jmdp import JMDP, checked_coupling, require_noise, require_tables
 from jmdp_lib.model.tables import room_for_tables
 
-__all__ = ["COUPLINGS", "JMDP", "checked_coupling", "require_noise", "require_tables"]
+__all__ = ["COMMON", "DEFAULT_COUPLING", "INDEPENDENT", "JOINT", "Coupling", "CouplingName"]
+__all__ += ["declared_coupling"]
+__all__ += ["JMDP", "checked_coupling", "require_noise", "require_tables"]
 __all__ += ["room_for_tables"]

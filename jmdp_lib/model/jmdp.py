@@ -27,6 +27,7 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import ReadOnly, require, rounding_of
+from jmdp_lib.model.coupling import Coupling
 from jmdp_lib.model.simulator import Simulator, check_simulator, draw_index
 from jmdp_lib.model.tables import (
     counted_tables,
@@ -34,8 +35,6 @@ from jmdp_lib.model.tables import (
     quantile_tables,
     tables_of_step,
 )
-
-COUPLINGS = ("joint", "independent", "common")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -398,14 +397,13 @@ def require_noise(model: Any) -> None:
         )
 
 
-def checked_coupling(jm: object, coupling: str) -> str:
-    """Which state-actions share a draw in one time step; refuses what is unknown or has no meaning.
+def checked_coupling(jm: object, name: str | Coupling) -> Coupling:
+    """The coupling that a user names; refuses one that is unknown, or has no meaning for the model.
 
-    "joint": those of one state, by its table (the paper's). "independent": none. "common": all of
-    them, by one noise index, for a model that knows its noise (`JMDP.noise_probs`). Whatever the
-    coupling, equal state-actions are one branch, and next actions are drawn independently.
+    Only a model that knows its noise (`JMDP.noise_probs`) has draws that distinct states share.
     """
-    if checks.one_of("coupling", coupling, COUPLINGS) == "common":
+    coupling = Coupling.named(name)
+    if coupling.across_states:
         if not isinstance(jm, JMDP):
             raise ValueError(
                 'coupling="common" needs a JMDP: a query draws the noise of one state, not of two'

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Sized
+from jmdp_lib.model.coupling import declared_coupling
 
 _NUMBERS = {float, int}
 ANY_REWARD = (-sys.float_info.max, sys.float_info.max)
@@ -121,19 +122,13 @@ def check_simulator(
         last = checks.at_least("simulator.num_states", known.num_states, 1) - 1
         states = np.unique(np.linspace(0, last, _STATES, dtype=int)).tolist()
     actions = list(range(known.num_actions))
-    independent = declared_coupling(known) == "independent"
+    shared = declared_coupling(known).at_one_state
     for state in states:
         what = f"simulator.query(state {state!r}, actions {actions}, rng)"
         checks.pure(what, _trial, known, state, actions, 0)
-        for seed in range(0 if independent else -(-_TRIALS // len(states))):
+        for seed in range(-(-_TRIALS // len(states)) if shared else 0):
             _check_order(known, state, actions, seed)
     return known
-
-
-def declared_coupling(simulator: object) -> str:
-    """Whether the actions of a query share a draw, "joint", or not, "independent"."""
-    coupling = getattr(simulator, "coupling", "joint")
-    return checks.one_of("simulator.coupling", coupling, ("joint", "independent"))
 
 
 def _trial(

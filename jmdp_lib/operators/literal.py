@@ -9,11 +9,15 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
-from jmdp_lib.model import JMDP, checked_coupling
+from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName, checked_coupling
 
 
 def apply_t2(
-    jm: JMDP, policy: Policy, mean: ArrayLike, second: ArrayLike, coupling: str = "joint"
+    jm: JMDP,
+    policy: Policy,
+    mean: ArrayLike,
+    second: ArrayLike,
+    coupling: CouplingName = DEFAULT_COUPLING,
 ) -> tuple[Floats, Floats]:
     """The joint Bellman operator $T_2$ (Definition 5.1), literally: one backup of every coordinate.
 
@@ -39,7 +43,7 @@ def apply_t2(
          [25.475 26.316]]
     """
     policy = checks.policy_matrix(jm, policy)
-    coupling = checked_coupling(jm, coupling)
+    sharing = checked_coupling(jm, coupling)
     shape = (jm.num_states, jm.num_actions)
     mean, second = checks.collection("M", mean, second, jm)
 
@@ -55,7 +59,7 @@ def apply_t2(
         for i in tables[s]:
             new_mean[s] += jm.probs[i] * (jm.rewards[i] + gamma * v[jm.next_states[i]])
         for t in range(jm.num_states):
-            shared = coupling == "common" or (coupling == "joint" and s == t)
+            shared = sharing.at_one_state if s == t else sharing.across_states
             draws = zip if shared else product
             for i, j in draws(tables[s], tables[t]):
                 prob = jm.probs[i] if shared else jm.probs[i] * jm.probs[j]

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib import checks
+from jmdp_lib.model import Coupling
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.plans import Chunk, Player, Runs
 from jmdp_lib.simulators.vector_simulator import Arrays
@@ -58,7 +59,7 @@ class BatchPlayer(Player):
     arrays: Arrays
     extremes: list[float]
     action_type: Any = np.int64
-    coupling: str
+    coupling: Coupling
 
     def generator(self, seed: np.random.SeedSequence) -> Any:
         """A random stream of the noise."""
@@ -231,7 +232,7 @@ class Batch:
         xp = self.xp
         gamma, _, coupling = self.plan.settings
         self.steps += self.size
-        sharing = self.one if coupling == "independent" else self.same
+        sharing = self.same if coupling.at_one_state else self.one
         found = self.player.step(self.states, self.actions, going, sharing, self.noise)
         if self.chunk.counted:
             self._count(going, sharing)

@@ -8,7 +8,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
-from jmdp_lib.model import JMDP, checked_coupling
+from jmdp_lib.model import JMDP, Coupling, checked_coupling
 from jmdp_lib.montecarlo import RUNS_PER_STREAM, BranchModel, fill_rows
 from jmdp_lib.simulators.kernel import Branches, BranchRuns, BranchTask, fill_runs
 from jmdp_lib.simulators.plans import Chunk, Plan, Player, Runs
@@ -23,7 +23,7 @@ class CompiledPlayer(Player):
     chunk_size = 2**16
     rounded = False
 
-    def __init__(self, jm: JMDP, state: Any, coupling: str) -> None:
+    def __init__(self, jm: JMDP, state: Any, coupling: Coupling) -> None:
         self.jm = jm
         self.num_actions = jm.num_actions
         self.limits = jm.reward_range

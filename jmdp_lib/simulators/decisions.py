@@ -17,6 +17,7 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import progress
+from jmdp_lib.model import DEFAULT_COUPLING, CouplingName
 from jmdp_lib.simulators.estimates import gap_table, value_table
 from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings
 from jmdp_lib.simulators.players import player_of
@@ -49,7 +50,7 @@ def compare_actions(
     margin: float = 0.0,
     budget: int = 100_000,
     seed: Seed = 0,
-    coupling: str = "joint",
+    coupling: CouplingName = DEFAULT_COUPLING,
     reward_range: tuple[float, float] | None = None,
     method: str = "betting",
     gamma: float | None = None,
@@ -108,7 +109,7 @@ def compare_policies(
     margin: float = 0.0,
     budget: int = 100_000,
     seed: Seed = 0,
-    coupling: str = "joint",
+    coupling: CouplingName = DEFAULT_COUPLING,
     reward_range: tuple[float, float] | None = None,
     method: str = "betting",
     gamma: float | None = None,

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import progress, require
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.compiled import CompiledPlayer
 from jmdp_lib.simulators.executors import in_executor
@@ -48,7 +48,7 @@ def estimate_gaps(
     gamma: float | None = None,
     num_runs: int = 1000,
     seed: Seed = 0,
-    coupling: str = "joint",
+    coupling: CouplingName = DEFAULT_COUPLING,
     *,
     truncation: float = 1e-3,
     horizon: int | None = None,

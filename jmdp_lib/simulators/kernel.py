@@ -11,7 +11,7 @@ import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import hot, inline
-from jmdp_lib.montecarlo import COMMON, INDEPENDENT, coupled, earned_alone, with_action
+from jmdp_lib.montecarlo import coupled, earned_alone, with_action
 from jmdp_lib.operators.draws import draw, find
 
 
@@ -69,7 +69,7 @@ def _couple(at: Any, j: int, model: Any, kinds: Any) -> bool:
     at.source[j] = j
     for i in range(j):
         here = at.states[i] == at.states[j]
-        if at.one[i] != i or not (here or (model.mode == COMMON and i == 0)):
+        if at.one[i] != i or not (here or (model.across_states and i == 0)):
             continue
         met |= here
         at.steps[j] = coupled(at.steps[i], at.steps[j], at.states[i], at.states[j], model)
@@ -103,7 +103,7 @@ def _draw_steps(rng: Any, at: Any, model: Any, task: Any, given: bool) -> tuple[
             at.steps[j] = with_action(at.steps[j], action, model)
         met = _couple(at, j, model, task.kinds)
         played += at.one[j] == j
-        queries += at.source[j] == j if model.mode == INDEPENDENT else not met
+        queries += not met if model.at_one_state else at.source[j] == j
     return played, queries
 
 

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
-from jmdp_lib.model import COUPLINGS
-from jmdp_lib.model.simulator import declared_coupling
+from jmdp_lib.model import INDEPENDENT, Coupling, CouplingName, declared_coupling
 
 _LONGEST = 10**6  # steps of a run, unless a horizon is given
 _ROUNDING = 1e-12  # of the largest return
@@ -113,24 +112,29 @@ class Settings(NamedTuple):
 
     gamma: float
     horizon: int
-    coupling: str
+    coupling: Coupling
 
     @classmethod
     def of(
-        cls, env: Any, gamma: float | None, coupling: str, truncation: float, horizon: int | None
+        cls,
+        env: Any,
+        gamma: float | None,
+        coupling: CouplingName,
+        truncation: float,
+        horizon: int | None,
     ) -> Settings:
         """Arguments as of `estimate_gaps`, checked. A discount of 1 needs a stated horizon.
 
         A simulator that declares independent draws is played with these.
         """
-        checks.one_of("coupling", coupling, COUPLINGS)
-        if declared_coupling(env) == "independent":
-            if coupling == "common":
+        sharing = Coupling.named(coupling)
+        if not declared_coupling(env).at_one_state:
+            if sharing.across_states:
                 raise ValueError(
                     'coupling="common" needs draws that actions share, but this simulator declares '
                     'coupling = "independent"'
                 )
-            coupling = "independent"
+            sharing = INDEPENDENT
         given = getattr(env, "gamma", 0.99) if gamma is None else gamma
         if horizon is None and given == 1:
             raise ValueError(
@@ -141,7 +145,7 @@ class Settings(NamedTuple):
         if horizon is None:
             other = "pass horizon=, or a smaller gamma="
             horizon = checks.derived_horizon(gamma, truncation, _LONGEST, other)
-        return cls(gamma, checks.at_least("horizon", horizon, 1), coupling)
+        return cls(gamma, checks.at_least("horizon", horizon, 1), sharing)
 
 
 @dataclass(frozen=True)
@@ -221,7 +225,7 @@ class Plan:
     def most_queries(self) -> int:
         """Queries that a run may need: at first all branches are at one state."""
         size = len(self.names)
-        first = size if self.settings.coupling == "independent" else 1
+        first = 1 if self.settings.coupling.at_one_state else size
         return first + (self.settings.horizon - 1) * size
 
     def largest_return(self, reward: float) -> float:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from jmdp_lib.large.implicit import ImplicitJMDP, with_law
-from jmdp_lib.model import JMDP, require_noise
+from jmdp_lib.model import JMDP, Coupling, require_noise
 from jmdp_lib.simulators.compiled import CompiledPlayer
 from jmdp_lib.simulators.plans import Player
 from jmdp_lib.simulators.rows import EnvironmentPlayer, QueriedPlayer, inside_episode
@@ -15,7 +15,7 @@ from jmdp_lib.simulators.vector_player import VectorPlayer
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
 
 
-def player_of(env: Any, state: Any, coupling: str) -> Player:
+def player_of(env: Any, state: Any, coupling: Coupling) -> Player:
     """The player of a simulator; arguments as of `estimate_gaps`. Another kind has a line here."""
     if hasattr(env, "twin"):
         return EnvironmentPlayer(inside_episode(env, state), [env.twin()], coupling)
@@ -32,7 +32,7 @@ def player_of(env: Any, state: Any, coupling: str) -> Player:
         )
     if isinstance(env, JMDP):
         return CompiledPlayer(env, state, coupling)
-    if isinstance(env, ImplicitJMDP) and coupling == "common":
+    if isinstance(env, ImplicitJMDP) and coupling.across_states:
         require_noise(env)
         law = env.at(state)[0]
         env = replace(env, tables=partial(with_law, law, env.tables))

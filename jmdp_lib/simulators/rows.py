@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib import checks
+from jmdp_lib.model import JOINT, Coupling
 from jmdp_lib.model.simulator import (
     ANY_REWARD,
     SimulatorError,
@@ -177,7 +178,7 @@ class QueriedPlayer(RowPlayer):
     meet equal generators.
     """
 
-    def __init__(self, simulator: Any, state: Any, coupling: str) -> None:
+    def __init__(self, simulator: Any, state: Any, coupling: Coupling) -> None:
         self.here = state
         self.num_states = getattr(simulator, "num_states", None)
         if self.num_states is None:
@@ -202,7 +203,7 @@ class QueriedPlayer(RowPlayer):
         return self.numbers.things[state]
 
     def outcomes(self, groups: Groups, rng: Any) -> Iterator[Result]:
-        common = self.coupling == "common"
+        common = self.coupling.across_states
         if common:  # one generator in one state, which is drawn for the time step
             draw = rng.bit_generator.random_raw
             self.moment["state"]["state"] = draw() << 64 | draw()
@@ -229,7 +230,7 @@ class EnvironmentPlayer(RowPlayer):
     least_runs = 8
     episodes_end = True
 
-    def __init__(self, start: Any, envs: list[Any], coupling: str = "joint") -> None:
+    def __init__(self, start: Any, envs: list[Any], coupling: Coupling = JOINT) -> None:
         self.snapshot = start._replace(draw=None)  # each run has its own tables
         self.here = start.observation
         self.envs = envs
@@ -291,13 +292,13 @@ class EnvironmentPlayer(RowPlayer):
         draw = None
         for number, asked in groups:
             home = self.envs[number]
-            if self.coupling == "common" and draw is not None:
+            if self.coupling.across_states and draw is not None:
                 home.redraw(draw)
             draw = home.draw
             for action, branches in asked.items():
                 own = number - number % self.width + branches[0]
                 if own != number:
-                    given = None if self.coupling == "independent" else draw
+                    given = draw if self.coupling.at_one_state else None
                     self.envs[own].restore(home.snapshot()._replace(draw=given))
                 placed.append((own, action, branches))
         return placed

@@ -14,6 +14,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
+from jmdp_lib.model import Coupling
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError
 from jmdp_lib.simulators.batch import BatchPlayer, Played, follow
 from jmdp_lib.simulators.plans import Chunk, Plan
@@ -49,7 +50,7 @@ class VectorPlayer(BatchPlayer):
     known: dict[str, tuple[float, float, Any]]
     trial = False
 
-    def __init__(self, simulator: VectorSimulator, state: Any, coupling: str) -> None:
+    def __init__(self, simulator: VectorSimulator, state: Any, coupling: Coupling) -> None:
         self.where = state if array_api_compat.is_array_api_obj(state) else np.asarray(state)
         if len(self.where.shape) > 1 or str(self.where.dtype) == "object":
             raise ValueError(f"state must be a number, or a row (d,) of numbers, got {state!r}")
@@ -148,7 +149,7 @@ class VectorPlayer(BatchPlayer):
         """(m * n, ...) noise: which branches share a draw is said by the coupling."""
         xp = self.arrays.xp
         width, size = shape
-        if self.coupling == "common":
+        if self.coupling.across_states:
             return xp.concat([drawn(self.simulator, size, rng)] * width)
         noise = drawn(self.simulator, width * size, rng)
         return xp.concat(follow(xp, sharing, xp.reshape(noise, (*shape, *noise.shape[1:]))))

@@ -11,17 +11,19 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.fast import Chain, CollapsedT2, MultisetOperator, Solved, System, solve
 from jmdp_lib.machine import rounding_of
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
-from jmdp_lib.operators.collapsed import CollapsedT2
-from jmdp_lib.operators.multisets import MultisetOperator, System
-from jmdp_lib.solvers.affine import Chain, Solved, solve
 from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, false_variance
 
 
 def jipe(
-    jm: JMDP, policy: Policy, order: int = 2, tol: float = 1e-8, coupling: str = "joint"
+    jm: JMDP,
+    policy: Policy,
+    order: int = 2,
+    tol: float = 1e-8,
+    coupling: CouplingName = DEFAULT_COUPLING,
 ) -> Solution:
     """All moments of orders 1 to `order`: the fixed point of $T_n$, eqs. (31) to (33).
 
@@ -58,7 +60,7 @@ def jipe(
     order = checks.at_least("order", order, 1)
     matrix = system.policy
     centred = system.jm
-    operator = MultisetOperator(centred, matrix, order, coupling)
+    operator = MultisetOperator(centred, matrix, order, system.coupling)
     allowed = checks.positive("tol", tol) * jm.reward_bound
     source = MomentsFromMultisets(operator, tol * centred.reward_bound * (1.0 - jm.gamma))
     x, residuals, iterations = source.solve(operator.system)

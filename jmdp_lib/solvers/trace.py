@@ -8,7 +8,7 @@ import numpy as np
 
 from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Policy
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.operators.pairs import PairOperator
 
 
@@ -37,7 +37,12 @@ class Trace(machine.ReadOnly):
         return np.maximum(self.mean, self.second / self.weight)
 
 
-def trace_jipe2(jm: JMDP, policy: Policy, sweeps: int, coupling: str = "joint") -> Trace:
+def trace_jipe2(
+    jm: JMDP,
+    policy: Policy,
+    sweeps: int,
+    coupling: CouplingName = DEFAULT_COUPLING,
+) -> Trace:
     """The changes of the first `sweeps` applications of $T_2$ from $M_0 = 0$.
 
     Compares all of $Sigma$, (S, A, S, A), after every sweep: for small models.

@@ -33,10 +33,10 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.fast.collapsed import ragged
 from jmdp_lib.machine import progress, require
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import JMDP, JOINT, Coupling
 from jmdp_lib.moments import StateAction, norm_weight
-from jmdp_lib.operators.collapsed import ragged
 
 Branches = tuple[tuple[int, int], ...]  # (number, multiplicity), see `MultisetOperator`
 Law = dict[Branches, float]  # a polynomial: coefficient of each product of successor branches
@@ -76,7 +76,7 @@ class MultisetOperator:
     jm: JMDP
     policy: Floats
     order: int
-    coupling: str = "joint"
+    coupling: Coupling = JOINT
 
     def __post_init__(self) -> None:
         codes = 4 * self.jm.num_states + 2 * self.policy.size + 2  # a branch, and whether it ends
@@ -89,7 +89,7 @@ class MultisetOperator:
     @cached_property
     def given_noise(self) -> list[tuple[float, MultisetOperator]]:
         """The operators given what all states share, with probabilities: one for each noise."""
-        operators = [replace(self, jm=jm, coupling="joint") for jm in self.jm.given_noise]
+        operators = [replace(self, jm=jm, coupling=JOINT) for jm in self.jm.given_noise]
         return list(zip(self.jm.noise_probs.tolist(), operators, strict=True))
 
     def coordinate(self, state_actions: Iterable[StateAction]) -> Branches:
@@ -110,7 +110,7 @@ class MultisetOperator:
         """One step of prod_i Z(state, a_i); actions that are the same are one branch."""
         counts = Counter(actions).items()
         tables = range(self.jm.starts[state], self.jm.starts[state + 1])
-        if self.coupling == "independent" and len(counts) > 1:
+        if len(counts) > 1 and not self.coupling.at_one_state:
             return multiply(self._action_law(state, m * (a,)) for a, m in counts)
         joint = (multiply(self._power(table, *count) for count in counts) for table in tables)
         return mix(zip(self.jm.probs[tables], joint, strict=True))
@@ -214,7 +214,7 @@ class MultisetOperator:
 
     def step(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
         """Step every state of every row (q, n): a matrix (q, p), and the rows (p, n) reached."""
-        if self.coupling == "common":
+        if self.coupling.across_states:
             steps = [(prob, *given.step(rows)) for prob, given in self.given_noise]
             side_by_side = sparse.hstack([prob * step for prob, step, _ in steps], format="coo")
             return self._merged(side_by_side, np.concatenate([after for _, _, after in steps]))
@@ -230,7 +230,7 @@ class MultisetOperator:
         """Refuse the steps of `count` multisets, like those in rows (q, n), if they do not fit."""
         some = rows[:: 1 + len(rows) // _TRIED]
         entries = self.step(some)[0].nnz / len(some)
-        matrices = 6 if self.coupling == "common" else 3
+        matrices = 6 if self.coupling.across_states else 3
         needed = count * (16.0 * matrices * entries + 72.0 * self.order)
         what = f"order {self.order} on {self.jm.num_states:,} states with {count:,} multisets"
         require(needed, what, "use a lower order, or jipe2 for means and covariances")

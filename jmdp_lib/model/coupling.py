@@ -1,0 +1,51 @@
+"""Which branches share a draw in one time step: the user's word, and the value that solvers ask.
+
+No other file knows the words. For a coupling that only changes tables, transform the model: then no
+solver needs to know of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from jmdp_lib import checks
+
+CouplingName = Literal["joint", "independent", "common"]
+DEFAULT_COUPLING: Final = "joint"
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """Which branches share a draw in one time step.
+
+    Whatever the coupling, branches at one state-action are one branch, and branches that are not
+    draw their next actions independently.
+
+    at_one_state: branches with distinct actions at one state share a table. across_states: branches
+    at distinct states share the noise that their tables are made from; then those at one state
+    share a table, too.
+    """
+
+    at_one_state: bool
+    across_states: bool
+
+    @classmethod
+    def named(cls, name: str | Coupling) -> Coupling:
+        """The coupling that a user names."""
+        if isinstance(name, Coupling):
+            return name
+        return _COUPLINGS[checks.one_of("coupling", name, [*_COUPLINGS])]
+
+
+JOINT: Final = Coupling(at_one_state=True, across_states=False)
+INDEPENDENT: Final = Coupling(at_one_state=False, across_states=False)
+COMMON: Final = Coupling(at_one_state=True, across_states=True)
+_COUPLINGS = {"joint": JOINT, "independent": INDEPENDENT, "common": COMMON}
+
+
+def declared_coupling(simulator: object) -> Coupling:
+    """Whether the actions of a query share a draw: what the simulator says in `coupling`."""
+    name = getattr(simulator, "coupling", DEFAULT_COUPLING)
+    of_one_state = [word for word, value in _COUPLINGS.items() if not value.across_states]
+    return Coupling.named(checks.one_of("simulator.coupling", name, of_one_state))
