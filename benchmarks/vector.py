@@ -158,7 +158,7 @@ def main() -> None:
             measured(),
             __doc__.split("\n\n", 2)[2].strip(),
             table(heads, rows),
-            "On a GPU, with torch; states and demands are of one byte:",
+            "On a GPU (at commit 6568d5e), with torch; states and demands are of one byte:",
             table(gpu, gpu.to_numpy()),
         )
 
