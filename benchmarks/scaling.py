@@ -1,8 +1,8 @@
 """States against time and memory, what exact gap statistics cost: `python benchmarks/scaling.py`.
 
 Under three minutes on two idle cores; `--large` adds grids of up to 316x316 cells, and takes twenty
-minutes. Writes scaling.csv, which chapter 7 draws, and scaling.md. `--device cuda` measures the
-dense route on a GPU alone, into gpu.csv; the committed one was measured to a certified 1e-9.
+minutes. Writes scaling.csv, which chapter 7 draws, and scaling.md. What gpu.csv has was measured by
+this program at commit 1f16ba2, to a certified 1e-9.
 
 Every evaluation solves all gaps of all states to a certified 1e-8 in the paper's norm. Each number
 is taken in a process of its own (one for all sizes of a method that needs little memory: literal,
@@ -71,7 +71,6 @@ SIDES = {
     UNIFORM: _ALL_PAIRS | _MEANS,
     RANDOM: _ALL_PAIRS | {QUANTECON: ([10, 40], [70]), SCIPY: ([10, 40], [70])},
 }
-ON_GPU = {UNIFORM: [22, 32, 50, 71, 100, 141, 173, 200], RANDOM: [50, 100]}
 ORDERS = {3: ([6, 10], [20, 30]), 4: ([6], [8, 10])}
 
 
@@ -137,9 +136,7 @@ def monte_carlo(jm: jl.JMDP, policy: np.ndarray, side: int) -> float:
     return total * jm.num_states
 
 
-def work_of(
-    method: str, jm: jl.JMDP, policy: np.ndarray, device: str | None
-) -> Callable[[], object]:
+def work_of(method: str, jm: jl.JMDP, policy: np.ndarray) -> Callable[[], object]:
     """What is timed, as a function of nothing."""
     if method == "literal":
         return partial(literal, jm, policy)
@@ -147,7 +144,7 @@ def work_of(
         return quantecon_mean(jm, policy)
     if method == SCIPY:
         return scipy_mean(jm, policy)
-    route = {"device": device} if method.startswith("torch") else {"route": method}
+    route = {"device": "cpu"} if method == "torch, cpu" else {"route": method}
     return partial(jl.jipe2, jm, policy, TOL, **route)
 
 
@@ -166,40 +163,31 @@ def forget() -> None:
         _STATUS.with_name("clear_refs").write_text("5")
 
 
-def timed(work: Callable[[], object], device: str | None = None) -> tuple[float, float, object]:
+def timed(work: Callable[[], object]) -> tuple[float, float, object]:
     """Seconds, bytes added (nan where it cannot be told) and the result of the first run."""
-    on_gpu = device is not None and device.startswith("cuda")
-    if on_gpu:
-        import torch
-
-        torch.cuda.reset_peak_memory_stats(device)
     gc.collect()
     forget()
     before, height, kept = psutil.Process().memory_info().rss, highest(), []
     times = [once(lambda: kept.append(work()))]
     added = float(highest() - before)
     peak = added if highest() > height and added >= _LEAST else np.nan
-    if on_gpu:
-        peak = float(torch.cuda.max_memory_allocated(device))
     while sum(times) < 1.0 and len(times) < 5:
         times.append(once(work))
     return min(times), peak, kept[0]
 
 
-def rows_of_a_method(
-    problem: str, method: str, sides: list[int], device: str | None = None
-) -> list:
+def rows_of_a_method(problem: str, method: str, sides: list[int]) -> list:
     """One row for each size."""
     rows = []
     if method not in ("literal", PROJECTED):
-        work_of(method, *model(problem, 3), device)()
+        work_of(method, *model(problem, 3))()
     for side in sides:
         jm, policy = model(problem, side)
         row = {"problem": problem, "method": method, "states": jm.num_states, "gamma": GAMMA}
         if method == PROJECTED:
             rows.append(row | {"seconds": monte_carlo(jm, policy, side)})
             continue
-        took, peak, found = timed(work_of(method, jm, policy, device), device)
+        took, peak, found = timed(work_of(method, jm, policy))
         row |= {"seconds": took, "bytes": peak}
         if isinstance(found, jl.Solution):
             count = {"dense": jm.num_states**2, "reachable": found.pairs}
@@ -255,15 +243,6 @@ def measure(large: bool) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def measure_gpu(device: str) -> pd.DataFrame:
-    """The dense route on a GPU."""
-    name, rows = f"torch, {device.partition(':')[0]}", []
-    for problem, sides in ON_GPU.items():
-        for side in sides:
-            rows += alone("scaling", problem, name, [side], device)
-    return pd.DataFrame(rows)
-
-
 def cell(row: pd.Series) -> str:
     """Time and memory of one measurement."""
     if np.isnan(row["bytes"]):
@@ -285,8 +264,9 @@ def scaling_table(data: pd.DataFrame) -> str:
         cells = [cell(rows.loc[m]) if m in rows.index else "" for m in methods]
         cells += ["" if np.isnan(r) else f"{r:,.2g}" if r < 10 else f"{r:,.0f}" for r in ratios]
         lines.append([problem, f"{states:,}", *cells])
-    ratios = ["exact gaps / QuantEcon's mean", "Monte Carlo / exact"]
-    return table(["model", "states", *methods, *ratios], lines)
+    heads = ["model", "states", *methods, "exact gaps / QuantEcon's mean", "Monte Carlo / exact"]
+    kept = [i for i, column in enumerate(zip(*lines, strict=True)) if any(column)]
+    return table([heads[i] for i in kept], [[line[i] for i in kept] for line in lines])
 
 
 def order_table(data: pd.DataFrame) -> str:
@@ -320,17 +300,13 @@ def write(data: pd.DataFrame) -> None:
 
 def main() -> None:
     large = {"action": "store_true", "help": "grids of up to 316x316 cells too"}
-    device = {"help": "a torch device, such as cuda, alone"}
-    chosen = asked(__doc__, SIDES, rows_of, large=large, device=device)
+    chosen = asked(__doc__, SIDES, rows_of, large=large)
     if chosen.only:
         alone("scaling", chosen.only, "literal", [2])
         return
-    data = measure_gpu(chosen.device) if chosen.device else measure(chosen.large)
-    data = data.astype({"coordinates": "Int64", "iterations": "Int64"})
-    file = HERE / ("gpu.csv" if chosen.device else "scaling.csv")
-    data.to_csv(file, index=False, float_format="%.4g")
-    if not chosen.device:
-        write(data)
+    data = measure(chosen.large).astype({"coordinates": "Int64", "iterations": "Int64"})
+    data.to_csv(HERE / "scaling.csv", index=False, float_format="%.4g")
+    write(data)
 
 
 if __name__ == "__main__":
