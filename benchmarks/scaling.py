@@ -284,11 +284,10 @@ def order_table(data: pd.DataFrame) -> str:
 def write(data: pd.DataFrame) -> None:
     """scaling.md."""
     gpu = pd.read_csv(HERE / "gpu.csv")
-    memory = f"The machine has {psutil.virtual_memory().total / 1e9:.0f} GB of memory."
     write_page(
         "scaling.md",
         "Scaling",
-        f"{measured('scipy', 'torch', 'quantecon')} {memory}",
+        measured("scipy", "torch", "quantecon"),
         __doc__.split("\n\n", 2)[2].strip(),
         scaling_table(data),
         f"## Orders 3 and 4 ({GOAL})",

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import re
 import subprocess
 import sys
 import time
@@ -15,10 +14,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numba
-
 HERE = Path(__file__).resolve().parent
-_CPU = Path("/proc/cpuinfo")
+sys.path.append(str(HERE.parent / "workflow"))
+from job import hardware, provenance
 
 
 def once(work: Callable[[], object]) -> float:
@@ -88,26 +86,18 @@ def shown(rows: Iterable[list[str]]) -> Iterator[list[str]]:
         yield row
 
 
-def commit(folder: Path = HERE) -> str:
-    """That is checked out, and whether the library has changed since."""
-
-    def said(*command: str) -> str:
-        done = subprocess.run(["git", *command], capture_output=True, text=True, cwd=folder)
-        return done.stdout.strip()
-
-    changed = " with changes" if said("status", "--porcelain", "--", ":/jmdp_lib") else ""
-    return f"commit {said('log', '-1', '--format=%h')}{changed}"
+def commit(folder: Path = HERE.parent) -> str:
+    """That is checked out."""
+    return f"commit {provenance(folder)['commit'][:7]}"
 
 
 def measured(*packages: str) -> str:
     """When, of which commit and where a page was measured, with the versions that matter."""
-    model = re.search("model name.*: (.*)", _CPU.read_text()) if _CPU.exists() else None
-    place = f"{platform.machine()}, {model[1] if model else platform.processor()}"
+    cpu, cores, memory, system = hardware().values()
     versions = [f"{name} {version(name)}" for name in ("numpy", "numba", *packages)]
     return (
-        f"Measured on {time.strftime('%d %B %Y')} at {commit()}: {place}, "
-        f"{numba.get_num_threads()} threads, Python {platform.python_version()}, "
-        f"{', '.join(versions)}."
+        f"Measured on {time.strftime('%d %B %Y')} at {commit()}: {system}, {cpu}, {cores} cores, "
+        f"{memory} GB, Python {platform.python_version()}, {', '.join(versions)}."
     )
 
 
