@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import batch
 import pytest
@@ -41,11 +42,28 @@ def games(project: Project) -> Project:
     return project
 
 
+# Read by every Python that starts: the program trains a miniature of its miniature.
+SMALLER = """
+import sys
+
+if "experiments.release" in sys.orig_argv:
+    from experiments.release.settings import PROTOCOL
+
+    small = {"learn_from": 8, "steps": 24, "window": 4, "batch": 2, "states": 2, "horizon": 4}
+    PROTOCOL["miniature"] |= small
+"""
+
+
 @pytest.mark.slow
 def test_games_are_trained_anew_and_a_chapter_holds_for_them(
-    games: Project, run: Callable[..., tuple[int, str]]
+    games: Project,
+    run: Callable[..., tuple[int, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All of it in miniature. Chapter 5 trains a miniature itself: it is run with the notebooks."""
+    (tmp_path / "sitecustomize.py").write_text(SMALLER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     shutil.copytree(
         ROOT / "figures" / "atari", games.root / "figures" / "atari", dirs_exist_ok=True
     )
