@@ -2,7 +2,7 @@
 
 Every bound that an order gives is valid, after any number of sweeps and on any grid. So coarse
 grids come first, and each hands its bounds to the next one, of half the spacing. Stochastic
-order is exact where rewards lie on a lattice, convex order is narrow everywhere else: stochastic
+order is exact at zero where rewards lie on a lattice, convex order is narrow elsewhere: stochastic
 order is swept only as long as it says something that convex order does not.
 
 Read points are where brackets are narrowed to `width`, of all gaps alike. The user names them by
@@ -86,7 +86,7 @@ def gap_law(
         >>> print("P(both are the same) from {:.4f} to {:.4f}".format(*law.prob_tie))
         P(both are the same) from 0.0231 to 0.0231
         >>> print("P(up gains 1 at most) from {:.4f} to {:.4f}".format(*law.cdf(1.0)))
-        P(up gains 1 at most) from 0.1541 to 0.1541
+        P(up gains 1 at most) from 0.1531 to 0.1541
         >>> print("the worst tenth averages {:.3f} to {:.3f}".format(*law.cvar(0.1)))
         the worst tenth averages 0.365 to 0.366
     """

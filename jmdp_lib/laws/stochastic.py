@@ -1,4 +1,4 @@
-"""Stochastic order: bounds of distribution functions, exact where rewards lie on a lattice.
+"""Stochastic order: bounds of distribution functions, exact where all that is read is on the grid.
 
 Over the outcomes d, j of a row,
 
