@@ -29,7 +29,7 @@ from jmdp_lib.simulators.statistics import (
     value_sums,
     variance_reduction,
 )
-from jmdp_lib.simulators.vector_simulator import Arrays
+from jmdp_lib.simulators.batch import Arrays
 
 _TAIL = 1e-3  # share of the largest return that is cut off
 _FIRST_CERTAIN = 8  # runs before the first look at one that always holds

@@ -31,7 +31,7 @@ from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings
 from jmdp_lib.simulators.players import player_of
 from jmdp_lib.simulators.results import GapEstimate
 from jmdp_lib.simulators.statistics import GapSums, gap_ends, gap_statistics, value_sums
-from jmdp_lib.simulators.vector_simulator import Arrays
+from jmdp_lib.simulators.batch import Arrays
 
 # Whole runs that are played for the values alone: how many are wanted at least, how many steps they
 # may take in any case, and which share of the steps of all other runs.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,12 +16,11 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Policy
 from jmdp_lib.model import Coupling
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError
-from jmdp_lib.simulators.batch import BatchPlayer, Played, follow
+from jmdp_lib.simulators.batch import Arrays, BatchPlayer, Played, follow, policy_table
 from jmdp_lib.simulators.plans import Chunk, Plan
-from jmdp_lib.simulators.policies import PlayedPolicy, policy_table
+from jmdp_lib.simulators.policies import PlayedPolicy
 from jmdp_lib.simulators.vector_simulator import (
     ALIKE,
-    Arrays,
     VectorSimulator,
     called,
     check_alone,
@@ -143,6 +142,8 @@ class VectorPlayer(BatchPlayer):
         rows = (reshape(states, (-1, *states.shape[2:])), reshape(actions, (-1,)))
         noise = self._noise(shape, sharing, rng)
         found = self._ask("step", partial(stepped, self.simulator), *rows, noise)
+        xp = self.arrays.xp
+        found["rewards"] = xp.astype(found["rewards"], xp.float64, copy=False)
         return Played(**{name: reshape(x, (*shape, *x.shape[1:])) for name, x in found.items()})
 
     def _noise(self, shape: tuple[int, ...], sharing: Any, rng: Any) -> Any:
@@ -154,7 +155,16 @@ class VectorPlayer(BatchPlayer):
         noise = drawn(self.simulator, width * size, rng)
         return xp.concat(follow(xp, sharing, xp.reshape(noise, (*shape, *noise.shape[1:]))))
 
-    def choose(self, policy: Any, states: Any, alive: Any, uniforms: Any) -> Any:
+    def choose(self, policies: Sequence[Any], states: Any, alive: Any, uniforms: Any) -> Any:
+        xp = self.arrays.xp
+        chosen = [
+            self._choose(policy, states[j, ...], numbers)
+            for j, (policy, numbers) in enumerate(zip(policies, uniforms, strict=True))
+        ]
+        return xp.astype(xp.stack(chosen), self.action_type, copy=False)
+
+    def _choose(self, policy: Any, states: Any, uniforms: Any) -> Any:
+        """(n,) actions of a policy in states (n, ...), by as many uniform numbers."""
         xp = self.arrays.xp
         if policy.steps is not None:
             wide = xp.int32 if self.arrays.on_gpu else xp.int64  # as each takes rows fastest

@@ -141,7 +141,7 @@ def outside(values: NDArray[Any], ends: tuple[float, float], given: Sequence[Any
 
 
 def check_alone(
-    arrays: Arrays, what: str, function: Callable[..., dict[str, Any]], given: Sequence[Any]
+    arrays: Any, what: str, function: Callable[..., dict[str, Any]], given: Sequence[Any]
 ) -> None:
     """Refuse a function of rows if one comes out differently among others, or when asked again."""
     rows = np.random.default_rng(0).permutation(given[0].shape[0])[:_SPOT]
@@ -161,60 +161,3 @@ def check_alone(
                 f"{what} must be pure, not write into states, and no row may depend on another "
                 f"one, but {name}[{rows[k]}] was {first[k]} and then {second[k]}"
             )
-
-
-@dataclass(frozen=True)
-class Arrays:
-    """An array library and a device. xp: the library's functions, by the names of the standard."""
-
-    xp: Any
-    device: Any
-
-    @classmethod
-    def of(cls, array: Any) -> Arrays:
-        """Those of an array."""
-        return cls(array_api_compat.array_namespace(array), array_api_compat.device(array))
-
-    def __reduce__(self) -> Any:  # a module does not pickle, an array of it does
-        return Arrays.of, (self.xp.zeros(1, device=self.device),)
-
-    @property
-    def is_torch(self) -> bool:
-        return bool(array_api_compat.is_torch_namespace(self.xp))
-
-    @property
-    def on_gpu(self) -> bool:
-        return getattr(self.device, "type", "cpu") == "cuda"
-
-    @property
-    def number_type(self) -> str:
-        """Of uniform numbers."""
-        return "float32" if self.on_gpu else "float64"
-
-    def generator(self, seed: np.random.SeedSequence) -> Any:
-        """A random stream: of torch on its device, of NumPy for all other libraries."""
-        if not self.is_torch:
-            return np.random.Generator(np.random.SFC64(seed))  # twice as fast as the default
-        (word,) = seed.generate_state(1, np.uint64).tolist()
-        return self.xp.Generator(device=self.device).manual_seed(word >> 1)
-
-    def uniforms(self, size: int, rng: Any) -> Any:
-        """(size,) uniform numbers in [0, 1): float64, or float32 on a GPU, where it counts."""
-        if not self.is_torch:
-            return self.put(rng.random(size))
-        kind = getattr(self.xp, self.number_type)
-        return self.xp.rand(size, generator=rng, device=self.device, dtype=kind)
-
-    def take(self, array: Any, index: Any, axis: int = 0) -> Any:
-        """Rows of an array, or columns. No index is negative."""
-        if not self.is_torch:
-            return self.xp.take(array, index, axis=axis)
-        return self.xp.index_select(array, axis, index)  # `xp.take` would look for negative ones
-
-    def put(self, values: NDArray[Any]) -> Any:
-        """A NumPy array as one of this library, on this device."""
-        return self.xp.asarray(values, device=self.device)
-
-    def host(self, array: Any) -> NDArray[Any]:
-        """An array as one of NumPy."""
-        return np.asarray(array.cpu() if self.is_torch else array)
