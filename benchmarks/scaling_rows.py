@@ -24,7 +24,7 @@ from scipy.sparse.linalg import spsolve
 from timing import once
 
 import jmdp_lib as jl
-from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.fast.collapsed import CollapsedT2
 
 GAMMA, TOL, STANDARD_ERROR = 0.95, 1e-8, 0.01
 GOAL, UNIFORM, RANDOM = "gridworld, goal policy", "gridworld, uniform policy", "random successors"

@@ -13,6 +13,7 @@ certifies the accuracy of any candidate M.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -65,6 +66,13 @@ def contraction_modulus(order: int, gamma: float) -> float:
     order = checks.at_least("order", order, 1)
     gamma = checks.discount(gamma)
     return float(((1.0 + gamma) / 2.0) ** order - ((1.0 - gamma) / 2.0) ** order)
+
+
+def enough_sweeps(first: float, target: float, gamma: float) -> int:
+    """Iterations after which a gamma-contraction has met the target, and some for rounding."""
+    if first <= target or gamma == 0.0:
+        return 3
+    return 50 + math.ceil(1.05 * math.log(target / first) / math.log(gamma))
 
 
 def cantelli_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:

@@ -36,7 +36,7 @@ from matplotlib.patches import FancyBboxPatch
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.operators.multisets import MultisetOperator
+from jmdp_lib.fast import MultisetOperator
 
 figures.style()
 claims = figures.Claims()

@@ -345,7 +345,7 @@ claims.check(claim, text, opposite, "differs from the release")
 # ## 3.6 How long is a shock shared? Three couplings
 #
 # In the paper's regime (`"joint"`) two branches share a shock *while they are at the same state*. One step later they are usually apart, and draw separately.
-# Section 0.5 says when this is sensible. Demand, weather or traffic reach both branches wherever they are: that is `coupling="common"`, for a model with one distribution of the noise for all states, such as `JMDP.from_step` builds. Then $T_2$ moves branches at different states by the same noise, too. It is an average, over the noise, of operators that all contract by the modulus of Lemma 5.2, so the certificate of Theorem 5.3 stays (`jmdp_lib.operators.collapsed` has the equations).
+# Section 0.5 says when this is sensible. Demand, weather or traffic reach both branches wherever they are: that is `coupling="common"`, for a model with one distribution of the noise for all states, such as `JMDP.from_step` builds. Then $T_2$ moves branches at different states by the same noise, too. It is an average, over the noise, of operators that all contract by the modulus of Lemma 5.2, so the certificate of Theorem 5.3 stays (`jmdp_lib.operators.pairs` has the equations).
 #
 # We look at three worlds, with one decision in each. In the middle of the windy grid: right or left? In a depot with five units in stock, which afterwards orders up to six: one unit or two? With two jobs in each of two queues: send the next job to the fast queue or to the slow one?
 

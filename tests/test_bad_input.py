@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
-from jmdp_lib.operators.multisets import MultisetOperator
+from jmdp_lib.fast import MultisetOperator
 
 GRID = jl.windy_gridworld(3)
 GOAL = jl.goal_policy(3)

@@ -12,13 +12,13 @@ import pytest
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
+from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2
+from jmdp_lib.fast.reachable import PairSet
 from jmdp_lib.laws.brackets import StepBracket
 from jmdp_lib.laws.convex import Convex
 from jmdp_lib.laws.rows import Rows, mean_error, row_sizes
 from jmdp_lib.laws.stochastic import Stochastic, _shifted, first_cut
 from jmdp_lib.laws.sweeps import follow
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
-from jmdp_lib.operators.reachable import PairSet
 
 COUPLINGS = ("joint", "independent", "common")
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from strategies import problems, random_policy, shared_noise_model
 
 import jmdp_lib as jl
+from jmdp_lib.fast import MultisetOperator
+from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.model import Coupling
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
-from jmdp_lib.operators.multisets import MultisetOperator
 from jmdp_lib.operators.pairs import PairOperator
 
 

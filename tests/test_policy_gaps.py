@@ -10,7 +10,7 @@ from brute import tables_of
 from strategies import random_jmdp, random_policy, shared_noise_model
 
 import jmdp_lib as jl
-from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.fast.collapsed import CollapsedT2
 
 COUPLINGS = ("joint", "independent", "common")
 RULES = {"mixed": (False, False), "deterministic": (True, True), "one of each": (False, True)}

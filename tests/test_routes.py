@@ -15,11 +15,11 @@ from scipy import sparse
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.operators import reachable
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, successors_first
-from jmdp_lib.operators.dense import device_bytes
-from jmdp_lib.operators.reachable import PairSet, places
-from jmdp_lib.solvers.affine import solve
+from jmdp_lib.fast import reachable
+from jmdp_lib.fast.affine import solve
+from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2, successors_first
+from jmdp_lib.fast.dense import device_bytes
+from jmdp_lib.fast.reachable import PairSet, places
 
 EVERY = [{"route": "reachable"}, {"route": "dense"}, {"device": "cpu"}]
 

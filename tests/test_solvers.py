@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
+from jmdp_lib.fast.collapsed import CollapsedT2
 from jmdp_lib.moments import StoredMoments
-from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.solvers.fixed_point import collect_moments, false_variance
 
 

@@ -54,9 +54,8 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.fast import AskedGaps, Chain, CollapsedT2, solve_chains
 from jmdp_lib.large.implicit import Region
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
-from jmdp_lib.solvers.affine import Chain, solve_chains
 
 
 class Losses(NamedTuple):

@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, policy_rows
+from jmdp_lib.fast import CollapsedT2
 from jmdp_lib.model import JMDP, Coupling, CouplingName, require_noise
 from jmdp_lib.model.simulator import draw_index
-from jmdp_lib.operators.collapsed import CollapsedT2
 
 _MOST_KEPT = 100_000  # states whose tables `query` keeps
 

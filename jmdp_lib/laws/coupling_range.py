@@ -24,13 +24,12 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.fast import AskedGaps, CollapsedT2, DensePairs, products, solve_chains
 from jmdp_lib.machine import ReadOnly, cached, hot, progress, require
 from jmdp_lib.model import INDEPENDENT, JMDP
-from jmdp_lib.moments import norm_weight
-from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, products
-from jmdp_lib.operators.dense import DensePairs
-from jmdp_lib.solvers.affine import solve_chains
-from jmdp_lib.solvers.fixed_point import enough_sweeps, warn
+from jmdp_lib.moments import enough_sweeps, norm_weight
+from jmdp_lib.operators.pairs import Backup
+from jmdp_lib.solvers.fixed_point import warn
 
 _LOOPS = 100  # that are cancelled per outcome of a transport problem, at most
 

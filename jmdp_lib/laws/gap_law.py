@@ -22,14 +22,13 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.fast import AskedGaps, CollapsedT2, PairSet
 from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket, joined
 from jmdp_lib.laws.convex import Convex
 from jmdp_lib.laws.rows import Rows, law_bytes, row_sizes
 from jmdp_lib.laws.stochastic import Stochastic, line, with_reads
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
-from jmdp_lib.operators.reachable import PairSet
 from jmdp_lib.solvers.fixed_point import warn
 
 _COARSE = 16  # spacings on either side of zero in the first grid

@@ -29,7 +29,7 @@ what one step shows plus that of what is left. With A ~ pi(s) and B ~ rho(t),
     h(s, a, a) = E[(gamma g(S'_a) - g(s))^2] + gamma^2 E tau(S'_a).
 
 The coupling decides whether y_a and y~_b share a table. With common noise, distinct states share
-it, and P_pi u P_rho' is the mean over the noise, as in `operators.collapsed`. Variances are solved
+it, and P_pi u P_rho' is the mean over the noise, as in `operators.pairs`. Variances are solved
 for, not second moments, so that nothing large cancels; where the rules agree on all that can still
 come, g and tau are exactly zero.
 """
@@ -43,12 +43,20 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.fast import (
+    AskedGaps,
+    Chain,
+    CollapsedT2,
+    PairArrays,
+    PairMap,
+    PairStep,
+    scaled_kernels,
+    solve,
+)
 from jmdp_lib.machine import require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.model.tables import quantile
-from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, PairStep, policy_average
-from jmdp_lib.operators.dense import PairArrays, PairMap, scaled_kernels
-from jmdp_lib.solvers.affine import Chain, solve
+from jmdp_lib.operators.pairs import Backup, policy_average
 
 _PRECISE = 1e-12  # residuals, relative to what each system adds in one step
 

@@ -23,9 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, ragged
-from jmdp_lib.operators.reachable import PairSet, places
-from jmdp_lib.solvers.affine import Chain
+from jmdp_lib.fast import AskedGaps, Chain, CollapsedT2, PairSet, places, ragged
 
 _DIGITS = 12  # decimals of rewards that count, in units of the largest one
 _ROUNDS = 64  # steps that bound |D|, at least

@@ -28,8 +28,8 @@ from jmdp_lib.machine import both, inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, checked_query
 from jmdp_lib.moments import StoredMoments
-from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.operators.draws import action_law, draw
+from jmdp_lib.operators.pairs import PairOperator
 
 Coordinate = Sequence[tuple[int, int]]
 FORMS = ("full", "centred")
@@ -151,7 +151,7 @@ class Layout:
         if self.full:
             cross = np.einsum("sa,satb,tb->st", self.policy, cross, self.policy)
         value = (self.policy * mean).sum(1)
-        system = CollapsedT2(jm, self.policy)
+        system = PairOperator(jm, self.policy)
         square = np.einsum("sa,saa->s", self.policy, same)
         backup = system.backup(value, square - value**2)
         covariance = system.full_covariance(backup, cross - np.outer(value, value))

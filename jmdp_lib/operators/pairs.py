@@ -1,4 +1,4 @@
-"""T_2 on whole collections, for sweeps, residuals and projections; the pair chain P_2 beneath it.
+"""T_2 on whole collections, collapsed and centred, and the pair chain P_2 beneath it.
 
 **Collapse.** T_2 sees M only through m(s) = E mu(s, A), W(s, t) = E Sigma(s, A, t, B) with A and B
 independent, and D(s) = E Sigma(s, A, s, A).
@@ -13,26 +13,72 @@ with c = W - m m' and v = D - m^2 = Var Z(s, A). Nothing large is subtracted fro
 and off the same-state blocks there is no source at all. With common noise the first line holds for
 distinct states too: as a mixture over the noise, T_2 is the same contraction as before.
 
+Sweeps repeat this (`PairOperator.apply`). `jmdp_lib.fast` solves for its fixed point.
+
 **The pair chain** P_2 of Appendix B moves two branches, coupled while they share a state. Its
 diagonal is absorbing: two branches at the same state-action are one branch and stay so.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, gmres
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import progress
-from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, policy_average
+from jmdp_lib.model import JMDP, JOINT, Coupling, checked_coupling, require_tables
 
 RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
+
+
+@dataclass(frozen=True, eq=False)
+class Backup:
+    """What one application of T_2 makes of m (S,) and v (S,).
+
+    mean: (S, A). deviations: (T, A), y - mu. variance: (S, A), Var Z(s, a). later: (S, A), the part
+    of it that comes after one step.
+    """
+
+    system: PairOperator
+    mean: Floats
+    deviations: Floats
+    variance: Floats
+    later: Floats
+
+    def _averaged(self, x: Floats) -> Floats:
+        return np.einsum("sa,sa->s", self.system.policy, x)
+
+    @cached_property
+    def value(self) -> Floats:
+        """(S,), the new m."""
+        return self._averaged(self.mean)
+
+    @cached_property
+    def value_variance(self) -> Floats:
+        """(S,), the new v."""
+        return self._averaged(self.variance + (self.mean - self.value[:, None]) ** 2)
+
+    @cached_property
+    def diagonal_source(self) -> Floats:
+        """(S,), c_0 on the diagonal, as above."""
+        policy = self.system.policy
+        if not self.system.coupling.at_one_state:
+            return self._averaged(policy * self.variance)
+        jm = self.system.jm
+        together = np.einsum("ta,ta->t", policy[jm.table_states], self.deviations)
+        return np.asarray(jm.averaging @ together**2 + self._averaged(policy * self.later))
+
+    @cached_property
+    def noise_source(self) -> Floats:
+        """(S, K), between states s != t c_0 is noise_source[s] @ noise_source[t]; K may be 0."""
+        return np.asarray(self.system.average @ self.system.noise_source(self.deviations))
 
 
 @dataclass(frozen=True)
@@ -63,18 +109,108 @@ class PairState:
         return self.covariance + np.multiply.outer(self.mean, self.mean)
 
 
-class PairOperator(CollapsedT2):
+@dataclass(frozen=True)
+class PairOperator:
     """T_2 for one JMDP, one policy (S, A) and one coupling, acting on PairState.
 
     What all rewards have in common, `JMDP.reward_offset`, acts on the offset of a state alone.
     """
 
-    @property
-    def sweep_bytes(self) -> float:
-        """Bytes that sweeps take, roughly: three states, each as C and Sigma, their differences,
-        and arrays over the tables and all pairs of their actions."""
-        tables = self.jm.rewards.size * (150.0 + 24.0 * self.jm.num_actions)
-        return 9 * 8.0 * self.policy.size**2 + tables
+    jm: JMDP
+    policy: Floats
+    coupling: Coupling = JOINT
+
+    @classmethod
+    def of(cls, solver: str, jm: JMDP, policy: Policy, coupling: str | Coupling = JOINT) -> Self:
+        """The operator for what a user hands to a solver, checked."""
+        require_tables(solver, jm)
+        matrix = checks.policy_matrix(jm, policy)
+        return cls(jm, matrix, checked_coupling(jm, coupling))
+
+    @cached_property
+    def without_offset(self) -> Self:
+        """The operator of `JMDP.without_offset`: its moments are those of smaller returns."""
+        return replace(self, jm=self.jm.without_offset)
+
+    @cached_property
+    def average(self) -> sparse.csr_array:
+        """(S, S*A) sparse: times a function of state-actions, its average over the policy."""
+        return policy_average(self.policy)
+
+    @cached_property
+    def kernel(self) -> sparse.csr_array:
+        """(S, S) sparse: P, the chain of states under the policy."""
+        return self._averaged(self.jm.transitions)
+
+    @cached_property
+    def kernels(self) -> list[sparse.csr_array]:
+        """(S, S) sparse: between distinct states P_2 c is the sum of K c K' over these."""
+        return [self.kernel] if len(self.moves) == 1 else [*map(self._averaged, self.moves)]
+
+    def _averaged(self, move: sparse.csr_array) -> sparse.csr_array:
+        """(S, S) sparse: what the policy makes of the moves of state-actions (S*A, S)."""
+        kernel = (self.average @ move).tocsr()
+        kernel.sort_indices()
+        return kernel
+
+    @cached_property
+    def moves(self) -> list[sparse.csr_array]:
+        """Matrices M_d (S*A, S): two branches at distinct states move by c -> sum_d M_d c M_d'.
+
+        That is the one matrix of transitions where the branches draw independently. With common
+        noise there is one for each noise d, sqrt(p_d) at the state that d leads to.
+        """
+        if not self.coupling.across_states:
+            return [self.jm.transitions]
+        by_noise = zip(self.jm.noise_probs, self.jm.given_noise, strict=True)
+        return [np.sqrt(prob) * certain.transitions for prob, certain in by_noise]
+
+    def noise_source(self, deviations: Floats) -> Floats:
+        """F (S*A, K): F F' is the source of T_2 between distinct states; K = 0 where it has none.
+
+        deviations: (T, A), y - mu.
+        """
+        if not self.coupling.across_states:
+            return np.zeros((self.policy.size, 0))
+        probs = self.jm.noise_probs
+        by_noise = deviations.reshape(-1, probs.size, self.jm.num_actions).swapaxes(1, 2)
+        return (by_noise * np.sqrt(probs)).reshape(-1, probs.size)
+
+    @cached_property
+    def weight(self) -> float:
+        """lambda_2 of eq. (20), the width of an interval that holds all returns."""
+        return 2.0 * self.jm.reward_bound / (1.0 - self.jm.gamma)
+
+    @cached_property
+    def longest_sum(self) -> int:
+        """How many terms one coordinate of T_2 M sums at most."""
+        widest = int(np.diff(self.kernel.indptr).max())
+        return int(np.diff(self.jm.starts).max()) + 4 * widest + len(self.moves)  # a sum of sums
+
+    def backup(self, value: Floats, value_variance: Floats) -> Backup:
+        """T_2 on m and v; their fixed points give every mean and every variance."""
+        jm = self.jm
+        averaging = jm.averaging
+        targets = jm.rewards + jm.gamma * value[jm.next_states]
+        mean = averaging @ targets
+        targets -= mean[jm.table_states]
+        later = jm.gamma**2 * (averaging @ value_variance[jm.next_states])
+        return Backup(self, mean, targets, averaging @ targets**2 + later, later)
+
+    def full_covariance(self, backup: Backup, c: Floats) -> Floats:
+        """(S, A, S, A), C(s,a; t,b) one step before c (S, S)."""
+        source = self.noise_source(backup.deviations)
+        moved = reduce(np.add, ((move @ (move @ c).T).T for move in self.moves))
+        full = self.jm.gamma**2 * moved + (source @ source.T if source.size else 0.0)
+        full = full.reshape(self.policy.shape * 2)
+        if self.coupling.at_one_state:  # all actions of a state share their table
+            x = self.jm.next_states
+            joint = backup.deviations[:, :, None] * backup.deviations[:, None, :]
+            joint += self.jm.gamma**2 * c[x[:, :, None], x[:, None, :]]
+            same = np.einsum("sasb->sab", full)
+            same[...] = (self.jm.averaging @ joint.reshape(len(x), -1)).reshape(same.shape)
+        np.einsum("sasa->sa", full)[...] = backup.variance
+        return full
 
     def zero(self) -> PairState:
         """M_0 = 0."""
@@ -104,6 +240,13 @@ class PairOperator(CollapsedT2):
         return float(max(mean, second / self.weight))
 
 
+def policy_average(policy: Floats) -> sparse.csr_array:
+    """(S, S*A) sparse: row s has the probabilities of its actions, policy (S, A)."""
+    states, actions = np.nonzero(policy)
+    entries = policy[states, actions], (states, states * policy.shape[1] + actions)
+    return sparse.csr_array(entries, shape=(len(policy), policy.size))
+
+
 def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
     """The law (S, A, S, A) of two branches, after one step of the pair chain $P_2$.
 
@@ -123,12 +266,12 @@ def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
     axes = ("state", "action", "other state", "other action")
     weights = checks.floats("law", law, **dict(zip(axes, policy.shape * 2, strict=True)))
     checks.refuse("law", weights, weights < 0.0, "is negative", axes)
-    return _acting(policy, *_arrived(jm, policy, weights))
+    return _acting(policy, *_arrived(jm, weights))
 
 
-def _arrived(jm: JMDP, policy: Floats, weights: Floats) -> tuple[Floats, Floats]:
+def _arrived(jm: JMDP, weights: Floats) -> tuple[Floats, Floats]:
     """Where branches of a law (S, A, S, A) go: two (S, S), and those that are one (S,)."""
-    num_states, num_actions = policy.shape
+    num_states = jm.num_states
     states = np.arange(num_states)
     same = weights[states, :, states].copy()  # (S, A, A)
     alone = np.einsum("saa->sa", same).copy()  # one branch
@@ -136,13 +279,12 @@ def _arrived(jm: JMDP, policy: Floats, weights: Floats) -> tuple[Floats, Floats]
 
     apart = weights.copy()
     apart[states, :, states] = 0.0
-    side = num_states * num_actions
+    side = num_states * jm.num_actions
     moved = jm.transitions.T @ (jm.transitions.T @ apart.reshape(side, side)).T
     pairs = np.asarray(moved.T)  # (S, S), law of (S', T') of two branches
-    at, a, b = np.nonzero(same)
-    step = CollapsedT2(jm, policy).step(AskedGaps(at, a, b))
-    shared = same[at, a, b][step.row] * step.weights
-    np.add.at(pairs, (step.first, step.second), shared)
+    after = jm.next_states
+    shared = jm.probs[:, None, None] * same[jm.table_states]
+    np.add.at(pairs, (after[:, :, None], after[:, None, :]), shared)
     return pairs, jm.transitions.T @ alone.ravel()
 
 
@@ -171,22 +313,15 @@ def occupancy(jm: JMDP, policy: Floats) -> Floats:
     """
     eta = jm.gamma
     law = (1.0 - eta) * start_law(jm)
-    system = CollapsedT2(jm, policy)
-    one = policy_average(policy**2) @ jm.transitions  # two branches that draw one action
     size = jm.num_states
 
-    def split(u: Floats) -> tuple[Floats, Floats]:
-        return u[: size**2].reshape(size, size), u[size**2 :]
+    def acted(u: Floats) -> Floats:
+        return _acting(policy, u[: size**2].reshape(size, size), u[size**2 :])
 
     def moved(u: Floats) -> Floats:
-        pairs, singles = split(u)
-        here = np.diag(pairs)
-        apart = system.kernel.T @ (system.kernel.T @ (pairs - np.diag(here))).T
-        shared = (system.diagonal.T @ here).reshape(size, size)
-        apart = apart.T + 0.5 * (shared + shared.T)
-        return np.append(apart, system.kernel.T @ singles + one.T @ here)
+        return np.append(*_arrived(jm, acted(u)))
 
-    start = np.append(*_arrived(jm, policy, law))
+    start = np.append(*_arrived(jm, law))
     operator = LinearOperator((start.size,) * 2, matvec=lambda u: u - eta * moved(u), dtype=float)
     rounding = max(1e-13, 1e-14 / (1.0 - eta))
     with progress(None, "pair occupancy", "step") as bar:
@@ -201,7 +336,7 @@ def occupancy(jm: JMDP, policy: Floats) -> Floats:
     if failed:
         raise ValueError(f"the pair occupancy at discount {eta} could not be solved for")
     last = start + eta * moved(np.maximum(found, 0.0))
-    total = law + eta * _acting(policy, *split(last))  # at least `law`, whatever was rounded
+    total = law + eta * acted(last)  # at least `law`, whatever was rounded
     return total / total.sum()
 
 
@@ -213,7 +348,7 @@ def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
     where the chain over state-actions is not ergodic with full support (Assumption B.2).
     """
     why = '(Assumption B.2); use weights="occupancy"'
-    sizes, vectors = np.linalg.eig(CollapsedT2(jm, policy).kernel.toarray().T)
+    sizes, vectors = np.linalg.eig(PairOperator(jm, policy).kernel.toarray().T)
     lasting = np.abs(sizes) > 1.0 - 1e-9
     if lasting.sum() > 1:
         raise ValueError(f"the chain is not ergodic: it has {lasting.sum()} cycles or ends {why}")

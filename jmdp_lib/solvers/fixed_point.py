@@ -6,7 +6,6 @@ Sweeps and projections run it; `affine` solves the same equations faster.
 from __future__ import annotations
 
 import inspect
-import math
 import warnings
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
@@ -17,7 +16,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import ReadOnly, progress, rounding_of, rounding_of_returns
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments, MomentSource
+from jmdp_lib.moments import Moments, MomentSource, enough_sweeps
 
 State = TypeVar("State")
 
@@ -180,13 +179,6 @@ def certify(
             f"{error_bound:.3g} > tol * reward_bound = {allowed:.3g}{advice}"
         )
     return Certificate(residuals, converged, error_bound, iterations)
-
-
-def enough_sweeps(first: float, target: float, gamma: float) -> int:
-    """Iterations after which a gamma-contraction has met the target, and some for rounding."""
-    if first <= target or gamma == 0.0:
-        return 3
-    return 50 + math.ceil(1.05 * math.log(target / first) / math.log(gamma))
 
 
 def false_variance(gamma: float, error: float) -> float:

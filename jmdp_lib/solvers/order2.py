@@ -14,17 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jmdp_lib import checks, machine
+from jmdp_lib import checks, fast, machine
 from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.fast import AskedGaps, CollapsedT2, PairSet, SolvedPairs
 from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.moments import Moments, StoredMoments
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
-from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.operators.pairs import PairOperator, PairState
-from jmdp_lib.operators.reachable import PairSet
-from jmdp_lib.solvers import affine, fixed_point
-from jmdp_lib.solvers.affine import SolvedPairs
+from jmdp_lib.solvers import fixed_point
 from jmdp_lib.solvers.fixed_point import Solution
 
 ROUTES = ("auto", "sweeps", "reachable", "dense")
@@ -101,7 +98,7 @@ def jipe2(
     if route == "dense" or device is not None:
         _require_dense(system, device)
     else:
-        reached = affine.choose_pairs(system, asked, or_all=route == "auto")
+        reached = fast.choose_pairs(system, asked, or_all=route == "auto")
     return _solved(jm, system, asked, tol, reached, device)
 
 
@@ -122,12 +119,12 @@ def _check_route(route: str, device: str | None, swept: bool, solved: bool) -> N
 
 def _require_dense(system: CollapsedT2, device: str | None) -> None:
     """Refuse all pairs if they do not fit into memory, or into that of a device."""
-    needed = affine.dense_bytes(system)
+    needed = fast.dense_bytes(system)
     what = f"JIPE-2 on all {_all_pairs(system.jm):,} pairs of {system.jm.num_states:,} states"
     instead = "use local_jipe2 for a few states"
     if device is None:
         machine.require(needed, what, instead)
-    elif needed > device_bytes(device):
+    elif needed > fast.device_bytes(device):
         raise MemoryError(f"{what} needs {machine.gibibytes(needed)} on {device}: {instead}")
 
 
@@ -141,7 +138,11 @@ def _sweeps(
     """T_2 repeated: that of jm from zero, or from `initial` that of jm without its offset."""
     model = jm if initial is None else system.jm
     operator = PairOperator(model, system.policy, system.coupling)
-    machine.require(operator.sweep_bytes, f"JIPE-2 by sweeps on {jm.num_states:,} states")
+    # Three states, each as C and Sigma, their differences, and arrays over tables and actions.
+    tables = jm.rewards.size * (150.0 + 24.0 * jm.num_actions)
+    machine.require(
+        72.0 * system.policy.size**2 + tables, f"JIPE-2 by sweeps on {jm.num_states:,} states"
+    )
     start = operator.zero() if initial is None else _start(operator, initial, jm.return_offset)
     allowed = tol * model.reward_bound
     state, end = fixed_point.iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2")
@@ -207,7 +208,7 @@ def _solved(
     pairs = _all_pairs(jm) if reached is None else reached.size
     name = f"JIPE-2, {route}, {pairs:,} pairs of {jm.num_states:,} states"
     accuracy = tol * system.jm.reward_bound
-    found = affine.solve_pairs(system, reached, accuracy, name, device)
+    found = fast.solve_pairs(system, reached, accuracy, name, device)
     rounding = found.rounding + rounding_of(0) * jm.reward_bound
     certified = found.residuals, rounding, gamma, tol * jm.reward_bound, found.iterations
     end = fixed_point.certify(*certified, "JIPE-2")
@@ -241,12 +242,12 @@ class MomentsFromPairs:
         asked = AskedGaps(here, one, two, None if s == t else there)
         found = self.system.covariances(self.solved.backup, self.solved.pairs, asked)
         if np.isnan(found[0]):
-            other = self._solve(affine.choose_pairs(self.system, asked))
+            other = self._solve(fast.choose_pairs(self.system, asked))
             found = self.system.covariances(other.backup, other.pairs, asked)
         return float(found[0] + mean[s, a] * mean[t, b])
 
     def _solve(self, reached: PairSet | None) -> SolvedPairs:
-        return affine.solve_pairs(self.system, reached, self.accuracy, "JIPE-2 of other pairs")
+        return fast.solve_pairs(self.system, reached, self.accuracy, "JIPE-2 of other pairs")
 
     @cached_property
     def _everywhere(self) -> SolvedPairs:

@@ -11,12 +11,10 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.fast import Chain, CollapsedT2, MultisetOperator, Solved, System, solve
 from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
-from jmdp_lib.operators.collapsed import CollapsedT2
-from jmdp_lib.operators.multisets import MultisetOperator, System
-from jmdp_lib.solvers.affine import Chain, Solved, solve
 from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, false_variance
 
 

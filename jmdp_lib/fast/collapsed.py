@@ -26,8 +26,8 @@ where P_k is the policy's chain given k, and d_k(s) = E[y_A | k] - m(s).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -38,7 +38,8 @@ from scipy.sparse import csgraph
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import require
-from jmdp_lib.model import JMDP, JOINT, Coupling, checked_coupling, require_tables
+from jmdp_lib.model import JMDP, JOINT, Coupling
+from jmdp_lib.operators.pairs import Backup, PairOperator
 
 _CHUNK = 1 << 20  # entries of laws that are worked on at once
 _SPARSE = 0.1  # a term of a sum of rows costs some ten times what one of a matrix product does
@@ -60,85 +61,14 @@ class PairStep:
     tables: tuple[Ints, Ints] | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Backup:
-    """What one application of T_2 makes of m (S,) and v (S,).
-
-    mean: (S, A). deviations: (T, A), y - mu. variance: (S, A), Var Z(s, a). later: (S, A), the part
-    of it that comes after one step.
-    """
-
-    system: CollapsedT2
-    mean: Floats
-    deviations: Floats
-    variance: Floats
-    later: Floats
-
-    def _averaged(self, x: Floats) -> Floats:
-        return np.einsum("sa,sa->s", self.system.policy, x)
-
-    @cached_property
-    def value(self) -> Floats:
-        """(S,), the new m."""
-        return self._averaged(self.mean)
-
-    @cached_property
-    def value_variance(self) -> Floats:
-        """(S,), the new v."""
-        return self._averaged(self.variance + (self.mean - self.value[:, None]) ** 2)
-
-    @cached_property
-    def diagonal_source(self) -> Floats:
-        """(S,), c_0 on the diagonal, as above."""
-        policy = self.system.policy
-        if not self.system.coupling.at_one_state:
-            return self._averaged(policy * self.variance)
-        jm = self.system.jm
-        together = np.einsum("ta,ta->t", policy[jm.table_states], self.deviations)
-        return np.asarray(jm.averaging @ together**2 + self._averaged(policy * self.later))
-
-    @cached_property
-    def noise_source(self) -> Floats:
-        """(S, K), between states s != t c_0 is noise_source[s] @ noise_source[t]; K may be 0."""
-        return np.asarray(self.system.average @ self.system.noise_source(self.deviations))
-
-
-@dataclass(frozen=True)
-class CollapsedT2:
-    """The collapsed operator of one JMDP, one policy (S, A) and one coupling."""
-
-    jm: JMDP
-    policy: Floats
-    coupling: Coupling = JOINT
+class CollapsedT2(PairOperator):
+    """T_2 with what its linear systems need: the policy's chain, and steps of pairs that are asked
+    for."""
 
     @classmethod
     def of(cls, solver: str, jm: JMDP, policy: Policy, coupling: str | Coupling = JOINT) -> Self:
         """The operator for what a user hands to a solver, checked, without the rewards' offset."""
-        require_tables(solver, jm)
-        matrix = checks.policy_matrix(jm, policy)
-        return cls(jm, matrix, checked_coupling(jm, coupling)).without_offset
-
-    @cached_property
-    def without_offset(self) -> Self:
-        """The operator of `JMDP.without_offset`: its moments are those of smaller returns."""
-        return replace(self, jm=self.jm.without_offset)
-
-    @cached_property
-    def average(self) -> sparse.csr_array:
-        """(S, S*A) sparse: times a function of state-actions, its average over the policy."""
-        return policy_average(self.policy)
-
-    @cached_property
-    def kernel(self) -> sparse.csr_array:
-        """(S, S) sparse: P, the chain of states under the policy."""
-        return self._averaged(self.jm.transitions)
-
-    @cached_property
-    def kernels(self) -> list[sparse.csr_array]:
-        """(S, S) sparse: from distinct states P_2 c is the sum of K c K' over these."""
-        if len(self.moves) == 1:
-            return [self.kernel]
-        return [self._averaged(move) for move in self.moves]
+        return super().of(solver, jm, policy, coupling).without_offset
 
     @cached_property
     def few_successors(self) -> bool:
@@ -146,60 +76,10 @@ class CollapsedT2:
         few = self.kernel.nnz <= _SPARSE * self.jm.num_states**2
         return bool(few or len(self.kernels) > 1)  # a noise leads to few
 
-    def _averaged(self, move: sparse.csr_array) -> sparse.csr_array:
-        """(S, S) sparse: what the policy makes of the moves of state-actions (S*A, S)."""
-        kernel = (self.average @ move).tocsr()
-        kernel.sort_indices()
-        return kernel
-
-    @cached_property
-    def moves(self) -> list[sparse.csr_array]:
-        """Matrices M_d (S*A, S): two branches at distinct states move by c -> sum_d M_d c M_d'.
-
-        That is the one matrix of transitions where the branches draw independently. With common
-        noise there is one for each noise d, sqrt(p_d) at the state that d leads to.
-        """
-        if not self.coupling.across_states:
-            return [self.jm.transitions]
-        by_noise = zip(self.jm.noise_probs, self.jm.given_noise, strict=True)
-        return [np.sqrt(prob) * certain.transitions for prob, certain in by_noise]
-
-    def noise_source(self, deviations: Floats) -> Floats:
-        """F (S*A, K): F F' is the source of T_2 between distinct states; K = 0 where it has none.
-
-        deviations: (T, A), y - mu.
-        """
-        if not self.coupling.across_states:
-            return np.zeros((self.policy.size, 0))
-        probs = self.jm.noise_probs
-        by_noise = deviations.reshape(-1, probs.size, self.jm.num_actions).swapaxes(1, 2)
-        return (by_noise * np.sqrt(probs)).reshape(-1, probs.size)
-
     @cached_property
     def mean_rewards(self) -> Floats:
         """(S,) r."""
         return np.einsum("sa,sa->s", self.policy, self.jm.averaging @ self.jm.rewards)
-
-    @cached_property
-    def weight(self) -> float:
-        """lambda_2 of eq. (20), the width of an interval that holds all returns."""
-        return 2.0 * self.jm.reward_bound / (1.0 - self.jm.gamma)
-
-    @cached_property
-    def longest_sum(self) -> int:
-        """How many terms one coordinate of T_2 M sums at most."""
-        widest = int(np.diff(self.kernel.indptr).max())
-        return int(np.diff(self.jm.starts).max()) + 4 * widest + len(self.kernels)  # a sum of sums
-
-    def backup(self, value: Floats, value_variance: Floats) -> Backup:
-        """T_2 on m and v; their fixed points give every mean and every variance."""
-        jm = self.jm
-        averaging = jm.averaging
-        targets = jm.rewards + jm.gamma * value[jm.next_states]
-        mean = averaging @ targets
-        targets -= mean[jm.table_states]
-        later = jm.gamma**2 * (averaging @ value_variance[jm.next_states])
-        return Backup(self, mean, targets, averaging @ targets**2 + later, later)
 
     def step(self, asked: AskedGaps, by_table: bool = False) -> PairStep:
         """One step of the pairs that are asked for, under the coupling.
@@ -281,21 +161,6 @@ class CollapsedT2:
             blocks[part.states, part.second, part.first] = between
         return blocks
 
-    def full_covariance(self, backup: Backup, c: Floats) -> Floats:
-        """(S, A, S, A), C(s,a; t,b) one step before c (S, S)."""
-        source = self.noise_source(backup.deviations)
-        moved = reduce(np.add, ((move @ (move @ c).T).T for move in self.moves))
-        full = self.jm.gamma**2 * moved + (source @ source.T if source.size else 0.0)
-        full = full.reshape(self.policy.shape * 2)
-        if self.coupling.at_one_state:  # all actions of a state share their table
-            x = self.jm.next_states
-            joint = backup.deviations[:, :, None] * backup.deviations[:, None, :]
-            joint += self.jm.gamma**2 * c[x[:, :, None], x[:, None, :]]
-            same = np.einsum("sasb->sab", full)
-            same[...] = (self.jm.averaging @ joint.reshape(len(x), -1)).reshape(same.shape)
-        np.einsum("sasa->sa", full)[...] = backup.variance
-        return full
-
     def covariances(self, backup: Backup, pairs: PairValues, asked: AskedGaps) -> Floats:
         """(Q,), C(s,a; t,b) one step before c."""
         step = self.step(asked)
@@ -352,13 +217,6 @@ class AskedGaps:
         size = max(1, _CHUNK // int(entries.max()))
         for start in range(0, self.states.size, size):
             yield self.part(slice(start, start + size))
-
-
-def policy_average(policy: Floats) -> sparse.csr_array:
-    """(S, S*A) sparse: row s has the probabilities of its actions, policy (S, A)."""
-    states, actions = np.nonzero(policy)
-    entries = policy[states, actions], (states, states * policy.shape[1] + actions)
-    return sparse.csr_array(entries, shape=(len(policy), policy.size))
 
 
 def successors_first(graph: sparse.csr_array) -> Ints:

@@ -19,8 +19,9 @@ from scipy import sparse
 
 from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.fast.collapsed import CollapsedT2
 from jmdp_lib.machine import largest_of, threaded
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2
+from jmdp_lib.operators.pairs import Backup
 
 _BLOCK = 16  # rows of a tile
 _WIDTH = 2048  # columns of a tile

@@ -22,8 +22,9 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.machine import cached, hot, inline
-from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2
+from jmdp_lib.operators.pairs import Backup
 
 _BLOCK = 1 << 20  # successors of pairs that are held at once
 

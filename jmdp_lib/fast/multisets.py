@@ -33,10 +33,10 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.fast.collapsed import ragged
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP, JOINT, Coupling
 from jmdp_lib.moments import StateAction, norm_weight
-from jmdp_lib.operators.collapsed import ragged
 
 Branches = tuple[tuple[int, int], ...]  # (number, multiplicity), see `MultisetOperator`
 Law = dict[Branches, float]  # a polynomial: coefficient of each product of successor branches

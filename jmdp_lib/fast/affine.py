@@ -23,6 +23,14 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, frozen
+from jmdp_lib.fast.collapsed import (
+    AskedGaps,
+    CollapsedT2,
+    PairValues,
+    successors_first,
+)
+from jmdp_lib.fast.dense import DensePairs, at_pairs
+from jmdp_lib.fast.reachable import PairSet
 from jmdp_lib.machine import (
     add_scaled,
     available_bytes,
@@ -33,16 +41,8 @@ from jmdp_lib.machine import (
     progress,
     rounding_of,
 )
-from jmdp_lib.operators.collapsed import (
-    AskedGaps,
-    Backup,
-    CollapsedT2,
-    PairValues,
-    successors_first,
-)
-from jmdp_lib.operators.dense import DensePairs, at_pairs
-from jmdp_lib.operators.reachable import PairSet
-from jmdp_lib.solvers.fixed_point import enough_sweeps
+from jmdp_lib.moments import enough_sweeps
+from jmdp_lib.operators.pairs import Backup
 
 _CYCLE = 100  # steps of a cycle, at most
 _CYCLES = 100  # cycles, at most
