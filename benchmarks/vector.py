@@ -32,7 +32,7 @@ import numpy as np
 from timing import machine, markdown_table, seconds
 
 import jmdp_lib as jl
-from jmdp_lib.simulators.results import GapEstimate
+from jmdp_lib.simulators.gaps import GapEstimate
 
 HERE = Path(__file__).resolve().parent
 GPU_ROWS = HERE / "vector_gpu.csv"

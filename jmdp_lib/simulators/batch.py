@@ -207,7 +207,8 @@ class Batch:
         """All runs, from the start to the horizon."""
         try:
             self._act(self._start())
-            for self.time in range(self.plan.settings.horizon):
+            horizon = self.plan.settings.horizon
+            for self.time in range(horizon):
                 if self.time:
                     self._act(self._next())
                     self._drop()

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import combinations, repeat
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,11 +28,38 @@ from jmdp_lib.model.simulator import (
     checked_query,
 )
 from jmdp_lib.simulators.batch import Arrays, BatchPlayer, Played, policy_table
-from jmdp_lib.simulators.plans import Chunk
-from jmdp_lib.simulators.policies import PlayedPolicy
+from jmdp_lib.simulators.plans import Chunk, PlayedPolicy
 
 _MOST_KEPT = 100_000  # states for which it is kept what a policy says of them
 _DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a stated horizon
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """A simulator with a state of its own, such as `CoupledEnv` and `CoupledAtari`.
+
+    It also has the attributes `draw`, `observed`, `np_random`, `action_space` and
+    `observation_space`; `simulators.coupled_env.Coupled` says what all of them are.
+    """
+
+    def twin(self) -> Any:
+        """Another one, here and with the same table; both draw later tables from one generator."""
+
+    def snapshot(self) -> Any:
+        """This state, with its table."""
+
+    def restore(self, snapshot: Any) -> Any:
+        """Go to a state; a table is drawn if the snapshot has none."""
+
+    def redraw(self, draw: Any = None) -> None:
+        """Replace the table by a fresh one, or by the one of a given draw."""
+
+    def same_state(self, other: Any) -> bool:
+        """Whether both stand at one state; in doubt they do not."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Execute one branch of the table."""
+
 
 Groups = list[tuple[int, dict[int, list[int]]]]
 """Of one run, for every draw: the state, the actions that are played, and by which branches."""
@@ -147,8 +174,8 @@ class RowPlayer(BatchPlayer):
                         cut[run, branch] = by_limit
             rewards.append(earned)
         self.extremes += [min(paid), max(paid)]
-        ends = (over.T, cut.T) if self.episodes_end else ()
-        return Played(np.array(rewards).T, np.array(columns[0]).T, *ends)
+        played = Played(np.array(rewards).T, np.array(columns[0]).T)
+        return played._replace(over=over.T, cut=cut.T) if self.episodes_end else played
 
     def refuse(self, reward: float, action: Any, state: Any) -> None:
         raise SimulatorError(

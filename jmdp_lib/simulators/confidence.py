@@ -1,14 +1,20 @@
-"""Sample statistics, tests and confidence sequences: what estimates and decisions rest on."""
+"""Confidence sequences, and the decision that rests on them.
+
+A confidence sequence around a mean holds at all sample sizes at once, so that one may look after
+every run and stop when it says enough.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from jmdp_lib.checks import Floats
+from jmdp_lib.machine import ReadOnly
+from jmdp_lib.simulators.gaps import GapEstimate
 
 # A gambler's stakes, and the shares of the capital that are staked so; large ones count for more,
 # since the range of returns is often wide.
@@ -18,84 +24,6 @@ _CLOSE = 1e-3  # of the distance of a bound from the mean: how exactly it is wor
 _TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is tightest
 _SKEW = 0.2  # weight of its allowance for skewed laws
 FIRST_ASYMPTOTIC = 128  # values before it says anything
-
-
-class GapSums(NamedTuple):
-    """Sums over N gaps, all that their statistics need: parts of a sample merge into the whole.
-
-    central: (3,), sums of second, third and fourth powers of what the gaps differ from their mean.
-    counts: (5,), how many are below, at and above zero, at zero since the cut at the horizon or
-    rounding left their sign open, and the discounts from which on gaps are open.
-    """
-
-    num_gaps: int
-    mean: float
-    central: Floats
-    counts: Floats
-
-    @classmethod
-    def of(
-        cls, gaps: Any, apart: Any, rest: float, rounding: tuple[float, float], xp: Any
-    ) -> GapSums:
-        """Of gaps (N,), an array of the library `xp`.
-
-        apart: (N,) a gap may still change by this times `rest`. rounding: up to which sizes other
-        gaps are ties, and may be anything. Whatever may be a tie counts as zero.
-        """
-        tie, lost = rounding
-        cut = _cut(apart, rest, xp)
-        unsure = cut + lost
-        mean = float(xp.mean(gaps))
-        off = gaps - mean
-        squares = off * off
-        powers = [float(xp.sum(squares * part)) for part in (1.0, off, squares)]
-        zero = xp.abs(gaps) <= unsure
-        unknown = zero & ((cut > 0.0) | (xp.abs(gaps) > tie))
-        signs = (gaps < -unsure, zero, gaps > unsure, unknown)
-        counts = [*(float(xp.count_nonzero(sign)) for sign in signs), float(xp.sum(apart))]
-        return cls(gaps.shape[0], mean, np.array(powers), np.array(counts))
-
-
-def _cut(apart: Any, rest: float, xp: Any) -> Any:
-    """(N,) how much gaps may still change: none that is final, even if `rest` is infinite."""
-    return apart * xp.where(apart > 0.0, xp.full_like(apart, rest), xp.zeros_like(apart))
-
-
-def gap_ends(gaps: Floats, apart: Floats, rest: float, rounding: tuple[float, float]) -> Floats:
-    """(N, 2) ends between which every gap lies; arguments as of `GapSums.of`."""
-    tie, lost = rounding
-    final = (np.abs(gaps) <= tie) & (apart == 0.0)
-    reach = np.where(final, 0.0, _cut(apart, rest, np) + lost)
-    gaps = np.where(final, 0.0, gaps)
-    return np.stack([gaps - reach, gaps + reach], axis=1)
-
-
-def value_sums(returns: Any, left: Any, offset: float, xp: Any) -> GapSums:
-    """Of returns (N,) of whole runs of one branch, as if they were gaps.
-
-    left: (N,) the discounts from which on they are cut. offset: a part that they are without.
-    """
-    sums = GapSums.of(returns, left, 0.0, (0.0, 0.0), xp)
-    return sums._replace(mean=sums.mean + offset)
-
-
-def gap_statistics(parts: Sequence[GapSums]) -> Floats:
-    """(9,) mean and variance with their standard errors, and shares of all gaps.
-
-    parts: of one sample, which are merged (Pébay 2008): nothing large is subtracted. The error of
-    the variance is the jackknife's: no law is assumed. The shares are those of `counts`.
-    """
-    sizes, means, central, counts = map(np.array, zip(*parts, strict=True))
-    n = sizes.sum()
-    mean = sizes / n @ means
-    off = means - mean
-    square, cube, fourth = central.T
-    fourth = np.sum(fourth + 4.0 * off * cube + 6.0 * off**2 * square + sizes * off**4)
-    square = np.sum(square + sizes * off**2)
-    variance = square / (n - 1)
-    spread = np.sqrt(max(fourth - square**2 / n, 0.0) / (n - 1))  # of the squares
-    errors = np.sqrt(variance / n), n / (n - 2) * spread / np.sqrt(n)
-    return np.array([mean, errors[0], variance, errors[1], *counts.sum(0) / n])
 
 
 def variance_reduction(returns: Floats) -> float:
@@ -180,3 +108,79 @@ def gap_interval(
         return betting_bound(least, -largest_gap, largest_gap, alpha / 2.0, before, times)
 
     return bound(gap - cut, known[0]), -bound(-gap - cut, -known[1])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Decision(ReadOnly):
+    """What `compare_actions` or `compare_policies` found.
+
+    Attributes:
+        actions: the m actions that were asked for, or the numbers of the m policies.
+        verdict: "better", one action is best by more than the margin; "equivalent", those that
+            remain differ by at most the margin; or "undecided" when the budget ended.
+        best: the best action if the verdict is "better", else None.
+        remaining: the actions that no other was found to be better than.
+        intervals: (m, m, 2), lower and upper end for $E[Z(s, a_i) - Z(s, a_j)]$ at [i, j], where
+            $a_i$ is actions[i]. What returns lose by being cut off, at the horizon or by a time
+            limit of the environment, is included. If the range of the
+            rewards is known, all intervals hold at all looks at once with probability $1 - alpha$;
+            for an asymptotic sequence this is so only in the limit of large samples.
+        margin: as it was given.
+        num_queries: queries that were made: calls at one state, for one or more actions.
+        num_runs: runs of all branches.
+        variance_reduction: how many times as many independent runs would be needed for the same
+            certainty, estimated: the sum of $Var Z_a + Var Z_b$ over the pairs of actions, divided
+            by that of $Var(Z_a - Z_b)$.
+        method: which confidence sequence it is, and whether it holds at every sample size.
+        history: (L, 1 + 2 m**2), the number of queries and the intervals at each of L looks.
+        estimates: what the same runs say about all gaps, with standard errors, as from
+            `estimate_gaps`; of two actions, from the runs that played both; and the value of every
+            action, from the first runs, which are whole. None before three runs.
+            Its intervals do not know that a decision ended the runs: `intervals` do.
+        entropy: of the seed; passed as the seed, it repeats a call that had none.
+        open_pairs: if undecided, the pairs of `remaining`, (action, other, estimate of the mean
+            gap, its standard error), the one with the larger mean first; those of the leader come
+            first. Empty before the first look.
+        deciding_budget: if undecided, about how many queries would decide between the leader and
+            all others if the estimates are right: if all further runs are like those that were
+            played. Infinite where no budget would, nan if it is decided.
+    """
+
+    actions: tuple[Any, ...]
+    verdict: str
+    best: Any
+    remaining: tuple[Any, ...]
+    intervals: Floats
+    margin: float
+    num_queries: int
+    num_runs: int
+    variance_reduction: float
+    method: str
+    history: Floats
+    estimates: GapEstimate | None = None
+    entropy: Any = None
+    open_pairs: tuple[tuple[Any, Any, float, float], ...] = ()
+    deciding_budget: float = math.nan
+
+    def __repr__(self) -> str:
+        best = "" if self.best is None else f"best={self.best}, "
+        return (
+            f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
+            f"variance_reduction={self.variance_reduction:.3g}, {self.method}{self._outlook})"
+        )
+
+    @property
+    def _outlook(self) -> str:
+        """What would decide, in words: the leader against the others."""
+        if not self.open_pairs:
+            return ""
+        leader = self.open_pairs[0][0]
+        shown = [
+            f"{a} against {b}: {mean:.3g} +- {error:.2g}"
+            for a, b, mean, error in self.open_pairs
+            if a == leader
+        ]
+        budget = f"a budget of about {self.deciding_budget:,.0f} decides if that is right"
+        if math.isinf(self.deciding_budget):
+            budget = "no budget decides if that is right"
+        return f"; {', '.join(shown)}; {budget}"
