@@ -158,24 +158,32 @@ class RowPlayer(BatchPlayer):
         shared = zip(*(each.tolist() for each in sharing), strict=True) if sharing else repeat(())
         pairs = [*combinations(range(len(states)), 2)]
         paid: list[float] = []
-        over = np.zeros((len(columns[0]), len(states)), bool)
-        cut = np.zeros_like(over)
+        ended: list[tuple[int, int, bool]] = []
         rewards = []
         for run, (here, chosen, goes, together) in enumerate(zip(*columns, shared, strict=False)):
-            groups = _groups(here, chosen, goes, zip(pairs, together, strict=True))
+            leaders = _leaders(len(here), pairs, together)
             earned = [0.0] * len(here)
-            for branches, reward, after, ends, by_limit in self.outcomes(groups, rng):
+            groups = _groups(here, chosen, goes, leaders)
+            for branches, reward, after, over, cut in self.outcomes(groups, rng):
                 paid.append(reward)
                 for branch in branches:
                     earned[branch] = reward
                     here[branch] = after
-                    if ends:
-                        over[run, branch] = True
-                        cut[run, branch] = by_limit
+                    if over:
+                        ended.append((branch, run, cut))
             rewards.append(earned)
         self.extremes += [min(paid), max(paid)]
         played = Played(np.array(rewards).T, np.array(columns[0]).T)
-        return played._replace(over=over.T, cut=cut.T) if self.episodes_end else played
+        return self._with_ends(played, ended) if self.episodes_end else played
+
+    def _with_ends(self, played: Played, ended: list[tuple[int, int, bool]]) -> Played:
+        """ended: branches and runs whose episodes are over, and whether by a time limit."""
+        over = np.zeros(played.rewards.shape, bool)
+        cut = np.zeros_like(over)
+        for branch, run, by_limit in ended:
+            over[branch, run] = True
+            cut[branch, run] = by_limit
+        return played._replace(over=over, cut=cut)
 
     def refuse(self, reward: float, action: Any, state: Any) -> None:
         raise SimulatorError(
@@ -184,22 +192,27 @@ class RowPlayer(BatchPlayer):
         )
 
 
+def _leaders(size: int, pairs: list[tuple[int, int]], together: tuple[bool, ...]) -> Sequence[int]:
+    """The first branches with which branches share a draw. together: for every pair."""
+    leaders = [*range(size)]
+    if True in together:
+        for (i, j), both in zip(pairs, together, strict=True):
+            if both and leaders[j] == j:
+                leaders[j] = i
+    return leaders
+
+
 def _groups(
-    states: list[int],
-    actions: list[int],
-    going: list[bool],
-    sharing: Iterable[tuple[tuple[int, int], bool]],
+    states: list[int], actions: list[int], going: list[bool], leaders: Sequence[int]
 ) -> Groups:
-    """The draws of a run; sharing: for every pair of branches, whether they share one."""
-    leaders = [*range(len(states))]  # the first branches with which these share a draw
-    for (i, j), both in sharing:
-        if both and leaders[j] == j:
-            leaders[j] = i
+    """The draws of a run."""
     draws: dict[int, dict[int, list[int]]] = {}
-    for branch, goes in enumerate(going):
-        if goes:
-            played = draws.setdefault(leaders[branch], {})
-            played.setdefault(actions[branch], []).append(branch)
+    for branch, leader in enumerate(leaders):
+        if going[branch]:
+            if leader in draws:
+                draws[leader].setdefault(actions[branch], []).append(branch)
+            else:
+                draws[leader] = {actions[branch]: [branch]}
     return [(states[leader], played) for leader, played in draws.items()]
 
 
@@ -233,10 +246,10 @@ class QueriedPlayer(RowPlayer):
         return np.full((len(chunk.plan.names), chunk.size), self._number(self.here))
 
     def _number(self, state: Any) -> int:
-        return state if self.num_states is not None else self.numbers.of(state, state)
+        return self.numbers.of(state, state) if self.num_states is None else state
 
     def seen(self, state: int) -> Any:
-        return state if self.num_states is not None else self.numbers.things[state]
+        return self.numbers.things[state] if self.num_states is None else state
 
     def outcomes(self, groups: Groups, rng: Any) -> list[Result]:
         common = self.coupling.across_states
@@ -245,16 +258,18 @@ class QueriedPlayer(RowPlayer):
             self.moment["state"]["state"] = draw() << 64 | draw()
             rng = self.shared
         low, high = self.limits or ANY_REWARD
+        numbered = self.num_states is not None
         results: list[Result] = []
         for number, played in groups:
             if common:
                 rng.bit_generator.state = self.moment
-            state = self.seen(number)
+            state = number if numbered else self.seen(number)
             answer = self.ask(state, [*played], rng)
             for (reward, after), (action, branches) in zip(answer, played.items(), strict=True):
                 if not low <= reward <= high:
                     self.refuse(reward, action, state)
-                results.append((branches, reward, self._number(after), False, False))
+                place = after if numbered else self._number(after)
+                results.append((branches, reward, place, False, False))
         return results
 
 
