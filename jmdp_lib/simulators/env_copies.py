@@ -38,7 +38,7 @@ Moves = tuple[tuple[int, Any], ...]
 _GENERATORS = ("Generator", "RandomState", "Random")  # numpy's and torch's, numpy's, Python's
 _PHYSICS = "MjData"  # of MuJoCo: copies by itself, in microseconds
 _MODEL = "MjModel"  # of MuJoCo: large, and the same for all copies
-# A general rule for what is no part of a state does not exist: an attribute that no step reads looks
+# There is no general rule for what is no part of a state: an attribute that no step reads looks
 # like any other. Without this one, branches that meet on the frozen lake would count as apart.
 _ONLY_DRAWN = "lastaction"  # of Gymnasium's toy-text environments: `render` alone reads it
 _CONSTANT = (type, types.FunctionType, types.ModuleType, gymnasium.Space, EnvSpec)
