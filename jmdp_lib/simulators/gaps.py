@@ -94,7 +94,7 @@ def gap_ends(gaps: Floats, apart: Floats, rest: float, rounding: tuple[float, fl
     return np.stack([gaps - reach, gaps + reach], axis=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GapStatistics:
     """Estimates for gaps, numbers of one gap or arrays of many; `GapEstimate` says what they are.
 
