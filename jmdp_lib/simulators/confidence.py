@@ -58,12 +58,12 @@ def betting_bound(
     z, counts = np.unique(np.clip((x - low) / (high - low), 0.0, 1.0), return_counts=True)
     centre = top = float(counts @ z / counts.sum())  # nothing is ever won against the sample mean
     bottom = max((known - low) / (high - low), 0.0)
-    while top - bottom > _CLOSE * (centre - bottom):
-        middle = 0.5 * (bottom + top)
-        with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
+    with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
+        while top - bottom > _CLOSE * (centre - bottom):
+            middle = 0.5 * (bottom + top)
             growth = np.log1p(_BETS * (z[:, None] / middle - 1.0))
-        capital = np.logaddexp.reduce(_LOG_SHARES + times * (counts @ growth))
-        bottom, top = (middle, top) if capital >= -np.log(alpha) else (bottom, middle)
+            capital = np.logaddexp.reduce(_LOG_SHARES + times * (counts @ growth))
+            bottom, top = (middle, top) if capital >= -np.log(alpha) else (bottom, middle)
     return low + (high - low) * bottom
 
 
