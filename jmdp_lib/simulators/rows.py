@@ -161,9 +161,8 @@ class RowPlayer(BatchPlayer):
         ended: list[tuple[int, int, bool]] = []
         rewards = []
         for run, (here, chosen, goes, together) in enumerate(zip(*columns, shared, strict=False)):
-            leaders = _leaders(len(here), pairs, together)
             earned = [0.0] * len(here)
-            groups = _groups(here, chosen, goes, leaders)
+            groups = _groups(here, chosen, goes, pairs, together)
             for branches, reward, after, over, cut in self.outcomes(groups, rng):
                 paid.append(reward)
                 for branch in branches:
@@ -192,27 +191,23 @@ class RowPlayer(BatchPlayer):
         )
 
 
-def _leaders(size: int, pairs: list[tuple[int, int]], together: tuple[bool, ...]) -> Sequence[int]:
-    """The first branches with which branches share a draw. together: for every pair."""
-    leaders = [*range(size)]
+def _groups(
+    states: list[int],
+    actions: list[int],
+    going: list[bool],
+    pairs: list[tuple[int, int]],
+    together: tuple[bool, ...],
+) -> Groups:
+    """The draws of a run. together: for every pair of branches, whether they share one."""
+    leaders = [*range(len(states))]  # the first branches with which these share a draw
     if True in together:
         for (i, j), both in zip(pairs, together, strict=True):
             if both and leaders[j] == j:
                 leaders[j] = i
-    return leaders
-
-
-def _groups(
-    states: list[int], actions: list[int], going: list[bool], leaders: Sequence[int]
-) -> Groups:
-    """The draws of a run."""
     draws: dict[int, dict[int, list[int]]] = {}
     for branch, leader in enumerate(leaders):
         if going[branch]:
-            if leader in draws:
-                draws[leader].setdefault(actions[branch], []).append(branch)
-            else:
-                draws[leader] = {actions[branch]: [branch]}
+            draws.setdefault(leader, {}).setdefault(actions[branch], []).append(branch)
     return [(states[leader], played) for leader, played in draws.items()]
 
 
