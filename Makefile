@@ -55,6 +55,7 @@ figures: $(STAMP)
 # A thread for each process: two that train with two threads each on two cores wait for each other,
 # and take minutes for what takes seconds.
 test test-fast: export OMP_NUM_THREADS = 1
+WORKERS  := 2
 PYTEST   := MPLBACKEND=Agg $(PY) -m pytest -p no:nbval -p no:randomly
 PROGRAMS := $(patsubst %,tests/test_%.py,batch_slurm batch batch_games batch_refusals book site lab)
 # What was skipped is said last of all; tests/conftest.py writes it down.
@@ -76,21 +77,21 @@ imports: $(STAMP)
 	@$(PY) -c "import nbval, papermill, scipy.stats, seaborn, snakemake.cli, sphinx.cmd.build, torch"
 
 test-units: nbval
-	PYTHONPATH=tests $(PYTEST) -p core_coverage -n 2 --dist worksteal $(PROGRAMS:%=--ignore %)
+	PYTHONPATH=tests $(PYTEST) -p core_coverage -n $(WORKERS) --dist worksteal $(PROGRAMS:%=--ignore %)
 
 # The longest first, so that no process is left alone with one at the end.
 test-programs: $(STAMP) $(IMPORTED)
-	$(PYTEST) -n 2 --dist worksteal $(PROGRAMS)
+	$(PYTEST) -n $(WORKERS) --dist worksteal $(PROGRAMS)
 
 # New examples in a new order. The header names the order, and --randomly-seed=N repeats it.
 test-random: $(STAMP)
-	RANDOM_TESTS=1 OMP_NUM_THREADS=1 $(subst -p no:randomly,,$(PYTEST)) -n 2 --dist worksteal
+	RANDOM_TESTS=1 OMP_NUM_THREADS=1 $(subst -p no:randomly,,$(PYTEST)) -n $(WORKERS) --dist worksteal
 
 # Every committed notebook as it stands; its claims and their verdicts are compared with the committed
 # ones, their numbers are not: some depend on the processor.
 NOTEBOOKS = notebooks/*.ipynb
 nbval: $(STAMP) $(IMPORTED)
-	PYTHONPATH=workflow $(PY) -m pytest -p no:randomly -p nbval_kernels -n 2 --dist loadfile \
+	PYTHONPATH=workflow $(PY) -m pytest -p no:randomly -p nbval_kernels -n $(WORKERS) --dist loadfile \
 	  --nbval-lax --nbval-current-env --nbval-cell-timeout=600 --nbval-sanitize-with workflow/nbval.cfg \
 	  $(NOTEBOOKS)
 
@@ -100,7 +101,7 @@ test-fast: $(STAMP)
 	@$(MAKE) --no-print-directory -j 2 $(FAST); $(and_what_was_skipped)
 
 test-quick: $(STAMP)
-	$(PYTEST) -n 2 --dist loadfile -m "not slow"
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not slow"
 
 lint: $(STAMP)
 	$(PY) -m ruff check .

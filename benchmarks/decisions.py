@@ -1,40 +1,32 @@
-"""How often `compare_actions` decides falsely, and how many runs it needs: `python decisions.py`.
+"""How often `compare_actions` decides falsely, and how many runs it needs.
+
+`python benchmarks/decisions.py` writes decisions.md in some five minutes on two idle cores; `--only
+CASE` counts the false decisions of one case, and writes nothing.
 
 All at alpha = 0.05. "Betting" is the confidence sequence for a known range of rewards, "Bernstein"
 the empirical Bernstein sequence for the same case (Waudby-Smith and Ramdas 2024, Theorem 2), and
 "asymptotic" the one without a range. The first table counts false decisions: whole calls of
 `compare_actions` with 2,500 queries, and for Bernstein, which the library does not have, sequences
-of as many gaps. *Rare loss, worse*: an action pays 0.01 more, and 100 less once in a thousand.
-*Rare loss, equal*: it pays 1 more, and 99 less once in a hundred. *Fair coins*: one coin pays
-either action. In the first case a call may also be right; in the others every decision is false.
-The second table has the median number of runs until the better action is known, if one looks after
-each run. The third has 2,000 calls each on a JMDP, played run by run, and on a `VectorSimulator` of
-the same tables, whose runs between two looks are played at once: decisions that are false, and
-that are right, and the median of the runs until a decision. *Fair coins* are those of the first
-table; of *four actions*, one is better, and beaten ones are dropped.
-`python decisions.py --players` makes that table alone.
+of as many gaps of two actions. *Rare loss, worse*: an action pays 0.01 more, and 100 less once in a
+thousand. *Rare loss, equal*: it pays 1 more, and 99 less once in a hundred. *Fair coins*: one coin
+pays either action. *Four actions*: one is better, and beaten ones are dropped. In the first and
+last case a call may also be right; in the others every decision is false. The second table has the
+median number of runs until the better action is known: for Bernstein if one looks after each run,
+and otherwise of calls, which look at their own times.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
-import sys
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
-from timing import machine, markdown_table
+from timing import asked, measured, shown, table, write_page
 
 import jmdp_lib as jl
 
-HERE = Path(__file__).resolve().parent
-ALPHA, FIRST = 0.05, 128  # the level, and the runs before an asymptotic sequence says anything
+ALPHA = 0.05
 CALLS, BUDGET = 300, 2_500
 REPEATS, LONGEST = 200, 20_000
-PLAYER_CALLS, PLAYER_BATCH, PLAYER_BUDGET = 2_000, 50, 300
-PLAYERS = HERE / "decisions_players.csv"
 
 
 def draw(prob: float, usual: tuple[float, float], rare: tuple[float, float]) -> jl.JMDP:
@@ -42,11 +34,20 @@ def draw(prob: float, usual: tuple[float, float], rare: tuple[float, float]) -> 
     return jl.JMDP([[1.0 - prob, prob]], [[usual, rare]], np.zeros((1, 2, 2), int), 0.0)
 
 
+def four_actions() -> jl.JMDP:
+    """One state; two equal coins pay four actions, and the first pays 0.35 more on average."""
+    coins = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])  # (K, 2)
+    rewards = coins[:, [0, 0, 1, 1]] * [1.0, -1.0, 1.0, -1.0] + [0.0, 1.0, 0.0, 1.0]
+    rewards[:, 0] += 0.35
+    return jl.JMDP(np.full((1, 4), 0.25), rewards[None], np.zeros((1, 4, 4), int), 0.0)
+
+
 # A world, its better action, or None if both are equally good.
 FALSE = {
     "rare loss, worse": (draw(0.001, (0.01, 0.0), (-99.99, 0.0)), 1),
     "rare loss, equal": (draw(0.01, (1.0, 0.0), (-99.0, 0.0)), None),
     "fair coins": (draw(0.5, (1.0, 0.0), (0.0, 1.0)), None),
+    "four actions": (four_actions(), 0),
 }
 
 
@@ -65,28 +66,6 @@ def bernstein(x: np.ndarray, reach: float) -> tuple[np.ndarray, np.ndarray]:
     return reach * (2.0 * (centre - radius) - 1.0), reach * (2.0 * (centre + radius) - 1.0)
 
 
-def log_capital(x: np.ndarray) -> np.ndarray:
-    """(T, ...) what a gambler owns who bets on a positive mean of x in [-1, 1], as logarithm."""
-    total = np.full(x.shape, -np.inf)
-    for j in range(1, 17):
-        with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
-            growth = np.log1p(2.0 ** (1 - j) * x).cumsum(0)
-        total = np.logaddexp(total, growth - np.log(j * (j + 1)))
-    return total
-
-
-def asymptotic(x: np.ndarray) -> np.ndarray:
-    """Lower ends of the asymptotic confidence sequence for the mean of values x (T, N), (T, N)."""
-    t = np.arange(1.0, len(x) + 1.0)[:, None]
-    mean = np.cumsum(x, 0) / t
-    variance = np.maximum(np.cumsum(x**2, 0) / t - mean**2, 0.0)
-    level = -2.0 * np.log(ALPHA)
-    rate = (level + np.log(level) + 1.0) / 1000.0 * t
-    radius = np.sqrt(variance * (rate + 1.0) / rate * (np.log(rate + 1.0) + level) / t)
-    radius += 0.2 * (np.maximum.accumulate(x) - np.minimum.accumulate(x)) * level / t
-    return np.where(t < FIRST, -np.inf, mean - radius)
-
-
 def reach_of(jm: jl.JMDP) -> float:
     """The largest gap that there can be."""
     low, high = jm.reward_range
@@ -100,8 +79,9 @@ def first(known: np.ndarray) -> np.ndarray:
 
 def false_calls(jm: jl.JMDP, better: int | None, method: str) -> int:
     """Calls of `compare_actions`, one for every seed, that decide falsely."""
+    actions = list(range(jm.num_actions))
     calls = (
-        jl.simulators.compare_actions(jm, [0], [0, 1], 0, budget=BUDGET, seed=k, method=method)
+        jl.simulators.compare_actions(jm, [0], actions, 0, budget=BUDGET, seed=k, method=method)
         for k in range(CALLS)
     )
     return sum(call.verdict == "better" and call.best != better for call in calls)
@@ -139,121 +119,49 @@ def worlds() -> dict[str, tuple[jl.JMDP, np.ndarray, int, tuple[int, int]]]:
     }
 
 
-def runs_needed(jm: jl.JMDP, policy: np.ndarray, state: int, pair: tuple[int, int]) -> list[int]:
+def runs_needed(
+    jm: jl.JMDP, policy: np.ndarray, state: int, pair: tuple[int, int]
+) -> Iterator[float]:
     """Median runs until the first action is known to be better, by each of the sequences."""
     played = jl.simulate_pairs(jm, policy, state, pair, LONGEST * REPEATS, seed=0)
-    gap, reach = (played[:, 0] - played[:, 1]).reshape(LONGEST, REPEATS), reach_of(jm)
-    known = (
-        bernstein(gap, reach)[0] > 0.0,
-        log_capital(gap / reach) >= np.log(2.0 / ALPHA),
-        asymptotic(gap) > 0.0,
-    )
-    return [int(np.median(first(x))) for x in known]
+    gaps = np.subtract(*played.T).reshape(LONGEST, REPEATS)
+    yield np.median(first(bernstein(gaps, reach_of(jm))[0] > 0.0))
+    for method in ("betting", "asymptotic"):
+        calls = [
+            jl.simulators.compare_actions(
+                jm, policy, pair, state, budget=10**7, seed=k, method=method
+            )
+            for k in range(REPEATS)
+        ]
+        yield np.median([call.num_runs for call in calls])
 
 
-def four_actions() -> jl.JMDP:
-    """One state; two equal coins pay four actions, and the first pays 0.35 more on average."""
-    coins = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])  # (K, 2)
-    rewards = coins[:, [0, 0, 1, 1]] * [1.0, -1.0, 1.0, -1.0] + [0.0, 1.0, 0.0, 1.0]
-    rewards[:, 0] += 0.35
-    return jl.JMDP(np.full((1, 4), 0.25), rewards[None], np.zeros((1, 4, 4), int), 0.0)
+def false_row(name: str) -> list[str]:
+    """One line of the first table."""
+    jm, better = FALSE[name]
+    by_bernstein = false_bernstein(jm, better) if jm.num_actions == 2 else ""
+    counts = [false_calls(jm, better, method) for method in ("betting", "asymptotic")]
+    return [name, *map(str, [by_bernstein, *counts])]
 
 
-def vectorised(jm: jl.JMDP) -> jl.simulators.VectorSimulator:
-    """A model of one state as a vectorised simulator."""
-    cumulative = np.cumsum(jm.probs)[:-1]
-
-    def step(states, actions, uniforms):
-        return jm.rewards[np.searchsorted(cumulative, uniforms, side="right"), actions], states
-
-    def draw(size, rng):
-        return rng.random(size)
-
-    return jl.simulators.VectorSimulator(
-        step, draw, jm.num_actions, jm.gamma, jm.reward_range, num_states=1
-    )
-
-
-def player_case(case: str) -> tuple[jl.JMDP, int | None]:
-    """A model, and its best action."""
-    return FALSE[case] if case in FALSE else (four_actions(), 0)
-
-
-def player_calls(case: str, player: str, method: str, first: int) -> list[tuple]:
-    """Best action, or None if undecided, and number of runs, for a batch of seeds."""
-    jm, _ = player_case(case)
-    env = jm if player == "run by run" else vectorised(jm)
-    actions = list(range(jm.num_actions))
-    calls = (
-        jl.simulators.compare_actions(
-            env, [0], actions, 0, budget=PLAYER_BUDGET, seed=k, method=method
-        )
-        for k in range(first, first + PLAYER_BATCH)
-    )
-    return [(call.best, call.num_runs) for call in calls]
-
-
-def player_row(case: str, player: str, method: str) -> dict:
-    """False and right decisions of PLAYER_CALLS calls, and the median number of runs."""
-    jobs = [(case, player, method, k) for k in range(0, PLAYER_CALLS, PLAYER_BATCH)]
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        parts = list(pool.map(player_calls, *zip(*jobs, strict=True)))
-    found = [call for part in parts for call in part]
-    right = player_case(case)[1]
-    bests = [best for best, _ in found if best is not None]
-    return {
-        "case": case,
-        "sequence": method,
-        "player": player,
-        "calls": len(found),
-        "false": sum(best != right for best in bests),
-        "right": sum(best == right for best in bests),
-        "median runs": int(np.median([runs for _, runs in found])),
-    }
-
-
-def compare_players() -> None:
-    """The third table, row by row, into its file."""
-    rows = []
-    for case in ("fair coins", "four actions"):
-        for method in ("betting", "asymptotic"):
-            for player in ("run by run", "vectorised"):
-                rows.append(player_row(case, player, method))
-                print(rows[-1], flush=True)
-    with PLAYERS.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+def runs_rows() -> Iterator[list[str]]:
+    """The second table."""
+    for name, world in worlds().items():
+        runs = runs_needed(*world)
+        yield [name, *(f"{n:,.0f}" if n <= LONGEST else f"> {LONGEST:,}" for n in runs)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--players", action="store_true", help="the third table alone")
-    if parser.parse_args().players:
-        compare_players()
-        return
-    lines = [
-        "# Decisions",
-        "",
-        (__doc__ or "").split("\n\n", 1)[1].strip(),
-        machine("numpy"),
-        "",
-        f"| false decisions of {CALLS} | Bernstein | betting | asymptotic |",
-        "|---|---|---|---|",
-    ]
-    for name, (jm, better) in FALSE.items():
-        counts = [false_calls(jm, better, which) for which in ("betting", "asymptotic")]
-        counts = [false_bernstein(jm, better), *counts]
-        lines.append(f"| {name} | " + " | ".join(map(str, counts)) + " |")
-    lines += ["", "| runs needed | Bernstein | betting | asymptotic |", "|---|---|---|---|"]
-    for name, asked in worlds().items():
-        cells = (f"{n:,}" if n <= LONGEST else f"> {LONGEST:,}" for n in runs_needed(*asked))
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    if PLAYERS.exists():
-        lines += ["", *markdown_table(PLAYERS)]
-    text = "\n".join(lines) + "\n"
-    sys.stdout.write(text)
-    (HERE / "decisions.md").write_text(text)
+    only = asked(__doc__, FALSE).only
+    false = list(shown(map(false_row, [only] if only else FALSE)))
+    if not only:
+        methods = ["Bernstein", "betting", "asymptotic"]
+        tables = [
+            table([f"false decisions of {CALLS}", *methods], false),
+            table(["runs needed", *methods], shown(runs_rows())),
+        ]
+        about = __doc__.split("\n\n", 2)[2].strip()
+        write_page("decisions.md", "Decisions", measured(), about, *tables)
 
 
 if __name__ == "__main__":

@@ -1,34 +1,26 @@
 """The law of gaps: brackets, time, and simulation beside them: `python benchmarks/gap_law.py`.
 
-    python benchmarks/gap_law.py [--before FOLDER]
+Widths of brackets are those of P(G <= 0), and of CVaR(0.1) in standard deviations of the gap. An
+assertion holds each bracket to 10^7 simulated pairs, within five standard errors. Times are wall
+seconds and processor seconds of a call in a process of its own, after one that compiles. The first
+table has rewards on no lattice, and one gap each. The rewards of the second lie on a lattice: there
+a bracket at zero is exact, and the last column is the mean width of CVaR, in units of the rewards.
 
-FOLDER is a checkout of an older version of this project (28ab781 has brackets in stochastic order
-alone): each of its calls runs in a process of its own, in the same run. Takes some fifteen minutes
-on two cores, most of them for the older version and for the simulations. Writes
-benchmarks/gap_law.md.
+Writes gap_law.md in some three minutes on two idle cores; `--only NAME` measures one row of it, and
+writes nothing.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
-import sys
 import time
 import warnings
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import numpy as np
-from timing import machine
+from timing import asked, duration, in_a_process, measured, shown, table, write_page
 
 import jmdp_lib as jl
 
 PAIRS = 10**7  # that a law is compared with
-PARTS = 20  # of them, simulated side by side
-PATIENCE = 45  # seconds that a call of the older version may take
-THREADS = 2  # of a timed call
 
 
 def random_model(size: int, gamma: float = 0.9, tables: int = 5) -> tuple[jl.JMDP, np.ndarray]:
@@ -84,147 +76,64 @@ LATTICES = {
 }
 
 
-def measured(name: str) -> dict:
+def bracket(name: str) -> dict:
     """Wall and processor seconds of one call, compiled before, and what it found."""
     make, queries, width = (CASES | LATTICES)[name]
     warnings.simplefilter("ignore")
-    small = random_model(3, 0.5)
-    for first in (small, grid(3, True)):
+    for first in (random_model(3, 0.5), grid(3, True)):
         jl.laws.gap_law(*first, [(0, 0, 1)], width=0.1)
     jm, policy = make()
     wall, cpu = time.perf_counter(), time.process_time()
     laws = jl.laws.gap_law(jm, policy, queries, width)
-    took = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-    cvars = [law.cvar(0.1) for law in laws]
-    return took | {
+    took = [time.perf_counter() - wall, time.process_time() - cpu]
+    ends = np.array([law.cvar(0.1) for law in laws])  # (Q, 2)
+    return {
+        "took": ", ".join(map(duration, took)),
         "width": max(law.width for law in laws),
-        "cvar": [float(x) for x in cvars[0]],
-        "cvar width": float(np.mean([high - low for low, high in cvars])),
-        "up to zero": [float(x) for x in laws[0].cdf(0.0)],
+        "cvar width": float(np.mean(ends[:, 1] - ends[:, 0])),
+        "ends": [[float(x) for x in law] for law in (laws[0].cdf(0.0), laws[0].cvar(0.1))],
     }
 
 
-def in_process(name: str, folder: Path | None, patience: float = PATIENCE) -> dict | None:
-    """`measured` by this version or another, in a process; None if that takes too long."""
-    if folder is None:
-        return None
-    places = [str(folder), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    settings = {"PYTHONPATH": os.pathsep.join(places), "NUMBA_NUM_THREADS": str(THREADS)}
-    command = [sys.executable, __file__, "--one", name]
-    try:
-        done = subprocess.run(
-            command,
-            env=os.environ | settings,
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=patience,
-            check=True,
-            cwd=folder,
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def simulated_gaps(name: str, part: int) -> np.ndarray:
-    """(PAIRS / PARTS,) gaps, from a stream of their own."""
-    jm, policy = CASES[name][0]()
-    ((state, *actions),) = CASES[name][1]
-    pairs = jl.simulate_pairs(jm, policy, state, actions, PAIRS // PARTS, seed=1 + part)
-    return pairs[:, 0] - pairs[:, 1]
-
-
-def simulated(name: str) -> tuple[float, float, float, float, float]:
+def simulated(name: str) -> tuple[tuple[float, float], tuple[float, float], float]:
     """P(G <= 0) and CVaR of the worst tenth with their standard errors, and the deviation of G."""
-    with ProcessPoolExecutor() as pool:
-        gaps = np.concatenate([*pool.map(simulated_gaps, [name] * PARTS, range(PARTS))])
+    make, ((state, *actions),), _ = CASES[name]
+    gaps = np.subtract(*jl.simulate_pairs(*make(), state, actions, PAIRS, seed=1).T)
     share = float(np.mean(gaps <= 1e-9))
     gaps.partition(PAIRS // 10)
     worst = gaps[: PAIRS // 10]
     variance = worst.var() + 0.9 * (worst.max() - worst.mean()) ** 2
-    error = np.sqrt([share * (1.0 - share) / PAIRS, variance / worst.size])
-    return share, float(error[0]), float(worst.mean()), float(error[1]), float(gaps.std())
+    errors = np.sqrt([share * (1.0 - share) / PAIRS, variance / worst.size])
+    return (share, errors[0]), (worst.mean(), errors[1]), gaps.std()
 
 
-def row(name: str, new: dict, old: dict | None) -> str:
+def row(name: str) -> list[str]:
     """One line of the first table, held to a simulation."""
-    share, share_error, cvar, cvar_error, deviation = simulated(name)
-    for (low, high), value, error in (
-        (new["up to zero"], share, share_error),
-        (new["cvar"], cvar, cvar_error),
-    ):
+    found = in_a_process(name)
+    *values, deviation = simulated(name)
+    cells = []
+    for (low, high), (value, error) in zip(found["ends"], values, strict=True):
         assert low - 5.0 * error <= value <= high + 5.0 * error, (name, low, high, value, error)
-    was = f"more than {PATIENCE} s | | |"
-    if old is not None:
-        was = (
-            f"{old['wall']:.1f} s | {old['width']:.3f} | {old['cvar width'] / deviation:.4f} | "
-            f"{old['wall'] / new['wall']:.1f}"
-        )
-    p, c = new["up to zero"], new["cvar"]
-    return (
-        f"| {name} | {new['wall']:.1f} s, {new['cpu']:.1f} s | {new['width']:.4f} | "
-        f"{new['cvar width'] / deviation:.5f} | {p[0]:.4f} to {p[1]:.4f} | {share:.4f} ± "
-        f"{share_error:.4f} | {c[0]:.4f} to {c[1]:.4f} | {cvar:.4f} ± {cvar_error:.4f} | {was} |"
-    )
+        cells += [f"{low:.4f} to {high:.4f}", f"{value:.4f} ± {error:.4f}"]
+    widths = [f"{found['width']:.4f}", f"{found['cvar width'] / deviation:.5f}"]
+    return [name, found["took"], *widths, *cells]
 
 
-def lattice_row(name: str, new: dict, old: dict | None) -> str:
+def lattice_row(name: str) -> list[str]:
     """One line of the second table."""
-    was = "| | |"
-    if old is not None:
-        was = (
-            f"{old['wall']:.2f} s | {old['width']:.0e} | {old['cvar width']:.4f} | "
-            f"{old['wall'] / new['wall']:.1f}"
-        )
-    return (
-        f"| {name} | {new['wall']:.2f} s | {new['width']:.0e} | {new['cvar width']:.5f} | {was} |"
-    )
+    found = in_a_process(name)
+    return [name, found["took"], f"{found['width']:.0e}", f"{found['cvar width']:.5f}"]
 
 
 def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--before", type=Path)
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        print(json.dumps(measured(options.one)))
-        return
-    before = options.before and options.before.resolve()
-    lines = [
-        machine("numpy", "numba"),
-        "",
-        "Rewards on no lattice, one gap each. Widths of brackets: of P(G <= 0), and of CVaR(0.1) "
-        f"in standard deviations of the gap. Beside them the brackets, and {PAIRS:.0e} simulated "
-        "pairs; an assertion holds each bracket to its simulation, within five standard errors. "
-        f"Wall seconds on {THREADS} threads, and processor seconds of both; *before*: stochastic "
-        "order alone, which knew one thread.",
-        "",
-        "| | time | P | CVaR | P(G <= 0) | simulated | CVaR(0.1) | simulated | before | P | CVaR | "
-        "ratio of times |",
-        "|---" * 12 + "|",
-    ]
-    timed = {}
-    for name in CASES | LATTICES:
-        new = in_process(name, Path(__file__).resolve().parents[1], 600)
-        assert new is not None, f"{name} took more than 600 s"
-        timed[name] = (new, in_process(name, before))
-        print(name, *timed[name], flush=True)
-    for name in CASES:
-        lines.append(row(name, *timed[name]))
-        print(lines[-1], flush=True)
-    lines += [
-        "",
-        "Lattices: exact at zero. Wall seconds; mean width of CVaR in units of the rewards.",
-        "",
-        "| windy gridworld | time | at zero | CVaR | before | at zero | CVaR | ratio of times |",
-        "|---" * 8 + "|",
-    ]
-    for name in LATTICES:
-        lines.append(lattice_row(name, *timed[name]))
-        print(lines[-1], flush=True)
-    text = "\n".join(lines) + "\n"
-    (Path(__file__).parent / "gap_law.md").write_text(f"# The law of gaps\n\n{text}")
+    only = asked(__doc__, CASES | LATTICES, bracket).only
+    cases = list(shown(row(name) for name in CASES if only in ("", name)))
+    lattices = list(shown(lattice_row(name) for name in LATTICES if only in ("", name)))
+    if not only:
+        heads = ["", "time", "P", "CVaR", "P(G <= 0)", "simulated", "CVaR(0.1)", "simulated"]
+        tables = [table(heads, cases), table(["grid", "time", "at zero", "CVaR"], lattices)]
+        about = __doc__.split("\n\n")[1]
+        write_page("gap_law.md", "The law of gaps", measured(), about, *tables)
 
 
 if __name__ == "__main__":

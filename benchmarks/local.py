@@ -1,11 +1,14 @@
-"""One state of a model that nobody enumerates: `python benchmarks/local.py` writes local.md.
+"""One state of a model that nobody enumerates: `python benchmarks/local.py`.
+
+Writes local.md in some fifteen minutes on two idle cores, ten of them for its last row; `--only
+NAME` measures the rows of this name, and writes nothing.
 
 Each row is measured in a process of its own, after a run on a tiny grid that compiles: CPU seconds
 (of all threads) and wall seconds, and the memory that the run adds. `local_jipe2` certifies the
 error of the gap's mean and standard deviation; "whole" is `jipe2` on all states, with the same
 queries. Monte Carlo is a *projection*: the pairs that make two standard errors of the sample's
-standard deviation as small as the certificate, (kurtosis - 1) / 4 * (2 sd / error)^2, times the CPU
-time of a pair, both from 300 pairs that are played in Python.
+standard deviation as small as the certificate, times the CPU time of a pair, both from 2,000 pairs
+that `estimate_gaps` plays.
 
 The 20 cells all over the grid are the hard case. Their branches drift along a corridor to the goal,
 and the core has to contain all of it. Most pairs in that core are far apart and hardly ever
@@ -14,24 +17,18 @@ visited, but are solved for.
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
 import time
 import warnings
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import psutil
-from scaling import duration, markdown
-from scaling_rows import forget, highest
-from timing import machine
+from scaling import forget, highest
+from timing import asked, duration, in_a_process, measured, shown, table, write_page
 
 import jmdp_lib as jl
 
-HERE = Path(__file__).parent
+RUNS = 2_000  # pairs of the projection
 MOVES = (-1, 0), (0, 1), (1, 0), (0, -1)
 ROWS = [
     *(("grid", 10**n, 0.95, 1e-3) for n in (2, 3, 6)),
@@ -98,22 +95,6 @@ def network(levels, gamma):
     )
 
 
-def play(model, policy, state, actions, rng, common):
-    """Two returns of one pair of branches; states are independent unless the noise is common."""
-    branches, total, weight = [(state, a) for a in actions], [0.0, 0.0], 1.0
-    while weight > 1e-4 and branches[0] != branches[1]:
-        draws = rng.random(2)
-        shared = common or branches[0][0] == branches[1][0]
-        for i, (s, a) in enumerate(branches):
-            probs, rewards, successors = model.tables(s)
-            k = int(np.searchsorted(np.cumsum(probs[:-1]), draws[0 if shared else i], "right"))
-            to, row = successors[k][a], policy(successors[k][a])
-            total[i] += weight * float(rewards[k][a])
-            branches[i] = to, int(row) if np.ndim(row) == 0 else int(rng.choice(len(row), p=row))
-        weight *= model.gamma
-    return total
-
-
 def problem(name, size, gamma):
     """The model, the policy, the queried states, two actions and the coupling."""
     if name == "grid":
@@ -148,65 +129,49 @@ def row(name, size, gamma, tol):
 
     forget()
     before, start, wall = psutil.Process().memory_info().rss, time.process_time(), time.time()
-    found = work()
-    taken = {"cpu": time.process_time() - start, "wall": time.time() - wall}
-    taken |= {"bytes": highest() - before, "name": name, "size": size, "gamma": gamma, "tol": tol}
+    solutions = work()
+    times = [time.process_time() - start, time.time() - wall]
+    row = {
+        "query": TITLES[name],
+        "states": f"{size ** (6 if name in ('inventory', 'network') else 2):.3g}",
+        "gamma": gamma,
+        "explored": f"{size**2:,}",
+        "certified error": "",
+        "gap's sd": "",
+        "CPU, wall": ", ".join(map(duration, times)),
+        "memory": f"{(highest() - before) / 1e6:,.0f} MB",
+        "Monte Carlo, CPU": "",
+    }
     if name == "whole":
-        return taken | {"explored": size**2}
-    taken["explored"] = max(local.num_explored for local in found)
-    taken["bound"] = max(local.error_bound for local in found)
-    widest = max(found, key=lambda local: local.gap_variance.max())
-    taken["sd"] = float(np.sqrt(widest.gap_variance[0][actions]))
-    rng, start = np.random.default_rng(0), time.process_time()
+        return row
+    bound = max(local.error_bound for local in solutions)
+    widest = max(solutions, key=lambda local: local.gap_variance.max())
+    state, start = states[solutions.index(widest)], time.process_time()
     as_function = policy if callable(policy) else policy.__getitem__
-    common, state = coupling == "common", states[found.index(widest)]
-    gaps = [play(model, as_function, state, actions, rng, common) for _ in range(300)]
-    each = (time.process_time() - start) / len(gaps)
-    gap = np.subtract(*np.transpose(gaps))
-    kurtosis = np.mean((gap - gap.mean()) ** 4) / gap.var() ** 2
-    pairs = (kurtosis - 1.0) / 4.0 * (2.0 * gap.std() / taken["bound"]) ** 2
-    return taken | {"sampled": float(gap.std()), "monte_carlo": float(pairs * each * len(states))}
+    played = jl.simulators.estimate_gaps(
+        model, as_function, list(actions), state, num_runs=RUNS, coupling=coupling
+    )
+    each = (time.process_time() - start) / RUNS
+    error = played.variance_error[actions] / (2.0 * np.sqrt(played.variance[actions]))
+    pairs = RUNS * (2.0 * error / bound) ** 2
+    return row | {
+        "explored": f"{max(local.num_explored for local in solutions):,}",
+        "certified error": f"{bound:.2g}",
+        "gap's sd": f"{np.sqrt(widest.gap_variance[0][actions]):.4g}",
+        "Monte Carlo, CPU": duration(float(pairs * each * len(states))),
+    }
 
 
 def main():
-    lines = []
-    for arguments in ROWS:
-        command = [sys.executable, __file__, json.dumps(arguments)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        r = json.loads(done.stdout.splitlines()[-1])
-        print(r, file=sys.stderr, flush=True)
-        states = r["size"] ** (6 if r["name"] in ("inventory", "network") else 2)
-        lines.append(
-            [
-                TITLES[r["name"]],
-                f"{states:.3g}",
-                str(r["gamma"]),
-                f"{r['explored']:,}",
-                f"{r['bound']:.2g}" if "bound" in r else "",
-                f"{r['sd']:.4g}" if "sd" in r else "",
-                f"{duration(r['cpu'])}, {duration(r['wall'])}",
-                f"{r['bytes'] / 1e6:,.0f} MB",
-                duration(r["monte_carlo"]) if "monte_carlo" in r else "",
-            ]
-        )
-        write(lines)
-
-
-def write(lines):
-    """The table so far."""
-    heads = ["query", "states", "gamma", "explored", "certified error", "gap's sd", "CPU, wall"]
-    table = markdown([*heads, "memory", "Monte Carlo, CPU"], lines)
-    about = (__doc__ or "").split("\n\n", 1)[1].strip()
-    text = ["# One state of a trillion", "", about, machine("numpy", "scipy", "numba"), "", *table]
-    (HERE / "local.md").write_text("\n".join(text).rstrip() + "\n")
+    warnings.simplefilter("ignore", jl.ConvergenceWarning)
+    only = asked(__doc__, TITLES, row).only
+    rows = [in_a_process(*each) for each in ROWS if only in ("", each[0])]
+    lines = list(shown([*map(str, each.values())] for each in rows))
+    if not only:
+        about = __doc__.split("\n\n", 2)[2].strip()
+        text = table(rows[0], lines)
+        write_page("local.md", "One state of a trillion", measured("scipy"), about, text)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("row", nargs="?", help="one of ROWS as JSON, for this process alone")
-    chosen = parser.parse_args()
-    warnings.simplefilter("ignore", jl.ConvergenceWarning)
-    if chosen.row:
-        print(json.dumps(row(*json.loads(chosen.row))))
-    else:
-        main()
+    main()

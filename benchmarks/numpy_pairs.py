@@ -5,12 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 
+def cumulative(jm):
+    """(S, K) cumulative probabilities of the tables of each state, 1 from its last table on."""
+    sizes = np.diff(jm.starts)
+    table_cdf = np.ones((jm.num_states, sizes.max()))
+    for s, probs in enumerate(np.split(jm.probs, jm.starts[1:-1])):
+        table_cdf[s, : sizes[s]] = np.cumsum(probs)
+    return table_cdf
+
+
 def simulate_pairs_numpy(jm, policy, state, actions, num_pairs, steps, rng):
     """Returns (num_pairs, 2), the same process as `jmdp_lib.simulate_pairs`."""
-    most = np.diff(jm.starts).max()
-    table_cdf = np.ones((jm.num_states, most))
-    for s in range(jm.num_states):
-        table_cdf[s, : np.diff(jm.starts)[s]] = np.cumsum(jm.probs[jm.starts[s] : jm.starts[s + 1]])
+    table_cdf = cumulative(jm)
     action_cdf = np.cumsum(policy, axis=1)
 
     def pick(cdf, rows):
@@ -34,11 +40,8 @@ def simulate_pairs_numpy(jm, policy, state, actions, num_pairs, steps, rng):
 
 def simulate_returns_numpy(jm, policy, num_samples, steps, rng):
     """Returns (num_samples, S, A), the same process as `jmdp_lib.simulate_returns`."""
-    states, actions = np.arange(jm.num_states), np.arange(jm.num_actions)
-    most = np.diff(jm.starts).max()
-    table_cdf = np.ones((jm.num_states, most))
-    for s in states:
-        table_cdf[s, : np.diff(jm.starts)[s]] = np.cumsum(jm.probs[jm.starts[s] : jm.starts[s + 1]])
+    actions = np.arange(jm.num_actions)
+    table_cdf = cumulative(jm)
     action_cdf = np.cumsum(policy, axis=1)
     runs = np.arange(num_samples)[:, None, None]
     z = np.zeros((num_samples, *policy.shape))

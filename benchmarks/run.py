@@ -1,28 +1,66 @@
-"""Speed as ratios, each taken within one run: `python benchmarks/run.py` (about three minutes).
+"""Calls of the library beside what else gives the same: `python benchmarks/run.py`, three minutes.
 
-Prints a table and writes it, with where it was measured, to benchmarks/results.md.
+Writes benchmarks/results.md. The best of up to five runs each; the *ratio* says how many times as
+long the other takes. With `--before CHECKOUT`, a clone of this repository at an older commit, the
+same calls are timed with both versions of the library instead, five times in turn, and the best of
+each are written to benchmarks/compaction.md (about five minutes on two idle cores). A cell is empty
+where the older version has no such call.
+
+    git clone --quiet --shared . ../before && git -C ../before checkout --quiet ea7f0e6
+    python benchmarks/run.py --before ../before
 """
 
 from __future__ import annotations
 
-import argparse
+import os
+import subprocess
 import sys
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
+from ale_py import ALEInterface, roms
+from gap_law import Depot
 from numpy_pairs import simulate_pairs_numpy, simulate_returns_numpy
-from scipy.optimize import linprog
-from timing import machine, seconds
+from timing import HERE, asked, commit, duration, measured, once, seconds, shown, table, write_page
 
 import jmdp_lib as jl
-from jmdp_lib import montecarlo
-from jmdp_lib.operators.backups import Layout
+from jmdp_lib.atari import CoupledAtari
 from jmdp_lib.operators.pairs import PairOperator
-from jmdp_lib.solvers.incremental import Learned, updater
+
+Work = Callable[[], object]
+REPEATS = 5  # of each version, in turn
+STEPS = 90  # after which a hundredth of a return can be missing on the gridworlds
 
 
-def simulation():
-    """Pair-steps per second, compiled against vectorised NumPy."""
+OLDER = {"action_features": "per_action"}
+
+
+def public(name: str) -> Any:
+    """A public name, in whichever room this version has it."""
+    for room in (jl, getattr(jl, "laws", jl), jl.simulators):
+        for spelling in (name, OLDER.get(name, name)):
+            if hasattr(room, spelling):
+                return getattr(room, spelling)
+    raise AttributeError(name)
+
+
+class Row(NamedTuple):
+    """A call, and others to compare it with, by name, which do a part of what it does."""
+
+    what: str
+    call: Work
+    others: dict[str, Work]
+    parts: float = 1.0
+
+
+def simulation() -> Iterator[Row]:
+    """Pairs, and random maps of all states; compiled, beside NumPy."""
     grid, chain = jl.windy_gridworld(5), jl.coupled_reward_chain(25, 0.95)
     cases = {
         "5x5 gridworld, uniform policy": (grid, jl.uniform_policy(grid), 20),
@@ -30,264 +68,215 @@ def simulation():
         "25-state chain, uniform policy": (chain, jl.uniform_policy(chain), 0),
         "inventory, uniform policy": (jl.inventory(), jl.uniform_policy(jl.inventory()), 3),
     }
-    for name, (jm, policy, state) in cases.items():
-        pairs, steps = 50_000, 200
-        fast = seconds(lambda: jl.simulate_pairs(jm, policy, state, (0, 1), pairs, 1, steps))
+    for name, case in cases.items():
+        call = partial(jl.simulate_pairs, *case, (0, 1), 50_000, 1, 200)
         rng = np.random.default_rng(0)
-        slow = seconds(
-            lambda: simulate_pairs_numpy(jm, policy, state, (0, 1), pairs, steps, rng), 2
-        )
-        yield (
-            f"simulate_pairs, {name}",
-            f"{pairs * steps / fast / 1e6:.0f} M pair-steps/s",
-            f"{pairs * steps / slow / 1e6:.1f} M (NumPy)",
-            slow / fast,
-        )
-
-
-def gaps_of_a_jmdp():
-    """Estimates and decisions of a JMDP beside the pairs alone, per pair: three times at most."""
-    jm = jl.windy_gridworld(5)
-    policy, pairs = jl.uniform_policy(jm), 100_000
-    alone = seconds(lambda: jl.simulate_pairs(jm, policy, 20, (0, 1), pairs, truncation=1e-3))
-    estimated = seconds(lambda: jl.simulators.estimate_gaps(jm, policy, [0, 1], 20, num_runs=pairs))
-    budget = {"budget": 10**7, "method": "asymptotic"}
-    runs = jl.simulators.compare_actions(jm, policy, [0, 1], 20, **budget).num_runs
-    decided = seconds(lambda: jl.simulators.compare_actions(jm, policy, [0, 1], 20, **budget), 2)
-    for name, each in (("estimate_gaps", estimated / pairs), ("compare_actions", decided / runs)):
-        yield (
-            f"{name}, 5x5 gridworld, uniform policy",
-            f"{1e6 * each:.2f} µs a pair",
-            f"{1e6 * alone / pairs:.2f} µs (simulate_pairs)",
-            each * pairs / alone,
-        )
-
-
-def joint_returns():
-    """State-actions per second that random maps step, compiled against vectorised NumPy."""
-    for size in (5, 30):
+        other = partial(simulate_pairs_numpy, *case, (0, 1), 50_000, 200, rng)
+        yield Row(f"simulate_pairs, 10 million pair-steps, {name}", call, {"NumPy": other})
+    for size, samples in ((5, 888), (30, 24)):
         jm = jl.windy_gridworld(size)
         policy = jl.uniform_policy(jm)
-        steps = montecarlo.horizon_for(jm, 0.01)
-        samples = 8_000_000 // (steps * policy.size)
-        fast = seconds(lambda: jl.simulate_returns(jm, policy, samples, truncation=0.01))
+        call = partial(jl.simulate_returns, jm, policy, samples, truncation=0.01)
         rng = np.random.default_rng(0)
-        slow = seconds(lambda: simulate_returns_numpy(jm, policy, samples, steps, rng), 1)
-        stepped = samples * steps * policy.size
-        yield (
-            f"simulate_returns, {size}x{size} gridworld, uniform policy",
-            f"{stepped / fast / 1e6:.0f} M state-actions/s",
-            f"{stepped / slow / 1e6:.1f} M (NumPy)",
-            slow / fast,
-        )
+        other = partial(simulate_returns_numpy, jm, policy, samples, STEPS, rng)
+        name = f"simulate_returns, 8 million state-actions, {size}x{size} gridworld, uniform policy"
+        yield Row(name, call, {"NumPy": other})
 
 
-def evaluation():
-    """One application of T_2, fast against literal, and whole evaluations."""
+def evaluation() -> Iterator[Row]:
+    """One application of T_2 beside the literal one, and order 4 beside order 2."""
     for size in (5, 10):
         jm = jl.windy_gridworld(size)
         policy = jl.uniform_policy(jm)
         operator = PairOperator(jm, policy)
-        shape = (jm.num_states, jm.num_actions)
-        zero = np.zeros(shape), np.zeros(shape + shape)
         state = operator.zero()
-        fast = seconds(lambda: [operator.apply(state) for _ in range(20)]) / 20
-        slow = seconds(lambda: jl.apply_t2(jm, policy, *zero), 2)
-        yield (
-            f"T_2 once, {size}x{size} gridworld",
-            f"{fast * 1e3:.2f} ms",
-            f"{slow * 1e3:.0f} ms (literal)",
-            slow / fast,
-        )
-    for name, policy in (
-        ("goal", jl.goal_policy(5)),
-        ("uniform", jl.uniform_policy(jl.windy_gridworld(5))),
-    ):
-        jm = jl.windy_gridworld(5)
-        second = seconds(lambda: jl.jipe2(jm, policy), 2)
-        fourth = seconds(lambda: jl.jipe(jm, policy, order=4).moments.same_state(4), 1)
-        yield (
-            f"order 4, 5x5 gridworld, {name} policy",
-            f"{fourth:.1f} s",
-            f"{second * 1e3:.0f} ms (order 2)",
-            fourth / second,
-        )
+
+        def twenty(operator: PairOperator = operator, state: object = state) -> None:
+            for _ in range(20):
+                operator.apply(state)
+
+        mean = np.zeros((jm.num_states, jm.num_actions))
+        literal = partial(jl.apply_t2, jm, policy, mean, np.zeros(2 * mean.shape))
+        yield Row(f"T_2, 20 times, {size}x{size} gridworld", twenty, {"literal": literal}, 20.0)
+    jm = jl.windy_gridworld(5)
+    for name, policy in (("goal", jl.goal_policy(5)), ("uniform", jl.uniform_policy(jm))):
+
+        def fourth(policy: np.ndarray = policy) -> None:
+            jl.jipe(jm, policy, order=4).moments.same_state(4)
+
+        second = {"order 2": partial(jl.jipe2, jm, policy)}
+        yield Row(f"order 4, 5x5 gridworld, {name} policy", fourth, second)
 
 
-def routes():
-    """The default of jipe2 against the best of its routes, on ever larger gridworlds."""
+def routes() -> Iterator[Row]:
+    """The default of jipe2 beside the best of its routes, on ever larger gridworlds."""
     for size in (3, 5, 10, 11, 12, 30, 100):
-        jm = jl.windy_gridworld(size)
-        policy = jl.goal_policy(size)
-        tried = ["reachable", *["dense"] * (size <= 30), *["sweeps"] * (size <= 5)]
-        repeats = 2 if size >= 30 else 10
-        default = seconds(lambda: jl.jipe2(jm, policy), repeats)
-        took = {r: seconds(lambda: jl.jipe2(jm, policy, route=r), repeats) for r in tried}
-        best = min(took, key=took.get)
-        yield (
-            f"jipe2 by default, {size}x{size} gridworld, goal policy",
-            f"{default * 1e3:.0f} ms",
-            f"{took[best] * 1e3:.0f} ms ({best}, the best route)",
-            default / took[best],
-        )
+        call = partial(jl.jipe2, jl.windy_gridworld(size), jl.goal_policy(size))
+        names = ["reachable", *["dense"] * (size <= 30), *["sweeps"] * (size <= 5)]
+        others = {f"{name}, the best route": partial(call, route=name) for name in names}
+        yield Row(f"jipe2 by default, {size}x{size} gridworld, goal policy", call, others)
 
 
-class Plain:
-    """The same model behind the four names of a simulator: the plain Python loop."""
-
-    def __init__(self, jm):
-        self.num_states, self.num_actions, self.gamma = jm.num_states, jm.num_actions, jm.gamma
-        self.query = jm.query
-
-
-def learning():
-    """Coordinate updates per second on one core, compiled against a plain Python loop."""
+def learning() -> Iterator[Row]:
+    """On one core, compiled, beside the loop in Python that simulators get."""
     jm = jl.windy_gridworld(5)
-    for name, policy in (("goal", jl.goal_policy(5)), ("uniform", jl.uniform_policy(jm))):
-        for form in ("full", "centred"):
-            updates, few = 4_000_000, 3_000
-            fast = seconds(
-                lambda: jl.incremental_jipe2(jm, policy, updates, form=form, checkpoints=1)
-            )
-            layout = Layout(policy, form)
-            learned = Learned(np.zeros(layout.size), np.zeros(layout.size, dtype=np.int64))
-            rng = np.random.default_rng(0)
-            update = updater(Plain(jm), layout, learned, jl.StepSize(), rng)
-            slow = seconds(lambda: update(few), 2)
-            yield (
-                f"incremental JIPE-2, {form}, 5x5 gridworld, {name} policy",
-                f"{updates / fast / 1e6:.1f} M updates/s",
-                f"{few / slow / 1e3:.1f} k (Python)",
-                (updates / fast) / (few / slow),
-            )
-
-
-def collapse():
-    """Updates until the error has fallen to a tenth of its start, full against centred."""
-    jm = jl.windy_gridworld(5, gamma=0.8)
-    policy = jl.uniform_policy(jm)
-    exact = jl.jipe2(jm, policy, tol=1e-10).moments
-    needed = {}
+    own = {name: getattr(jm, name) for name in ("num_states", "num_actions", "gamma", "query")}
     for form in ("full", "centred"):
-        run = jl.incremental_jipe2(
-            jm, policy, 20_000_000, form=form, reference=exact, checkpoints=120
-        )
-        reached = run.errors <= 0.1 * np.abs(exact.mean).max()
-        needed[form] = run.updates[reached.argmax()] if reached.any() else np.nan
-    yield (
-        "updates to a tenth of the error, 5x5 gridworld, gamma 0.8",
-        f"{needed['centred'] / 1e6:.2f} M (centred)",
-        f"{needed['full'] / 1e6:.2f} M (full)",
-        needed["full"] / needed["centred"],
-    )
+        for name, policy in (("goal", jl.goal_policy(5)), ("uniform", jl.uniform_policy(jm))):
+            learn = partial(jl.incremental_jipe2, policy=policy, form=form, checkpoints=1)
+            call = partial(learn, jm, num_updates=4_000_000)
+            other = {"Python": partial(learn, SimpleNamespace(**own), num_updates=4_000)}
+            what = f"incremental JIPE-2, {form}, 4 million updates, 5x5 gridworld, {name} policy"
+            yield Row(what, call, other, 1000.0)
 
 
-def projection():
-    """Projected JIPE-2, set-up included, against the exact solve of the same problem."""
+def projection() -> Iterator[Row]:
+    """Set-up included, beside the exact solve of the same problem."""
     jm = jl.windy_gridworld(5)
     for name, policy in (("goal", jl.goal_policy(5)), ("uniform", jl.uniform_policy(jm))):
-        exact = seconds(lambda: jl.jipe2(jm, policy), 2)
+        exact = {"exact": partial(jl.jipe2, jm, policy)}
         for centres in (2, 3):
-            features = jl.action_features(jl.rbf_features(5, 5, centres), 4)
-            took = seconds(lambda: jl.projected_jipe2(jm, policy, features), 2)
-            yield (
-                f"projected JIPE-2, d = {features.shape[-1]}, {name} policy",
-                f"{took:.2f} s",
-                f"{exact * 1e3:.0f} ms (exact)",
-                took / exact,
-            )
+            features = public("action_features")(jl.rbf_features(5, 5, centres), 4)
+            call = partial(jl.projected_jipe2, jm, policy, features)
+            yield Row(f"projected JIPE-2, d = {features.shape[-1]}, {name} policy", call, exact)
 
 
-def bounds():
-    """Sharp bounds from eight moments against linear programs on a grid of 400 atoms."""
-    grid = np.linspace(-1.0, 1.0, 400)
-    rng = np.random.default_rng(0)
-    powers = np.vander(grid, 9, increasing=True).T
-    raw = powers @ rng.dirichlet(np.full(grid.size, 0.1))
-    points = np.linspace(-0.9, 0.9, 20)
-
-    def programs():
-        for t in points:
-            for sign in (1.0, -1.0):
-                linprog(sign * (grid <= t), A_eq=powers, b_eq=raw)
-
-    slow = seconds(programs, 1)
-    fast = seconds(lambda: jl.laws.tail_bounds(raw, points, support=(-1.0, 1.0)))
-    yield (
-        f"tail bounds from 8 moments at {points.size} points",
-        f"{fast * 1e3:.1f} ms",
-        f"{slow * 1e3:.0f} ms (linear programs for tails)",
-        slow / fast,
-    )
-
-
-def couplings():
-    """The range over all couplings against the evaluation of one of them."""
+def of_laws() -> Iterator[Row]:
+    """What is told of all couplings or of two policies, beside the evaluation of one."""
     for gamma in (0.95, 0.99):
         jm = jl.windy_gridworld(25, gamma=gamma)
-        policy = jl.uniform_policy(jm)
-        took = seconds(lambda: jl.laws.coupling_range(jm, policy), 1)
-        one = seconds(lambda: jl.jipe2(jm, policy), 1)
-        yield (
-            f"coupling_range, 25x25 gridworld, 4 actions, gamma {gamma}",
-            f"{took:.1f} s",
-            f"{one:.1f} s (jipe2, one coupling)",
-            took / one,
-        )
-
-
-def rules():
-    """The gaps of two rules on all pairs of states, against the evaluation of one rule on them."""
+        call = partial(public("coupling_range"), jm, jl.uniform_policy(jm))
+        one = partial(jl.jipe2, jm, jl.uniform_policy(jm))
+        what = f"coupling_range, 25x25 gridworld, gamma {gamma}"
+        yield Row(what, call, {"jipe2, one coupling": one})
     jm = jl.windy_gridworld(30)
-    policy = jl.uniform_policy(jm)
+    goal, uniform = jl.goal_policy(30), jl.uniform_policy(jm)
     for coupling in ("joint", "common"):
-        took = seconds(lambda: jl.laws.policy_gaps(jm, jl.goal_policy(30), policy, coupling), 1)
-        one = seconds(lambda: jl.jipe2(jm, policy, coupling=coupling, route="dense"), 1)
-        yield (
-            f"policy_gaps, 30x30 gridworld, goal against uniform policy, {coupling}",
-            f"{took:.1f} s",
-            f"{one:.1f} s (jipe2, one policy)",
-            took / one,
-        )
+        call = partial(public("policy_gaps"), jm, goal, uniform, coupling)
+        one = partial(jl.jipe2, jm, uniform, coupling=coupling, route="dense")
+        what = f"policy_gaps, 30x30 gridworld, goal against uniform policy, {coupling}"
+        yield Row(what, call, {"jipe2, one policy": one})
 
 
-def decisions():
-    """Queries until it is known which action is better, and what independent runs would need."""
-    for name, jm, policy, state, pair in (
-        ("5x5 gridworld, goal policy", jl.windy_gridworld(5), jl.goal_policy(5), 12, (0, 2)),
-        ("inventory, order up to 6", jl.inventory(), np.clip(6 - np.arange(11), 0, 5), 5, (0, 4)),
-    ):
-        found = jl.simulators.compare_actions(jm, policy, pair, state, budget=1_000_000)
-        yield (
-            f"compare_actions, {name}: {found.verdict}",
-            f"{found.num_runs} runs",
-            f"{found.variance_reduction * found.num_runs:.0f} runs (independent, estimated)",
-            found.variance_reduction,
+def decisions() -> Iterator[Row]:
+    """And estimates, beside as many queries at one state, or as many pairs."""
+    decide = partial(public("compare_actions"), alpha=1e-9)  # all queries are made
+    policy, rng, depot = np.full((12, 5), 0.2), np.random.default_rng(0), Depot()
+    plain = partial(decide, depot, policy, [2, 1], 5, budget=10_000, reward_range=(-6.0, 33.0))
+    query = {"the queries": partial(depot.query, 5, [2, 1], rng)}
+    yield Row("compare_actions, plain depot, 10,000 queries", plain, query, 5_000)
+    lake = public("CoupledEnv")(gymnasium.make("FrozenLake-v1"), seed=0)
+    lake.reset()
+    walk = partial(decide, lake, lambda state: 1, [1, 2], budget=4_000, reward_range=(0.0, 1.0))
+    query = {"the queries": partial(lake.query, [1, 2])}
+    yield Row("compare_actions, FrozenLake, 4,000 queries", walk, query, 2_000)
+    jm = jl.windy_gridworld(5)
+    played = partial(jl.simulate_pairs, jm, jl.uniform_policy(jm), 20, (0, 1))
+    gaps = partial(public("estimate_gaps"), jm, jl.uniform_policy(jm), [0, 1], 20)
+    pairs = {"simulate_pairs": partial(played, 100_000, truncation=1e-3)}
+    yield Row("estimate_gaps, 100,000 pairs of it", partial(gaps, num_runs=100_000), pairs)
+    settings = {"budget": 10**6, "method": "asymptotic"}
+    on_tables = partial(decide, jm, jl.uniform_policy(jm), [0, 1], 20, **settings)
+    pairs = {"simulate_pairs": partial(played, on_tables().num_runs, truncation=1e-3)}
+    yield Row("compare_actions, 5x5 gridworld, uniform policy", on_tables, pairs)
+
+
+def emulator() -> Iterator[Row]:
+    """Twenty queries of all actions of a game, beside as many raw steps of four frames."""
+    for game in ("Pong", "BattleZone", "Boxing", "Atlantis"):
+        env, raw = CoupledAtari(game, frame_skip=4), ALEInterface()
+        raw.setInt("frame_skip", 4)
+        raw.loadROM(str(roms.get_rom_path(env.game)))
+
+        def queries(env: CoupledAtari = env) -> None:
+            env.reset()
+            for _ in range(20):
+                env.query(list(range(env.num_actions)))
+                env.step(0)
+
+        def steps(raw: ALEInterface = raw, count: int = 20 * env.num_actions) -> None:
+            raw.reset_game()
+            for _ in range(count):
+                raw.act(0)
+
+        yield Row(f"CoupledAtari.query, {game}", queries, {"raw steps": steps})
+
+
+GROUPS = (simulation, evaluation, routes, projection, of_laws, learning, decisions, emulator)
+
+
+def line(row: Row) -> list[str]:
+    """Of results.md."""
+    call = seconds(row.call)
+    others = {name: seconds(work) * row.parts for name, work in row.others.items()}
+    best = min(others, key=lambda name: others[name])
+    beside = f"{duration(others[best])} ({best})"
+    return [row.what, duration(call), beside, f"{others[best] / call:.2g}"]
+
+
+def serve() -> None:
+    """Print the seconds of every call that is named on a line of the input, or nan."""
+    calls: dict[str, Work] = {}
+    for group in GROUPS:
+        try:
+            for row in group():
+                calls[row.what] = row.call
+        except (AttributeError, TypeError, ValueError):  # not of this version
+            continue
+    for what in map(str.strip, sys.stdin):
+        try:
+            print(once(calls[what]), flush=True)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            print("nan", flush=True)
+
+
+def compare(before: Path, only: str) -> None:
+    """The calls whose names have this in them, by both versions in turn, into compaction.md."""
+    command, pipe = [sys.executable, __file__, "--serve"], subprocess.PIPE
+    workers = [
+        subprocess.Popen(
+            command, env=os.environ | {"PYTHONPATH": str(path)}, stdin=pipe, stdout=pipe, text=True
         )
+        for path in (before.resolve(), HERE.parent)
+    ]
+
+    def took(worker: subprocess.Popen, what: str) -> float:
+        print(what, file=worker.stdin, flush=True)
+        return float(worker.stdout.readline())
+
+    def compared(row: Row) -> list[str]:
+        times = np.array([[took(w, row.what) for w in workers] for _ in range(REPEATS + 1)])
+        old, new = times[1:].min(0)  # the first of all compiles
+        return [row.what, *map(duration, (old, new)), f"{new / old:.2f}"]
+
+    lines = list(shown(map(compared, named(only))))
+    for worker in workers:
+        worker.communicate()
+    if not only:
+        about = f"Both versions in one run, in turn, best of {REPEATS}; before: {commit(before)}."
+        text = table(["what", "before", "after", "time after / before"], lines)
+        write_page("compaction.md", "Before and after", measured(), about, text)
+
+
+def named(only: str) -> list[Row]:
+    """Rows with this in their names."""
+    return [row for group in GROUPS for row in group() if only in row.what]
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    exact = [
-        *evaluation(),
-        *routes(),
-        *projection(),
-        *bounds(),
-        *couplings(),
-        *rules(),
-        *decisions(),
-    ]
-    rows = [*simulation(), *gaps_of_a_jmdp(), *joint_returns(), *exact, *learning(), *collapse()]
-    lines = [
-        machine("numpy", "numba"),
-        "",
-        "| what | here | beside it | ratio |",
-        "|---|---|---|---|",
-        *(f"| {what} | {here} | {other} | {ratio:.1f} |" for what, here, other, ratio in rows),
-    ]
-    text = "\n".join(lines) + "\n"
-    sys.stdout.write(text)
-    (Path(__file__).parent / "results.md").write_text(f"# Benchmarks\n\n{text}")
+    before = {"type": Path, "metavar": "CHECKOUT", "help": "an older version"}
+    serves = {"action": "store_true", "help": "times for the program that compares"}
+    chosen = asked(__doc__, before=before, serve=serves)
+    warnings.simplefilter("ignore")
+    if chosen.serve:
+        serve()
+    elif chosen.before:
+        compare(chosen.before, chosen.only)
+    else:
+        lines = list(shown(map(line, named(chosen.only))))
+        if not chosen.only:
+            text = table(["what", "here", "beside it", "ratio"], lines)
+            write_page("results.md", "Benchmarks", measured(), text)
 
 
 if __name__ == "__main__":

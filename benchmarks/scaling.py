@@ -1,8 +1,8 @@
 """States against time and memory, what exact gap statistics cost: `python benchmarks/scaling.py`.
 
-Under three minutes on two cores; `--large` adds grids of up to 316x316 cells, and `--device cuda`
-the dense route on a GPU. Writes scaling.csv (data), scaling.md (tables) and scaling.png (the plot).
-Without a GPU the plot shows gpu.csv, one run on an NVIDIA H200 to a certified 1e-9.
+Under three minutes on two idle cores; `--large` adds grids of up to 316x316 cells, and takes twenty
+minutes. Writes scaling.csv, which chapter 7 draws, and scaling.md. What gpu.csv has was measured by
+this program at commit 1f16ba2, to a certified 1e-9.
 
 Every evaluation solves all gaps of all states to a certified 1e-8 in the paper's norm. Each number
 is taken in a process of its own (one for all sizes of a method that needs little memory: literal,
@@ -21,116 +21,226 @@ place: elsewhere pairs live longer and have heavier tails.
 
 from __future__ import annotations
 
-import argparse
-import json
+import contextlib
+import gc
+import resource
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
+from itertools import combinations
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import psutil
-from scaling_rows import (
-    DISCOUNT_SIDES,
-    DISCOUNTS,
-    GOAL,
-    PROJECTED,
-    QUANTECON,
-    RANDOM,
-    SCIPY,
-    TOGETHER,
-    UNIFORM,
-)
-from timing import machine
+from scipy import sparse
+from scipy.sparse.linalg import spsolve
+from timing import HERE, asked, duration, in_a_process, measured, once, table, write_page
 
-from jmdp_lib import figures
+import jmdp_lib as jl
+from jmdp_lib.fast.collapsed import CollapsedT2
 
-HERE = Path(__file__).parent
-# How the methods are drawn: label, colour, marker, line.
-STYLES = {
-    "literal": ("literal $T_2$", "#000000", "s", "-"),
-    "dense": ("dense pairs", "#0072B2", "o", "-"),
-    "reachable": ("reachable pairs", "#D55E00", "^", "-"),
-    "torch, cpu": ("dense, torch on CPU", "#56B4E9", "v", "-"),
-    "torch, cuda": ("dense, torch on GPU", "#009E73", "D", "-"),
-    "QuantEcon, mean only": ("mean only, QuantEcon", "#E69F00", "x", "--"),
-    "SciPy, mean only": ("mean only, SciPy", "0.5", "+", "--"),
-    "Monte Carlo, projected": ("Monte Carlo, projected", "#CC79A7", "", ":"),
-}
+GAMMA, TOL, STANDARD_ERROR = 0.95, 1e-8, 0.01
+GOAL, UNIFORM, RANDOM = "gridworld, goal policy", "gridworld, uniform policy", "random successors"
+QUANTECON, SCIPY = "QuantEcon, mean only", "SciPy, mean only"
+PROJECTED = "Monte Carlo, projected"
+# Their sizes, ascending, share a process: they need little memory.
+TOGETHER = ("literal", QUANTECON, SCIPY, PROJECTED)
+_LEAST = 2e5  # bytes; less is lost in the noise
+_STATUS = Path("/proc/self/status")
+
 # Sides of the model (states are their squares): by default, and those that --large adds.
+_MEANS = {QUANTECON: ([10, 100], [200, 316]), SCIPY: ([10, 100], [200, 316])}
+_ALL_PAIRS = {
+    "literal": ([2, 3], [4]),
+    "dense": ([10, 20, 40], [70, 100]),
+    "reachable": ([10, 20], [40]),
+    "torch, cpu": ([20, 40], [70]),
+    PROJECTED: ([10, 20, 40], [70, 100]),
+}
 SIDES = {
     GOAL: {
         "literal": ([2, 3], [4]),
         "dense": ([10, 20, 30], [50]),
         "reachable": ([10, 20, 50, 100], [200, 316]),
-        "torch": ([20, 30], [50]),
-        QUANTECON: ([10, 100], [200, 316]),
-        SCIPY: ([10, 100], [200, 316]),
+        "torch, cpu": ([20, 30], [50]),
+        **_MEANS,
         PROJECTED: ([10, 20, 50, 100], [200, 316]),
     },
-    UNIFORM: {
-        "literal": ([2, 3], [4]),
-        "dense": ([10, 20, 40], [70, 100]),
-        "reachable": ([10, 20], [40]),
-        "torch": ([20, 40], [70]),
-        QUANTECON: ([10, 100], [200, 316]),
-        SCIPY: ([10, 100], [200, 316]),
-        PROJECTED: ([10, 20, 40], [70, 100]),
-    },
-    RANDOM: {
-        "literal": ([2, 3], [4]),
-        "dense": ([10, 20, 40], [70, 100]),
-        "reachable": ([10, 20], [40]),
-        "torch": ([20, 40], [70]),
-        QUANTECON: ([10, 40], [70]),
-        SCIPY: ([10, 40], [70]),
-        PROJECTED: ([10, 20, 40], [70, 100]),
-    },
+    UNIFORM: _ALL_PAIRS | _MEANS,
+    RANDOM: _ALL_PAIRS | {QUANTECON: ([10, 40], [70]), SCIPY: ([10, 40], [70])},
 }
 ORDERS = {3: ([6, 10], [20, 30]), 4: ([6], [8, 10])}
 
 
-def in_a_process(*arguments: object) -> list[dict]:
-    """The rows that scaling_rows.py makes of these arguments, in a process of its own."""
-    command = [sys.executable, HERE / "scaling_rows.py", json.dumps(arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if done.returncode:  # out of memory, say: it has told why, and its cell stays empty
-        return []
-    rows = json.loads(done.stdout)
-    for row in rows:
-        said = f"{row['problem']}, {row['method']}, {row['states']:,} states"
-        print(f"{said}, gamma {row['gamma']}: {row['seconds']:.3g} s", file=sys.stderr, flush=True)
+def model(problem: str, side: int) -> tuple[jl.JMDP, np.ndarray]:
+    """A problem with side^2 states and four actions, and its policy."""
+    if problem == RANDOM:
+        rng, states = np.random.default_rng(0), side**2
+        tables = (states, 2, 4)
+        probs, rewards = rng.dirichlet(np.ones(2), size=states), rng.uniform(0, 1, tables)
+        jm = jl.JMDP(probs, rewards, rng.integers(states, size=tables), GAMMA)
+        return jm, jl.uniform_policy(jm)
+    jm = jl.windy_gridworld(side, gamma=GAMMA)
+    return jm, jl.goal_policy(side) if problem == GOAL else jl.uniform_policy(jm)
+
+
+def literal(jm: jl.JMDP, policy: np.ndarray) -> int:
+    """The paper's operator repeated to the same certificate; how often."""
+    shape = (jm.num_states, jm.num_actions)
+    mean, second = np.zeros(shape), np.zeros(shape + shape)
+    weight, sweeps, residual = jl.norm_weight(2, jm.gamma, jm.reward_bound), 0, np.inf
+    while residual > TOL * (1.0 - jm.gamma):
+        old_mean, old_second = mean, second
+        mean, second = jl.apply_t2(jm, policy, mean, second)
+        moved = np.abs(mean - old_mean).max(), np.abs(second - old_second).max() / weight
+        residual, sweeps = max(moved), sweeps + 1
+    return sweeps
+
+
+def quantecon_mean(jm: jl.JMDP, policy: np.ndarray) -> Callable[[], object]:
+    """`DiscreteDP.evaluate_policy`; it takes pure policies, so ours becomes the only action."""
+    from quantecon.markov import DiscreteDP
+
+    system, states = CollapsedT2(jm, policy), np.arange(jm.num_states)
+    only = np.zeros_like(states)
+    ddp = DiscreteDP(system.mean_rewards, sparse.csr_matrix(system.kernel), jm.gamma, states, only)
+    return partial(ddp.evaluate_policy, only)
+
+
+def scipy_mean(jm: jl.JMDP, policy: np.ndarray) -> Callable[[], object]:
+    """The sparse solve of (I - gamma P) m = r."""
+    system = CollapsedT2(jm, policy)
+    matrix = sparse.eye_array(jm.num_states, format="csc") - jm.gamma * system.kernel.tocsc()
+    return partial(spsolve, matrix, system.mean_rewards)
+
+
+def monte_carlo(jm: jl.JMDP, policy: np.ndarray, side: int) -> float:
+    """Projected seconds for all gaps, from those of one state: see the head of this file."""
+    total, pairs, returns = 0.0, 50_000, np.empty((0, 2))
+
+    def play(gap: tuple[int, int], num_pairs: int) -> None:
+        nonlocal returns
+        returns = jl.simulate_pairs(jm, policy, 2 * side - 2, gap, num_pairs)
+
+    play((0, 1), pairs)
+    set_up = min(once(partial(play, (0, 1), 1)) for _ in range(2))  # needed once, not for every gap
+    while once(partial(play, (0, 1), pairs)) < 0.1 + 5.0 * set_up:
+        pairs *= 4
+    for gap in combinations(range(jm.num_actions), 2):
+        took = once(partial(play, gap, pairs)) - set_up
+        gaps = returns[:, 0] - returns[:, 1]
+        kurtosis = np.mean((gaps - gaps.mean()) ** 4) / gaps.var() ** 2
+        total += (kurtosis - 1.0) / STANDARD_ERROR**2 * took / pairs
+    return total * jm.num_states
+
+
+def work_of(method: str, jm: jl.JMDP, policy: np.ndarray) -> Callable[[], object]:
+    """What is timed, as a function of nothing."""
+    if method == "literal":
+        return partial(literal, jm, policy)
+    if method == QUANTECON:
+        return quantecon_mean(jm, policy)
+    if method == SCIPY:
+        return scipy_mean(jm, policy)
+    route = {"device": "cpu"} if method == "torch, cpu" else {"route": method}
+    return partial(jl.jipe2, jm, policy, TOL, **route)
+
+
+def highest() -> int:
+    """Bytes that this process had resident at most so far, since `forget` where there is /proc."""
+    if _STATUS.exists():  # what getrusage says includes the parent before the start
+        line = next(x for x in _STATUS.read_text().splitlines() if x.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def forget() -> None:
+    """Let `highest` begin anew, where the system can."""
+    with contextlib.suppress(OSError):
+        _STATUS.with_name("clear_refs").write_text("5")
+
+
+def timed(work: Callable[[], object]) -> tuple[float, float, object]:
+    """Seconds, bytes added (nan where it cannot be told) and the result of the first run."""
+    gc.collect()
+    forget()
+    before, height, kept = psutil.Process().memory_info().rss, highest(), []
+    times = [once(lambda: kept.append(work()))]
+    added = float(highest() - before)
+    peak = added if highest() > height and added >= _LEAST else np.nan
+    while sum(times) < 1.0 and len(times) < 5:
+        times.append(once(work))
+    return min(times), peak, kept[0]
+
+
+def rows_of_a_method(problem: str, method: str, sides: list[int]) -> list:
+    """One row for each size."""
+    rows = []
+    if method not in ("literal", PROJECTED):
+        work_of(method, *model(problem, 3))()
+    for side in sides:
+        jm, policy = model(problem, side)
+        row = {"problem": problem, "method": method, "states": jm.num_states, "gamma": GAMMA}
+        if method == PROJECTED:
+            rows.append(row | {"seconds": monte_carlo(jm, policy, side)})
+            continue
+        took, peak, found = timed(work_of(method, jm, policy))
+        row |= {"seconds": took, "bytes": peak}
+        if isinstance(found, jl.Solution):
+            count = {"dense": jm.num_states**2, "reachable": found.pairs}
+            row |= {"coordinates": count[found.route], "iterations": found.iterations}
+        elif method == "literal":
+            row |= {"coordinates": policy.size**2, "iterations": found}
+        else:
+            row |= {"coordinates": jm.num_states}
+        rows.append(row)
     return rows
 
 
-def measure(large: bool, device: str | None) -> pd.DataFrame:
+def rows_of_an_order(order: int, sides: list[int]) -> list:
+    """Coordinates and time of higher orders, goal policy."""
+    rows = []
+    jl.jipe(*model(GOAL, 3), order=order)
+    for side in sides:
+        jm, policy = model(GOAL, side)
+        took, peak, sol = timed(partial(jl.jipe, jm, policy, order, TOL))
+        row = {"problem": GOAL, "method": f"order {order}", "states": jm.num_states, "gamma": GAMMA}
+        row |= {"coordinates": sol.pairs, "iterations": sol.iterations}
+        rows.append(row | {"seconds": took, "bytes": peak})
+    return rows
+
+
+def rows_of(table: str, *arguments: object) -> list[dict]:
+    """Rows of a table, in this process."""
+    rows = {"scaling": rows_of_a_method, "order": rows_of_an_order}[table](*arguments)
+    return [{"table": table, **row} for row in rows]
+
+
+def alone(*arguments: object) -> list[dict]:
+    """`rows_of` in a process; nothing if it fails, for want of memory, say, and tells so."""
+    try:
+        rows = in_a_process(*arguments)
+    except subprocess.CalledProcessError:
+        return []
+    for row in rows:
+        print(*row.values(), file=sys.stderr, flush=True)
+    return rows
+
+
+def measure(large: bool) -> pd.DataFrame:
     """All rows of all tables."""
     rows = []
     for problem, methods in SIDES.items():
         for method, (sides, more) in methods.items():
             sides = sides + more * large
-            if method in TOGETHER:
-                rows += in_a_process("scaling", problem, method, sides)
-                continue
-            devices = dict.fromkeys(["cpu", device or "cpu"])
-            for on in devices if method == "torch" else ["cpu"]:
-                name = f"torch, {on.split(':')[0]}" if method == "torch" else method
-                for side in sides:
-                    rows += in_a_process("scaling", problem, name, [side], on)
-    for route in DISCOUNT_SIDES:
-        rows += in_a_process("discount", route)
+            for group in [sides] if method in TOGETHER else [[side] for side in sides]:
+                rows += alone("scaling", problem, method, group)
     for order, (sides, more) in ORDERS.items():
-        rows += in_a_process("order", order, sides + more * large)
-    return pd.DataFrame(rows).astype({"coordinates": "Int64", "iterations": "Int64"})
-
-
-def duration(seconds: float) -> str:
-    """A time for people."""
-    for unit, name, digits in ((86400, "days", 1), (3600, "h", 1), (60, "min", 1), (1, "s", 2)):
-        if seconds >= unit:
-            return f"{seconds / unit:,.{digits}f} {name}"
-    return f"{1000 * seconds:.3g} ms"
+        rows += alone("order", order, sides + more * large)
+    return pd.DataFrame(rows)
 
 
 def cell(row: pd.Series) -> str:
@@ -141,120 +251,61 @@ def cell(row: pd.Series) -> str:
     return f"{duration(row['seconds'])}, {size:,.{0 if size >= 10 else 1}f} MB"
 
 
-def markdown(columns: list[str], rows: list[list[str]]) -> list[str]:
-    """A table without its empty columns, and with an empty line after it."""
-    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
-    columns, rows = [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
-    lines = [columns, ["---"] * len(columns), *rows]
-    return ["| " + " | ".join(line) + " |" for line in lines] + [""]
-
-
-def scaling_table(data: pd.DataFrame) -> list[str]:
+def scaling_table(data: pd.DataFrame) -> str:
     """A line for each model, a column for each method, and what they cost beside each other."""
-    methods = [m for m in STYLES if m in set(data.method)]
+    data = data[data.table == "scaling"]
+    methods = list(data.method.unique())
     lines = []
-    for (problem, states), each in data.groupby(["problem", "states"], sort=False):
-        found = each.set_index("method")
-        exact = found.seconds.reindex(["dense", "reachable", "torch, cpu", "torch, cuda"]).min()
-        beside = [found.seconds.get(QUANTECON, np.nan), exact]
-        ratios = [exact / beside[0], found.seconds.get(PROJECTED, np.nan) / exact]
-        cells = [cell(found.loc[m]) if m in found.index else "" for m in methods]
-        ratios = [f"{r:,.2g}" if r < 10 else f"{r:,.0f}" for r in ratios]
-        lines.append((problem, states, cells + [r.replace("nan", "") for r in ratios]))
-    lines.sort(key=lambda line: (list(SIDES).index(line[0]), line[1]))
+    for (problem, states), each in data.groupby(["problem", "states"]):
+        rows = each.set_index("method")
+        exact = rows.seconds.drop([*TOGETHER], errors="ignore").min()
+        ratios = [exact / rows.seconds.get(QUANTECON, np.nan)]
+        ratios += [rows.seconds.get(PROJECTED, np.nan) / exact]
+        cells = [cell(rows.loc[m]) if m in rows.index else "" for m in methods]
+        cells += ["" if np.isnan(r) else f"{r:,.2g}" if r < 10 else f"{r:,.0f}" for r in ratios]
+        lines.append([problem, f"{states:,}", *cells])
     heads = ["model", "states", *methods, "exact gaps / QuantEcon's mean", "Monte Carlo / exact"]
-    return markdown(heads, [[problem, f"{states:,}", *rest] for problem, states, rest in lines])
+    kept = [i for i, column in enumerate(zip(*lines, strict=True)) if any(column)]
+    return table([heads[i] for i in kept], [[line[i] for i in kept] for line in lines])
 
 
-def discount_table(data: pd.DataFrame) -> list[str]:
-    """gamma against iterations and time."""
-    lines = []
-    for (route, states), each in data.groupby(["method", "states"], sort=False):
-        by = each.set_index("gamma")
-        cells = [f"{int(by.iterations[g])}, {duration(by.seconds[g])}" for g in DISCOUNTS]
-        ratios = [f"{by[of][0.999] / by[of][0.99]:.1f}" for of in ("iterations", "seconds")]
-        lines.append([route, f"{states:,}", *cells, *ratios])
-    heads = [f"gamma {g}: iterations, time" for g in DISCOUNTS]
-    heads += ["iterations, 0.999 / 0.99", "time, 0.999 / 0.99"]
-    return markdown(["route", "states", *heads], lines)
-
-
-def order_table(data: pd.DataFrame) -> list[str]:
+def order_table(data: pd.DataFrame) -> str:
     """Coordinates of higher orders, beside those that the definition has."""
     lines = []
-    for _, row in data.iterrows():
-        order, solved = int(row.method.split()[1]), int(row.coordinates)
+    for _, row in data[data.table == "order"].iterrows():
+        order = int(row.method.split()[1])
         named = (4.0 * row.states) ** order
-        counts = [f"{named:.1e}", f"{solved:,}", f"{named / solved:,.0f}"]
-        lines.append([str(order), f"{row.states:,}", *counts, cell(row)])
+        counts = [f"{named:.1e}", f"{row.coordinates:,.0f}", f"{named / row.coordinates:,.0f}"]
+        lines.append([order, f"{row.states:,}", *counts, cell(row)])
     heads = ["order", "states", "(S A)^n", "coordinates solved", "ratio", "time, memory"]
-    return markdown(heads, lines)
+    return table(heads, lines)
 
 
-def draw(axes: np.ndarray, data: pd.DataFrame, quantity: str) -> None:
-    """States against "seconds" or "bytes", in axes (P,), one for each problem.
-
-    If the figure has no legend yet, one goes below it, which needs room.
-    """
-    label, unit = {"seconds": ("time [s]", 1.0), "bytes": ("memory [MB]", 1e6)}[quantity]
-    shown = {}
-    for ax, (problem, each) in zip(axes, data.groupby("problem", sort=False), strict=True):
-        for method, (name, color, marker, line) in STYLES.items():
-            rows = each[(each["method"] == method) & each[quantity].notna()].sort_values("states")
-            if len(rows):
-                look = {"ms": 4, "marker": marker, "mfc": "none" if marker in "ov" else color}
-                values = rows[quantity] / unit
-                (shown[name],) = ax.loglog(rows["states"], values, line, color=color, **look)
-        ax.set(title=problem, xlabel="states")
-    axes[0].set_ylabel(label)
-    if not axes[0].figure.legends:
-        axes[0].figure.legend(shown.values(), shown, loc="outside lower center", ncols=4)
-
-
-def write(data: pd.DataFrame, command: str) -> str:
-    """scaling.csv, scaling.png and scaling.md; the text of the last."""
-    data.to_csv(HERE / "scaling.csv", index=False, float_format="%.4g")
-    tables = dict(list(data.groupby("table", sort=False)))
-    figures.style()
-    fig, axes = plt.subplots(2, len(SIDES), figsize=(7.2, 4.6), sharex=True, sharey="row")
+def write(data: pd.DataFrame) -> None:
+    """scaling.md."""
     gpu = pd.read_csv(HERE / "gpu.csv")
-    here = "torch, cuda" in set(data.method)
-    shown = (
-        tables["scaling"] if here else pd.concat([tables["scaling"], gpu[gpu.table == "scaling"]])
+    write_page(
+        "scaling.md",
+        "Scaling",
+        measured("scipy", "torch", "quantecon"),
+        __doc__.split("\n\n", 2)[2].strip(),
+        scaling_table(data),
+        f"## Orders 3 and 4 ({GOAL})",
+        order_table(data),
+        "## On a GPU (gpu.csv: an NVIDIA H200, to 1e-9, at commit 1f16ba2)",
+        scaling_table(gpu),
     )
-    for row, quantity in zip(axes, ("seconds", "bytes"), strict=True):
-        draw(row, shown, quantity)
-    fig.savefig(HERE / "scaling.png", metadata={"Software": None})
-    about = __doc__.split("\n\n", 2)[2].strip()
-    versions = machine("numpy", "numba", "scipy", "torch", "quantecon")
-    memory = f"{psutil.virtual_memory().total / 1e9:.0f} GB of memory."
-    lines = [
-        "# Scaling",
-        "",
-        f"{versions[:-1]}, {memory} `{command}`",
-        "",
-        about,
-    ]
-    lines += ["", "![States against time and memory](scaling.png)", ""]
-    lines += scaling_table(tables["scaling"])
-    lines += [f"## Discount ({UNIFORM})", "", *discount_table(tables["discount"])]
-    lines += [f"## Orders 3 and 4 ({GOAL})", "", *order_table(tables["order"])]
-    if not here:
-        lines += ["## On a GPU (gpu.csv: an NVIDIA H200, another machine, to 1e-9)", ""]
-        lines += scaling_table(gpu[gpu.table == "scaling"])
-        lines += discount_table(gpu[gpu.table == "discount"])
-    text = "\n".join(lines)
-    (HERE / "scaling.md").write_text(text)
-    return text
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--large", action="store_true", help="grids of up to 316x316 cells too")
-    parser.add_argument("--device", help="a torch device to add, such as cuda")
-    arguments = parser.parse_args()
-    command = " ".join(["python benchmarks/scaling.py", *sys.argv[1:]])
-    print(write(measure(arguments.large, arguments.device), command))
+    large = {"action": "store_true", "help": "grids of up to 316x316 cells too"}
+    chosen = asked(__doc__, SIDES, rows_of, large=large)
+    if chosen.only:
+        alone("scaling", chosen.only, "literal", [2])
+        return
+    data = measure(chosen.large).astype({"coordinates": "Int64", "iterations": "Int64"})
+    data.to_csv(HERE / "scaling.csv", index=False, float_format="%.4g")
+    write(data)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
 """Simulators by the million: a vectorised depot beside a hand-written loop, and on a GPU.
 
+`python benchmarks/vector.py` writes vector.md in a minute on two idle cores; `--only joint` or
+`common` measures one row of it and writes nothing. With `--device cuda` the rows of a GPU go into
+vector_gpu.csv, which chapter 11 shows.
+
 The depot of book/own_simulator.md: ordering 2 against ordering 1 with 5 in stock, uniform policy,
 gamma 0.9, horizon 66. *Loop* is what twenty lines of NumPy do: they play all pairs to the end.
 *Dropping loop* also drops pairs whose branches have become one, once they are a fifth. *Plain* is
-the player of one pair at a time, as it was at commit 28ab781. Times are the best of five in one
+the same depot as a simulator that answers one query at a time. Times are the best of five in one
 run. A branch-step is a step of a branch of a pair that is not finished; a pair takes 37 of them
 until its branches are one (joint), or 31 (common). A GPU is idle half of the time with 10^7 pairs:
 Python takes longer to launch the last steps, of few pairs, than these take. With 10^8 pairs and
@@ -13,53 +17,24 @@ that of a chunk of 2^25 pairs, however many pairs there are. By `jipe2` the vari
 switched on, played 20,000 pairs to the same digits as NumPy, whose generator `draw` gets there. It
 took minutes: it compiles every operation anew for each shape, and shapes change whenever finished
 pairs are dropped.
-
-    python benchmarks/vector.py --old CHECKOUT   # the table of the processor; 28ab781 beside it
-    python benchmarks/vector.py --device cuda    # the rows of a GPU, into vector_gpu.csv
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
+from functools import partial
 
 import numpy as np
-from timing import machine, markdown_table, seconds
+import pandas as pd
+from gap_law import Depot
+from timing import HERE, asked, duration, measured, seconds, shown, table, write_page
 
 import jmdp_lib as jl
-from jmdp_lib.simulators.gaps import GapEstimate
 
-HERE = Path(__file__).resolve().parent
 GPU_ROWS = HERE / "vector_gpu.csv"
 POLICY = np.full((12, 5), 0.2)
-PAIRS, STEPS, REPEATS = 100_000, 66, 5
+PAIRS, FEW, STEPS = 100_000, 300, 66
 COUPLINGS = {"joint": 36.78, "common": 30.85}  # branch-steps until the branches of a pair are one
-
-PLAIN = """
-import sys, time
-import numpy as np
-import jmdp_lib as jl
-
-class Depot:
-    num_states, num_actions, gamma = 12, 5, 0.9
-
-    def query(self, state, actions, rng):
-        demand = int(rng.poisson(3))
-        full = [min(state + order, 11) for order in actions]
-        sold = [min(stock, demand) for stock in full]
-        rewards = [3.0 * x - 1.5 * order for x, order in zip(sold, actions, strict=True)]
-        return rewards, [stock - x for stock, x in zip(full, sold, strict=True)]
-
-start = time.perf_counter()
-asked = dict(num_pairs=300, state=5, coupling=sys.argv[1])
-jl.simulators.estimate_gaps(Depot(), np.full((12, 5), 0.2), [2, 1], **asked)
-print((time.perf_counter() - start) / 300)
-"""
 
 
 def sell(stock, order, demand):
@@ -99,41 +74,17 @@ def loop(coupling: str, dropping: bool, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([*finished, gap])
 
 
-def plain_seconds(checkout: str, coupling: str) -> float:
-    """Of a pair, with the library of another checkout: the best of three."""
-    where = {**os.environ, "PYTHONPATH": checkout}
-    command = [sys.executable, "-c", PLAIN, coupling]
-    runs = [subprocess.run(command, env=where, capture_output=True, text=True) for _ in range(3)]
-    if any(run.returncode for run in runs):
-        raise RuntimeError(runs[0].stderr)
-    return min(float(run.stdout) for run in runs)
-
-
-def processor_rows(old: str | None) -> list[str]:
-    """Markdown rows of both couplings."""
-    sim = depot()
-    lines = []
-    for coupling in COUPLINGS:
-        rng = np.random.default_rng(0)
-
-        def ours() -> GapEstimate:
-            return jl.simulators.estimate_gaps(
-                sim, POLICY, [2, 1], state=5, num_runs=PAIRS, coupling=coupling, horizon=STEPS
-            )
-
-        best = seconds(ours, REPEATS)
-        by_hand = seconds(lambda: loop(coupling, False, rng), REPEATS)
-        dropping = seconds(lambda: loop(coupling, True, rng), REPEATS)
-        cells = [f"{1e6 * x / PAIRS:.2f} µs" for x in (best, by_hand, dropping)]
-        cells += [f"{best / by_hand:.2f}", f"{best / dropping:.2f}"]
-        if old is not None:
-            plain = plain_seconds(old, coupling)
-            cells += [f"{1e3 * plain:.2f} ms", f"{plain * PAIRS / best:,.0f}"]
-        variances = [found.variance[0, 1] for found in [ours()]]
-        variances += [loop(coupling, False, rng).var(), loop(coupling, True, rng).var()]
-        print(coupling, *cells, "variances", *(f"{x:.2f}" for x in variances), flush=True)
-        lines.append(f"| {coupling} | " + " | ".join(cells) + " |")
-    return lines
+def processor_row(coupling: str) -> list[str]:
+    """One line of the first table."""
+    estimate = partial(jl.simulators.estimate_gaps, coupling=coupling, horizon=STEPS)
+    ours = partial(estimate, depot(), POLICY, [2, 1], state=5, num_runs=PAIRS)
+    plain = partial(estimate, Depot(), POLICY, [2, 1], state=5, num_runs=FEW)
+    rng = np.random.default_rng(0)
+    loops = [partial(loop, coupling, dropping, rng) for dropping in (False, True)]
+    each = [seconds(work) / PAIRS for work in (ours, *loops)] + [seconds(plain) / FEW]
+    ratios = [f"{each[0] / other:.2f}" for other in each[1:3]] + [f"{each[3] / each[0]:,.0f}"]
+    variances = [ours().variance[0, 1], *(work().var() for work in loops)]
+    return [coupling, *map(duration, each), *ratios, *(f"{x:.2f}" for x in variances)]
 
 
 def gpu_depot(device: str):
@@ -156,7 +107,7 @@ def gpu_depot(device: str):
     return sim, torch.tensor(5, dtype=torch.int8, device=device)
 
 
-def gpu_rows(device: str, most: int) -> list[dict[str, object]]:
+def gpu_rows(device: str) -> pd.DataFrame:
     """How long 10^7 pairs and more take, each after a warm-up; the best of three."""
     import torch
 
@@ -165,7 +116,7 @@ def gpu_rows(device: str, most: int) -> list[dict[str, object]]:
     for coupling, steps in COUPLINGS.items():
         asked = (sim, POLICY, [2, 1], state)
         jl.simulators.estimate_gaps(*asked, coupling=coupling, num_runs=10**7, horizon=STEPS)
-        for pairs in [count for count in (10**7, 10**8, 10**9) if count <= most]:
+        for pairs in (10**7, 10**8, 10**9):
             torch.cuda.reset_peak_memory_stats()
             times = []
             for seed in range(3):
@@ -187,66 +138,29 @@ def gpu_rows(device: str, most: int) -> list[dict[str, object]]:
             }
             print(row, flush=True)
             rows.append(row)
-    return rows
-
-
-def profile(device: str) -> None:
-    """Which kernels take the time of 10^7 pairs."""
-    import torch
-
-    sim, state = gpu_depot(device)
-
-    def play() -> None:
-        jl.simulators.estimate_gaps(sim, POLICY, [2, 1], state, num_runs=10**7, horizon=STEPS)
-
-    play()
-    kinds = torch.profiler.ProfilerActivity
-    with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as seen:
-        play()
-        torch.cuda.synchronize()
-    table = seen.key_averages()
-    print(table.table(sort_by="self_cuda_time_total", row_limit=30, max_name_column_width=60))
-
-
-def gpu_table() -> list[str]:
-    if not GPU_ROWS.exists():
-        return []
-    head = ["", "On a GPU, with torch; states and demands are of one byte:", ""]
-    return head + markdown_table(GPU_ROWS)
+    return pd.DataFrame(rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--old", help="a checkout of 28ab781")
-    parser.add_argument("--most", type=float, default=1e9, help="the most pairs on a GPU")
-    parser.add_argument("--profile", action="store_true", help="kernels of a GPU, and no more")
-    chosen = parser.parse_args()
-    if chosen.profile:
-        profile(chosen.device)
+    chosen = asked(__doc__, COUPLINGS, device={"help": "a torch device, such as cuda, alone"})
+    if chosen.device:
+        gpu_rows(chosen.device).to_csv(GPU_ROWS, index=False)
         return
-    if chosen.device != "cpu":
-        rows = gpu_rows(chosen.device, int(chosen.most))
-        with GPU_ROWS.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-        return
-    old = ["28ab781, a pair", "times as fast"] if chosen.old else []
-    names = ["coupling", "`estimate_gaps`, a pair", "loop", "dropping loop"]
-    names += ["ratio to the loop", "to the dropping loop", *old]
-    lines = [
-        "# Vectorised simulators",
-        "",
-        (__doc__ or "").split("\n\n")[1].strip(),
-        machine("numpy"),
-        "",
-        "| " + " | ".join(names) + " |",
-        "|---" * len(names) + "|",
-        *processor_rows(chosen.old),
-        *gpu_table(),
-    ]
-    (HERE / "vector.md").write_text("\n".join(lines) + "\n")
+    rows = list(shown(map(processor_row, [chosen.only] if chosen.only else COUPLINGS)))
+    if not chosen.only:
+        heads = ["coupling", "`estimate_gaps`, a pair", "loop", "dropping loop", "plain"]
+        heads += ["ratio to the loop", "to the dropping loop", "times as fast as plain"]
+        heads += ["variance", "of the loop", "of the dropping loop"]
+        gpu = pd.read_csv(GPU_ROWS, dtype=str)
+        write_page(
+            "vector.md",
+            "Vectorised simulators",
+            measured(),
+            __doc__.split("\n\n", 2)[2].strip(),
+            table(heads, rows),
+            "On a GPU (at commit 6568d5e), with torch; states and demands are of one byte:",
+            table(gpu, gpu.to_numpy()),
+        )
 
 
 if __name__ == "__main__":

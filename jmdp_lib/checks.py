@@ -39,37 +39,46 @@ Ints = NDArray[np.int64]
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 Policy = ArrayLike | Callable[[Any], Any]
 """Probabilities (S, A), actions (S,), or a function of the state: see `policy_matrix`."""
+Shape = Sequence[int | None]
 SAME_POLICY = 1e-5  # probabilities that differ by less are rounded, perhaps to float32
 LARGEST_REWARD = 1e100  # so that powers of rewards, and of their inverses, are numbers
+_INTERVALS: dict[str, Callable[[float], bool]] = {
+    "(-inf, inf)": math.isfinite,
+    "[0, inf)": lambda x: 0.0 <= x < math.inf,
+    "(0, inf)": lambda x: 0.0 < x < math.inf,
+    "[0, 1]": lambda x: 0.0 <= x <= 1.0,
+    "[0, 1)": lambda x: 0.0 <= x < 1.0,
+    "(0, 1]": lambda x: 0.0 < x <= 1.0,
+    "(0, 1)": lambda x: 0.0 < x < 1.0,
+}
 
 
-def floats(name: str, values: ArrayLike, *axes: str, **sizes: int | None) -> Floats:
-    """A finite float64 copy of `values`; a bad entry is named.
+def floats(name: str, values: ArrayLike, *axes: str, shape: Shape = ()) -> Floats:
+    """A finite float64 copy of `values`, whose axes have these names; a bad entry is named.
 
-    Axes are named in order, those whose size is known as keywords: `state=num_states`.
+    shape: the sizes of the axes, None for one of any size; all of them unless given.
     """
-    array = _array(name, values, "fiub", dict.fromkeys(axes) | sizes).astype(np.float64)
-    refuse(name, array, ~np.isfinite(array), "is not finite", [*axes, *sizes])
+    array = _array(name, values, "fiub", axes, shape).astype(np.float64)
+    refuse(name, array, ~np.isfinite(array), "is not finite", axes)
     return array
 
 
 def integers(
-    name: str, values: ArrayLike, *axes: str, below: int | None = None, **sizes: int | None
+    name: str, values: ArrayLike, *axes: str, shape: Shape = (), below: int | None = None
 ) -> Ints:
     """An int64 copy of `values`, in range(below) if given; floats are refused even where whole."""
-    array = _array(name, values, "iu", dict.fromkeys(axes) | sizes).astype(np.int64)
+    array = _array(name, values, "iu", axes, shape).astype(np.int64)
     if below is not None:
-        outside = (array < 0) | (array >= below)
-        refuse(name, array, outside, f"is not in range({below})", [*axes, *sizes])
+        refuse(name, array, (array < 0) | (array >= below), f"is not in range({below})", axes)
     return array
 
 
-def distributions(name: str, values: ArrayLike, *axes: str, **sizes: int | None) -> Floats:
+def distributions(name: str, values: ArrayLike, *axes: str, shape: Shape = ()) -> Floats:
     """A copy of `values` whose last axis holds probability vectors."""
-    array = floats(name, values, *axes, **sizes)
-    refuse(name, array, array < 0, "is negative", [*axes, *sizes])
+    array = floats(name, values, *axes, shape=shape)
+    refuse(name, array, array < 0, "is negative", axes)
     totals: Floats = array.sum(-1)
-    sums_to_one(name, values, totals, [*axes, *sizes][:-1])
+    sums_to_one(name, values, totals, axes[:-1])
     return array / totals[..., None]
 
 
@@ -83,10 +92,10 @@ def collection(
     name: str, mean: ArrayLike, second: ArrayLike, model: Sized
 ) -> tuple[Floats, Floats]:
     """A second-order moment collection as arrays (S, A) and (S, A, S, A)."""
-    num_states, num_actions = sizes_of(model)
-    here = {"state": num_states, "action": num_actions}
-    there = {"other state": num_states, "other action": num_actions}
-    return floats(f"{name} mean", mean, **here), floats(f"{name} second", second, **here, **there)
+    shape = sizes_of(model)
+    one = floats(f"{name} mean", mean, "state", "action", shape=shape)
+    axes = ("state", "action", "other state", "other action")
+    return one, floats(f"{name} second", second, *axes, shape=shape * 2)
 
 
 def frozen(array: NDArray[Any]) -> Any:
@@ -126,13 +135,10 @@ def probability(name: str, value: float) -> float:
 
 
 def real(name: str, value: Any, within: str = "") -> float:
-    """A real number as a float; `within` is an interval such as "(0, inf]"."""
+    """A real number as a float, `within` one of the intervals above."""
     number = float(_number(name, value, numbers.Real, "a real number", ValueError))
-    if within:
-        low, high = (float(end) for end in within[1:-1].split(","))
-        above = number >= low if within[0] == "[" else number > low
-        if not (above and (number <= high if within[-1] == "]" else number < high)):
-            raise ValueError(f"{name} must lie in {within}, got {value}")
+    if within and not _INTERVALS[within](number):
+        raise ValueError(f"{name} must lie in {within}, got {value}")
     return number
 
 
@@ -143,7 +149,7 @@ def positive(name: str, value: float) -> float:
 
 def reward_range(name: str, ends: Any) -> tuple[float, float]:
     """(lo, hi), the least and the largest reward that there can be."""
-    low, high = floats(name, ends, **{"(lo, hi)": 2}).tolist()
+    low, high = floats(name, ends, "(lo, hi)", shape=(2,)).tolist()
     if low > high:
         raise ValueError(f"{name} must be (lo, hi) with lo <= hi, got {ends}")
     return low, high
@@ -252,12 +258,12 @@ def _global_generators() -> dict[str, Any]:
 def listed(name: str, values: Any, what: str) -> list[Any]:
     """What a user lists, at least one of it."""
     try:
-        found = [*values]
+        items = [*values]
     except TypeError:
         raise ValueError(f"{name} must be a sequence of {name}, got {values!r}") from None
-    if not found:
+    if not items:
         raise ValueError(f"{name} must hold at least one {what}, got {values!r}")
-    return found
+    return items
 
 
 def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
@@ -279,7 +285,7 @@ def policy_matrix(model: Sized, policy: Policy) -> Floats:
         return policy_rows(policy, range(num_states), num_actions)
     array = policy_array(policy)
     if array.ndim == 1 and array.dtype.kind in "iu":
-        chosen = integers("policy", policy, below=num_actions, state=num_states)
+        chosen = integers("policy", policy, "state", shape=(num_states,), below=num_actions)
         return np.eye(num_actions)[chosen]
     if array.ndim < 2:
         raise ValueError(
@@ -287,7 +293,7 @@ def policy_matrix(model: Sized, policy: Policy) -> Floats:
             f"actions, integers of shape (state = {num_states}), got dtype {array.dtype} of shape "
             f"{array.shape}"
         )
-    return distributions("policy", policy, state=num_states, action=num_actions)
+    return distributions("policy", policy, "state", "action", shape=(num_states, num_actions))
 
 
 def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int) -> Floats:
@@ -298,16 +304,18 @@ def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int) -> Floa
     always noticed; those from one of its own only where the answers differ.
     """
 
-    def asked(states: Sequence[Any]) -> Floats:
-        found = [policy_row(policy, state, num_actions) for state in states]
-        return np.reshape(found, (-1, num_actions))
+    def rows_at(states: Sequence[Any]) -> Floats:
+        rows = [policy_row(policy, state, num_actions) for state in states]
+        return np.reshape(rows, (-1, num_actions))
 
     if not callable(policy):
-        return asked(states)
+        return rows_at(states)
     with no_global_draws("policy", "but must return probabilities"):
-        rows = asked(states)
-        again = asked(states[::-1])[::-1]
-        for i in np.flatnonzero(np.abs(rows - again).max(1) > SAME_POLICY)[:1]:
+        rows = rows_at(states)
+        again = rows_at(states[::-1])[::-1]
+        differ = np.abs(rows - again).max(1) > SAME_POLICY
+        if differ.any():
+            i = int(differ.argmax())
             raise ValueError(
                 f"policy({states[i]!r}) must be pure, but gave {rows[i]} and then {again[i]}; a "
                 "random policy returns probabilities"
@@ -321,11 +329,12 @@ def policy_row(policy: Policy, state: Any, num_actions: int) -> Floats:
     policy: a function, or an array whose entry `policy[state]` is a row: (S, A) for states 0 to
     |S| - 1, (rows, columns, A) for states (row, column). A row is probabilities (A,) or an action.
     """
-    try:
-        row: Any = policy(read_only(state)) if callable(policy) else None
-    except Exception as error:
-        raise ValueError(f"policy({state!r}) failed: {error!r}") from error
-    if not callable(policy):
+    if callable(policy):
+        try:
+            row = policy(read_only(state))
+        except Exception as error:
+            raise ValueError(f"policy({state!r}) failed: {error!r}") from error
+    else:
         row = _entry(policy_array(policy), state)
     try:
         return _row("policy", row, num_actions)
@@ -361,7 +370,7 @@ def _entry(policy: NDArray[Any], state: Any) -> Any:
 def _row(name: str, row: Any, num_actions: int) -> Floats:
     """Probabilities (A,) from what a policy returned: these, or an action."""
     if as_array(name, row).ndim > 0:
-        return distributions(name, row, action=num_actions)
+        return distributions(name, row, "action", shape=(num_actions,))
     what = f"probabilities ({num_actions},) or an action from 0 to {num_actions - 1}"
     action = int(_number(name, row, numbers.Integral, what, ValueError))
     if not 0 <= action < num_actions:
@@ -377,10 +386,10 @@ def sizes_of(model: Sized) -> tuple[int, int]:
         raise ValueError(f"a JMDP or a simulator with states is needed, got {model!r}") from None
 
 
-def one_of(name: str, value: Any, known: Sequence[str]) -> str:
-    """One of the known words."""
-    if not isinstance(value, str) or value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+def one_of(name: str, value: Any, words: Sequence[str]) -> str:
+    """One of these words."""
+    if not isinstance(value, str) or value not in words:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {value!r}")
     return str(value)
 
 
@@ -405,13 +414,17 @@ def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
         raise ValueError(f"{name} must be an array, got a ragged list") from None
 
 
-def _array(name: str, values: ArrayLike, kinds: str, sizes: dict[str, int | None]) -> NDArray[Any]:
-    """`values` as an array of these dtype kinds, with these axes (None: of any size), not empty."""
+def _array(
+    name: str, values: ArrayLike, kinds: str, axes: Sequence[str], shape: Shape
+) -> NDArray[Any]:
+    """`values` as an array of these dtype kinds, with these axes, not empty."""
     array = as_array(name, values)
-    wanted = [m if n is None else n for n, m in zip(sizes.values(), array.shape, strict=False)]
-    if array.ndim != len(sizes) or array.shape != tuple(wanted) or array.size == 0:
-        axes = ", ".join(axis if n is None else f"{axis} = {n}" for axis, n in sizes.items())
-        raise ValueError(f"{name} must have shape ({axes}) and not be empty, got {array.shape}")
+    sizes = shape or [None] * len(axes)
+    fits = [n in (None, m) for n, m in zip(sizes, array.shape, strict=False)]
+    if array.ndim != len(axes) or not all(fits) or array.size == 0:
+        labels = zip(axes, sizes, strict=True)
+        meaning = ", ".join(axis if n is None else f"{axis} = {n}" for axis, n in labels)
+        raise ValueError(f"{name} must have shape ({meaning}) and not be empty, got {array.shape}")
     if array.dtype.kind not in kinds:
         holding = "real numbers" if "f" in kinds else "integers"
         raise ValueError(f"{name} must hold {holding}, got dtype {array.dtype}")

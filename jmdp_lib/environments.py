@@ -2,8 +2,9 @@
 
 The paper has the windy gridworld (Figure 1), in which a gust couples the four moves of a cell; the
 coupled reward chain (Figure 3), whose two actions share one next state and have anti-correlated
-rewards; and Examples 1, 2.1 and 2.2, with equal marginals and different joint laws. Practitioners
-know the shop that orders before it knows demand, and two queues: both are simulators as well.
+rewards; and Examples 1, 2.1 and 2.2, with equal marginals and different joint distributions.
+Practitioners know the shop that orders before it knows demand, and two queues: both are simulators
+as well.
 
 To add one, write a function that returns a `JMDP`: `JMDP.from_step` makes it of a step function,
 which is short, and `JMDP` itself of arrays, which is fast for many states. Draw the noise before
@@ -16,6 +17,7 @@ What a policy may be, everywhere, `checks.policy_matrix` says.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,6 @@ from scipy import special
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized
-from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, room_for_tables
 from jmdp_lib.model.simulator import StepSimulator
 
@@ -80,8 +81,6 @@ def goal_policy(size: int = 5) -> Floats:
          [1 1 0]]
     """
     size = checks.at_least("size", size, 1)
-    instead = "use a function of the state, which local_jipe2 takes"
-    require(48.0 * size**2, f"size: goal_policy of {size**2:,} states", instead)
     actions: Ints = np.full(size**2, ACTIONS.index("R"))
     actions[size - 1 :: size] = ACTIONS.index("U")
     return np.eye(len(ACTIONS))[actions]
@@ -280,11 +279,10 @@ def two_queues_simulator(
     """
     side = checks.at_least("capacity", capacity, 1) + 1
     chances = np.array([checks.probability("arrival_prob", arrival_prob), 0.5, 0.3])
-    events = np.indices((2, 2, 2)).reshape(3, 8).T  # arrival, first service, second service
+    events = [*product((0, 1), repeat=3)]  # arrival, first service, second service
 
     def step(state: int, action: int, noise: int) -> tuple[float, int]:
-        arrival = noise >> 2  # these three are events[noise]
-        served = (noise >> 1 & 1, noise & 1)
+        arrival, *served = events[noise]
         jobs = [*divmod(state, side)]
         lost = arrival and jobs[action] == capacity
         jobs[action] += arrival - lost
@@ -297,9 +295,6 @@ def two_queues_simulator(
 
 def uniform_policy(jm: Sized) -> Floats:
     """The policy (S, A) of a JMDP or a simulator that plays every action equally often.
-
-    Wherever a policy is asked for, integers (S,), the actions of a deterministic policy, will do
-    too, and so will a function of the state that returns probabilities (A,) or an action.
 
     Example:
         >>> import jmdp_lib as jl

@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations, product
-from math import comb
-from operator import getitem
+from math import comb, prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -119,11 +118,9 @@ class StoredMoments(ReadOnly):
 
     Attributes:
         second: (S, A, S, A), all of Sigma, or None.
-        absent: what to say when something else is asked for.
     """
 
     second: Floats | None
-    absent: str = "this collection has no moments between states"
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """E of the product of the returns."""
@@ -133,13 +130,13 @@ class StoredMoments(ReadOnly):
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
         if self.second is None:
-            raise ValueError(self.absent)
+            raise ValueError("this collection has no moments between states")
         return self.second
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Moments(ReadOnly):
-    """Moments of the joint returns $Z^pi$ up to `order`: what every solver finds.
+    """Moments of the joint returns $Z^pi$ up to `order`: what every solver returns.
 
     All arrays are read-only.
 
@@ -188,22 +185,27 @@ class Moments(ReadOnly):
             [0.5, 0.0, 0.0]
         """
         self._need(len(coordinates), "moment")
-        known = [self._state_action(x) for x in coordinates]
+        branches = [self._state_action(x) for x in coordinates]
+        order = len(branches)
         if self.offset == 0.0:
-            return self._excess(known)
-        sizes = range(len(known) + 1)
-        parts = ((part, len(known) - k) for k in sizes for part in combinations(known, k))
-        return sum(self.offset**power * self._excess(part) for part, power in parts)
+            return self._excess(branches)
+        return sum(
+            self.offset ** (order - k) * self._excess(part)
+            for k in range(order + 1)
+            for part in combinations(branches, k)
+        )
 
-    def _excess(self, known: Sequence[StateAction]) -> float:
+    def _excess(self, branches: Sequence[StateAction]) -> float:
         """The same of returns minus the offset; one of no coordinates."""
-        if not known:
+        if not branches:
             return 1.0
-        means = [float(self.mean[x]) - self.offset for x in known]
-        (s, a), (t, b) = known[0], known[-1]
-        if len(known) == 2 and s == t and not np.isnan(self.covariance[s, a, b]):
+        means = [float(self.mean[x]) - self.offset for x in branches]
+        if len(branches) == 1:
+            return means[0]
+        (s, a), (t, b) = branches[0], branches[-1]
+        if len(branches) == 2 and s == t and not np.isnan(self.covariance[s, a, b]):
             return float(self.covariance[s, a, b]) + means[0] * means[1]
-        return means[0] if len(known) == 1 else self.source.moment(known)
+        return self.source.moment(branches)
 
     def to_frame(self) -> pd.DataFrame:
         """A pandas table with a row per state and ordered pair of different actions.
@@ -280,16 +282,18 @@ class Moments(ReadOnly):
             1.0 1.0
         """
         self._need(len(gaps), "gap_moment")
+        signed = []
         for gap in gaps:
             if np.shape(gap) != (3,):
                 raise ValueError(f"a gap must be (state, action, other action), got {gap!r}")
-
-        pairs = [[self._state_action((s, x)) for x in actions] for s, *actions in gaps]
-        expected = cache(lambda *x: self._excess(x))  # many products differ but in their order
-        return sum(
-            (-1) ** sum(others) * expected(*sorted(map(getitem, pairs, others)))
-            for others in product((0, 1), repeat=len(gaps))
-        )
+            s, a, b = gap
+            signed.append([(1.0, self._state_action((s, a))), (-1.0, self._state_action((s, b)))])
+        expected = cache(lambda *branches: self._excess(branches))  # many differ only in order
+        total = 0.0
+        for factors in product(*signed):
+            signs, branches = zip(*factors, strict=True)
+            total += prod(signs) * expected(*sorted(branches))
+        return total
 
     def gap_central_moment(self, gap: tuple[int, int, int], order: int) -> float:
         """$E[(G - E G)^k]$ of one gap (s, a, b), k = `order`."""
@@ -368,11 +372,11 @@ def same_state_moments(
     """(S, A, ..., A) of a function that gives one coordinate at a time; shape is (S, A)."""
     once = cache(lambda *x: moment(list(x)))
     axes = shape[:1] + shape[1:] * order
-    found = [once(*((s, a) for a in sorted(actions))) for s, *actions in np.ndindex(axes)]
-    return np.reshape(found, axes)
+    moments = [once(*((s, a) for a in sorted(actions))) for s, *actions in np.ndindex(axes)]
+    return np.reshape(moments, axes)
 
 
 def second_moments(moment: Callable[[list[StateAction]], float], shape: tuple[int, ...]) -> Floats:
     """(S, A, S, A) of a function that gives one coordinate at a time; shape is (S, A)."""
-    found = [moment(list(pair)) for pair in product(np.ndindex(shape), repeat=2)]
-    return np.reshape(found, shape + shape)
+    moments = [moment(list(pair)) for pair in product(np.ndindex(shape), repeat=2)]
+    return np.reshape(moments, shape + shape)

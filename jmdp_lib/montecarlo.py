@@ -19,8 +19,7 @@ z <- R + gamma z[f]. State-actions that a map sends to one state-action share al
 coupling="common" one noise draws the tables of all states; with "independent" every state-action
 has a table of its own. Next actions are always drawn for each state-action by itself.
 
-A further sampler is a kernel that fills rows of an array, and a function that hands chunks of it to
-threads (`fill_rows`).
+A further sampler is a kernel that fills rows of an array; `fill_rows` calls it in threads.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from jmdp_lib.model import (
     checked_coupling,
     require_tables,
 )
-from jmdp_lib.operators.draws import Law, action_law, draw, table_law
+from jmdp_lib.operators.draws import AliasTables, draw, of_actions, of_tables
 
 RUNS_PER_STREAM = 4096
 _SAMPLES = 64  # of all returns, per random stream
@@ -87,7 +86,6 @@ def simulate_pairs(
     num_pairs = checks.at_least("num_pairs", num_pairs, 1)
     steps = checks.at_least("horizon", steps, 1)
     model = BranchModel.of(jm, matrix[None], checked_coupling(jm, coupling), jm.gamma, steps)
-    require(16.0 * num_pairs, f"a sample of num_pairs = {num_pairs:,}", "ask for fewer")
     returns = np.empty((num_pairs, 2))
 
     def fill(rng: np.random.Generator, rows: slice) -> None:
@@ -131,9 +129,9 @@ def fill_rows(
 class BranchModel(NamedTuple):
     """What kernels know of a JMDP, Q policies and a coupling.
 
-    A *step* of a branch, t A + a, names its table t and its action a. One draw from `law` gives the
-    step of a branch at a state under the first policy.
+    A *step* of a branch, t A + a, names its table t and its action a.
 
+    steps: what `draw` takes for the step of a branch at a state, under the first policy.
     starts: (S + 1,) of the tables. rewards, next_states: (T A,) of steps. several: whether Q > 1.
     policy_cdf: (Q S A,), cumulative within each state. forever: (S,) what a branch earns in every
     step if it can only stay where it is and earn the same, under the first policy, else nan: what
@@ -151,7 +149,7 @@ class BranchModel(NamedTuple):
     next_states: Ints
     several: bool
     policy_cdf: Floats
-    law: Law
+    steps: AliasTables
     forever: Floats
     offset: float
 
@@ -163,12 +161,13 @@ class BranchModel(NamedTuple):
         offset = jm.reward_offset * discounted(gamma, horizon)
         jm = jm.without_offset
         weights = jm.probs[:, None] * policies[0, jm.table_states]  # (T, A)
-        law = Law.of(jm.starts * jm.num_actions, weights.ravel(), np.arange(weights.size))
+        firsts = jm.starts * jm.num_actions
+        steps = AliasTables.of(firsts, weights.ravel(), np.arange(weights.size))
         rewards = jm.rewards.ravel()
         next_states = jm.next_states.ravel()
-        taken = law.meaning[::2]  # the steps of all laws, one after another
-        first = law.starts[:-1]
-        earned = np.repeat(rewards[taken[first]], np.diff(law.starts))
+        taken = steps.meaning[::2]  # the steps of all states, one after another
+        first = steps.starts[:-1]
+        earned = np.repeat(rewards[taken[first]], np.diff(steps.starts))
         stays = next_states[taken] == jm.table_states[taken // jm.num_actions]
         settled = np.logical_and.reduceat(stays & (rewards[taken] == earned), first)
         return cls(
@@ -182,7 +181,7 @@ class BranchModel(NamedTuple):
             next_states=next_states,
             several=len(policies) > 1,
             policy_cdf=np.cumsum(policies, axis=-1).ravel(),
-            law=law,
+            steps=steps,
             forever=np.where(settled, earned[first], np.nan),
             offset=offset,
         )
@@ -221,7 +220,7 @@ def earned_alone(rng: Any, x: int, weight: float, steps: int, model: Any) -> flo
     earned = 0.0
     gamma = model.gamma
     while steps > 0 and np.isnan(model.forever[x]):
-        i = draw(rng, model.law, x)
+        i = draw(rng, model.steps, x)
         earned += weight * model.rewards[i]
         x = model.next_states[i]
         weight *= gamma
@@ -243,8 +242,8 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any) -> None:
         step = 0
         one = False
         while step < model.horizon and not one:
-            i = draw(rng, model.law, x)
-            j = draw(rng, model.law, y)
+            i = draw(rng, model.steps, x)
+            j = draw(rng, model.steps, y)
             if step == 0:
                 i = with_action(i, a, model)
                 j = with_action(j, b, model)
@@ -273,7 +272,7 @@ def simulate_returns(
     """Sample the joint returns of all state-actions: (N, S, A), one row $Z$ for every sample.
 
     Within a sample all returns belong to one world, so any covariance of any two state-actions, and
-    the law of any function of them, can be estimated. For two actions of one state
+    the distribution of any function of them, can be estimated. For two actions of one state
     `simulate_pairs` is much faster.
 
     seed: an integer, a sequence of integers or a SeedSequence; None draws fresh entropy.
@@ -301,34 +300,44 @@ def simulate_returns(
     sharing = checked_coupling(jm, coupling)
     steps = horizon_for(jm, truncation)
     root = checks.seed_sequence(seed, "simulate_returns")
-    words = (num_samples + get_num_threads() + 8) * matrix.size + 8 * jm.probs.size
     what = f"a sample of num_samples = {num_samples:,} times {matrix.size:,} state-actions"
-    require(8.0 * words, what, "ask for fewer")
+    require(8.0 * num_samples * matrix.size, what, "ask for fewer")
     returns = np.empty((num_samples, matrix.size))
-    laws = table_law(jm), action_law(matrix)
-    maps = (
-        steps,
+    maps = RandomMaps(
         sharing.at_one_state,
         sharing.across_states,
         jm.gamma,
         jm.without_offset.rewards,
         jm.next_states,
-        *laws,
+        of_tables(jm),
+        of_actions(matrix),
     )
 
     def fill(rng: np.random.Generator, rows: slice) -> None:
-        _fill_samples(rng, returns[rows], np.empty(matrix.size), maps)
+        _fill_samples(rng, returns[rows], np.empty(matrix.size), steps, maps)
 
     fill_rows(fill, num_samples, _SAMPLES, root)
     returns += jm.reward_offset * discounted(jm.gamma, steps)
     return returns.reshape(num_samples, *matrix.shape)
 
 
+class RandomMaps(NamedTuple):
+    """What all random maps share: rewards and next states (T, A), and what is drawn from."""
+
+    at_one_state: bool
+    across_states: bool
+    gamma: float
+    rewards: Floats
+    next_states: Ints
+    tables: AliasTables
+    actions: AliasTables
+
+
 @cached(nogil=True)
-def _fill_samples(rng: Any, out: Any, scratch: Any, maps: Any) -> None:
-    """Fill out (n, S * A) with n samples. scratch: room for one. maps: what all maps share."""
-    steps, at_one_state, across_states, gamma, rewards, next_states, tables, actions = maps
-    num_actions = rewards.shape[1]
+def _fill_samples(rng: Any, out: Any, scratch: Any, steps: int, maps: Any) -> None:
+    """Fill out (n, S * A) with n samples. scratch: room for one."""
+    tables = maps.tables
+    num_actions = maps.rewards.shape[1]
     for sample in range(out.shape[0]):
         z = out[sample]
         after = scratch
@@ -336,17 +345,17 @@ def _fill_samples(rng: Any, out: Any, scratch: Any, maps: Any) -> None:
         for _ in range(steps):
             z, after = after, z
             k = 0
-            if across_states:  # noise k is table k of every state
+            if maps.across_states:  # noise k is table k of every state
                 k = draw(rng, tables, 0)
             for s in range(tables.starts.size - 1):
                 table = tables.starts[s] + k
-                if not across_states:
+                if not maps.across_states:
                     table = draw(rng, tables, s)
                 for a in range(num_actions):
-                    if a > 0 and not at_one_state:
+                    if a > 0 and not maps.at_one_state:
                         table = draw(rng, tables, s)
-                    then = after[draw(rng, actions, next_states[table, a])]
-                    z[s * num_actions + a] = rewards[table, a] + gamma * then
+                    then = after[draw(rng, maps.actions, maps.next_states[table, a])]
+                    z[s * num_actions + a] = maps.rewards[table, a] + maps.gamma * then
         if steps % 2 == 1:  # the last step wrote to the scratch
             for n in range(z.size):  # `out[sample] = z` takes 3 seconds longer to compile
                 out[sample, n] = z[n]

@@ -28,8 +28,6 @@ result_files = ["benchmarks/scaling.csv", "benchmarks/gpu.csv"]
 out_dir = ""
 
 # %%
-import re
-import textwrap
 import time
 import warnings
 from functools import partial
@@ -73,7 +71,7 @@ after = jl.apply_t2(grid, uniform, solved.mean, sigma + 10 * unseen)[1]
 changed = np.abs(10 * unseen).max()
 moved = np.abs(after - before).max()
 text = f"{changed:.0f}, {moved:.10f}"
-claims.check("largest change of Sigma, and of T_2 Sigma", text, changed > 10 and moved < 1e-9)
+claims.check("Sigma changes by > 10, T_2 Sigma by < 1e-9", text, changed > 10 and moved < 1e-9)
 
 # %% [markdown]
 # So it is enough to solve for $W$, which has $|\mathcal S|^2$ numbers. Every coordinate of $\Sigma$ follows from it by one
@@ -85,14 +83,14 @@ claims.check("largest change of Sigma, and of T_2 Sigma", text, changed > 10 and
 # The mean $m$ of each state's return is found first, from a sparse system with $|\mathcal S|$ unknowns. The covariance
 # $c = W - m m^\top$ then satisfies
 #
-# $$c = c_0 + \gamma^2 P_2\, c, \quad c_0(s, t) = 0 \text{ for } s \ne t.$$
+# $$c = \bar c_0 + \gamma^2 \bar P_2\, c, \quad \bar c_0(s, t) = 0 \text{ for } s \ne t.$$
 #
-# Here $c(s, t) = \mathrm{Cov}\big(Z(s, A), Z(t, B)\big)$ with independent actions $A$ and $B$ of the policy, and $P_2$ moves the two branches as long as they have not merged. Pairs that merge leave the system. So on the diagonal the source holds the whole variance of a merged branch, and the covariance of one step of two branches:
+# Here $c(s, t) = \mathrm{Cov}\big(Z(s, A), Z(t, B)\big)$ with independent actions $A$ and $B$ of the policy, and $\bar P_2$ moves the two branches as long as they have not merged. Pairs that merge leave the system. (The $c_0$ and $P_2$ of section 2.5 keep them, and are about state-actions.) If both branches take one action, they merge, and the source holds their whole variance; otherwise it holds the covariance of their next step:
 #
-# $$c_0(s, s) = \sum_a \pi(a \mid s)^2\, \mathrm{Var}\, Z(s, a) + \sum_{a \ne b} \pi(a \mid s)\, \pi(b \mid s)\, \mathrm{Cov}\big(Y_a, Y_b\big), \qquad Y_a = R^{(a)} + \gamma\, m(S'^{(a)}) .$$
+# $$\bar c_0(s, s) = \sum_a \pi(a \mid s)^2\, \mathrm{Var}\, Z(s, a) + \sum_{a \ne b} \pi(a \mid s)\, \pi(b \mid s)\, \mathrm{Cov}\big(Y_a, Y_b\big), \qquad Y_a = R^{(a)} + \gamma\, m(S'^{(a)}) .$$
 #
 # The variances follow from the policy's Markov chain. Branches at distinct states draw
-# independent tables, so they become correlated only by meeting later, and $c_0$ is zero off the diagonal. Centring has two more
+# independent tables, so they become correlated only by meeting later, and $\bar c_0$ is zero off the diagonal. Centring has two more
 # advantages: the rate is $\gamma^2$ rather than $\gamma$, and no large numbers are subtracted from each other.
 
 # %%
@@ -114,12 +112,12 @@ assert np.allclose(np.einsum("sa,sab,sb->s", uniform, step, uniform), source.dia
 # %%
 grey = {"facecolor": "0.93"}
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.2), subplot_kw=grey)
-titles = "$W$: second moments", "$c = W - m m^\\top$: covariances", "$c_0$: the source of $c$"
+titles = "$W$: second moments", "$c = W - m m^\\top$: covariances", "$\\bar c_0$: the source of $c$"
 for ax, title, values in zip(axes, titles, np.abs([W, c, source]), strict=True):
     seen = np.ma.masked_less(values, 1e-4 * values.max())
     image = ax.imshow(seen, "viridis_r", norm=LogNorm(1e-4 * values.max(), values.max()))
     ax.grid(visible=False)
-    fig.colorbar(image, ax=ax, shrink=0.75, extend="min")
+    fig.colorbar(image, ax=ax, shrink=0.75)
     ax.set(title=title, xlabel="state")
 axes[0].set_ylabel("state")
 figures.save(fig, "fig_centring", {"W": W.ravel(), "c": c.ravel(), "c0": source.ravel()}, out_dir)
@@ -127,7 +125,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 7.1.** The 6x6 gridworld under the uniform policy, absolute values for all pairs of states, on a logarithmic scale: second moments,
-# covariances $c$, and the source $c_0$ of their equation. Grey means zero, or less than a ten-thousandth of the largest value. The grey row and column are the goal, whose return is constant. See that the source is on the diagonal alone.
+# covariances $c$, and the source $\bar c_0$ of their equation. Grey means zero, or less than a ten-thousandth of the largest value. The grey row and column are the goal, whose return is constant. Note that the source is on the diagonal alone.
 #
 # <!-- alt: Three square heat maps over pairs of states. Second moments fill the whole square. Covariances fill it except for the row and column of the goal, and are largest on the diagonal. Their source is on the diagonal alone. -->
 
@@ -135,7 +133,7 @@ plt.show()
 # ## 7.3 Reachability: pairs that no gap ever visits
 #
 # The two branches of a gap start at *one* state. After one step they are at most two moves apart. When they meet and take the same action, they stay together for good. So only those pairs of states matter
-# that $P_2$ can reach from two branches at one state. Here are the 36 by 36 pairs of the 6x6 gridworld.
+# that $\bar P_2$ can reach from two branches at one state. Here are the 36 by 36 pairs of the 6x6 gridworld.
 
 
 # %%
@@ -165,7 +163,8 @@ steps = {name: steps_to_reach(grid, *of_gaps) for name, of_gaps in asked.items()
 count = {name: int((np.triu(reached) > 0).sum()) for name, reached in steps.items()}
 solve = partial(jl.jipe2, grid, route="reachable")
 solved_for = [solve(policy, queries=queries).pairs for policy, queries in asked.values()]
-claims.check("6x6: pairs reached of 666", list(count.values()), solved_for == list(count.values()))
+claim = "6x6: of 666 pairs, those reached are those solved for"
+claims.check(claim, solved_for, solved_for == list(count.values()))
 
 # %%
 longest = max(s.max() for s in steps.values())
@@ -182,7 +181,7 @@ figures.save(fig, "fig_pair_closure", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 7.2.** The pairs of states that two branches of a gap can visit on the 6x6 gridworld, and after how many steps they first can. Grey pairs are never reached. The titles count $(s, t)$ and $(t, s)$ once. See that the goal policy leaves out many pairs, and a question about one state nearly all.
+# **Figure 7.2.** The pairs of states that two branches of a gap can visit on the 6x6 gridworld, and after how many steps they first can. Grey pairs are never reached. The titles count $(s, t)$ and $(t, s)$ once. Note that the goal policy leaves out many pairs, and a question about one state nearly all.
 #
 # <!-- alt: Three square maps of 36 by 36 pairs. Under the goal policy most pairs near the diagonal are reached and many others are grey; under the uniform policy the whole square is filled; for one queried state only a few pairs in a corner are. -->
 
@@ -190,7 +189,7 @@ plt.show()
 # ## 7.4 What is left
 #
 # The attribute `pairs` of a solution says for how many pairs it was solved. On a grid of $N \times N$ cells the literal operator has
-# $16 N^4$ coordinates, and collapse leaves $N^4$. Under the goal policy, a branch at one of $N^2$ cells has its partner in one of five rows or in the last two columns,
+# $16 N^4$ coordinates, and collapse leaves $N^4$. Under the goal policy, wherever one branch is, the other can only be in one of five rows or in the last two columns,
 # which leaves a multiple of $N^3 = |\mathcal S|^{3/2}$ pairs. ("Reachable" counts each pair once.) We estimate the power from the two largest grids and allow an error of 0.02 for terms of
 # lower order.
 
@@ -206,19 +205,19 @@ print(table.to_string(index=False, formatters=dict.fromkeys(table, "{:,}".format
 before, last = table.iloc[-2], table.iloc[-1]
 power = np.log(last.reachable / before.reachable) / np.log(last.states / before.states)
 near = abs(power - 1.5) < 0.02
-claims.check("goal policy: power of |S| that the pairs grow with", f"{power:.2f}", near)
+claims.check("goal policy, power of |S|: pairs grow with 1.5 +- 0.02", f"{power:.2f}", near)
 assert last.literal / last.reachable > 16  # more than collapse alone
 
 # %% [markdown]
 # ## 7.5 The same answer, certified
 #
 # The library has several methods, called *routes*: `reachable` solves for the
-# reachable pairs, `dense` for all pairs, also in torch. The default is the fast one. If the policy's chain never returns to a state that it has left, as under the goal policy, one Gauss-Seidel sweep in the right order solves the system; otherwise the sweeps are accelerated. Whatever the method, the stopping rule is the paper's: the residual $\|M - T_2 M\|_\lambda$ of what was solved, divided by $1 - \gamma$, bounds
+# reachable pairs, `dense` for all pairs, in NumPy or in torch. By default, the library chooses. A *Gauss-Seidel sweep* updates one pair after the other, each from the latest values. If the policy's chain never returns to a state that it has left, as under the goal policy, one sweep in the right order solves the system; otherwise a Krylov method (BiCGSTAB) accelerates the sweeps. Whatever the method, the stopping rule is the paper's: the residual $\|M - T_2 M\|_\lambda$ of what was solved, divided by $1 - \gamma$, bounds
 # the error (eq. (23)).
 #
-# We verify the routes with the literal operator. Applied to the result of the dense
-# route, it must change none of the $|\mathcal S|^2|\mathcal A|^2$ coordinates by more than $10^{-9}$. Every route must give the same moments
-# within a state, from which gaps are made. And the true error, that is, the distance to a far more accurate solution, must stay below `error_bound`.
+# We verify the routes with the literal operator. It must change no coordinate of the dense
+# route's result by more than $10^{-9}$, and every route must give the same moments
+# within a state, from which gaps are made. The distance to a far more accurate solution must stay below `error_bound`.
 
 # %%
 scattered = jl.JMDP(
@@ -251,7 +250,7 @@ for name, (jm, policy) in cases.items():
         off.append(max(np.abs(mean - found.mean).max(), np.abs(apart).max()))
     far[name] = max(off)
 worst = max(far.values())
-claim = "three models, all routes: off the fixed point of the literal T_2 by at most"
+claim = "three models, all routes: off the fixed point of the literal T_2 by < 1e-9"
 claims.check(claim, f"{worst:.10f}", worst < 1e-9)
 
 # %%
@@ -261,11 +260,10 @@ exact = jl.jipe2(*hard, tol=1e-12).moments.same_state(2)
 solutions = [jl.jipe2(*hard, tol, **how) for tol in (1e-2, 1e-5, 1e-8) for how in routes.values()]
 errors = [np.abs(sol.moments.same_state(2) - exact).max() / weight for sol in solutions]
 share = max(e / sol.error_bound for e, sol in zip(errors, solutions, strict=True))
-claims.check("three routes and tols: true error / bound, at most", f"{share:.1f}", share <= 1)
+claims.check("three routes and tols: true error / bound <= 1", f"{share:.1f}", share <= 1)
 
 # %% [markdown]
-# **Gaps of a few states.** If you need gaps at only a few states, pass them as `queries=`; only pairs reachable from them are solved. Three cells near the goal reach as many pairs on a large grid as on a small one, and their gaps are the same as in the
-# evaluation of all states.
+# **Gaps of a few states.** If you need gaps at only a few states, pass them as `queries=`; only pairs reachable from them are solved. Three cells near the goal reach as many pairs on a large grid as on a small one.
 
 # %%
 large, large_goal = jl.windy_gridworld(largest), jl.goal_policy(largest)
@@ -275,25 +273,12 @@ few = jl.jipe2(large, large_goal, queries=near)
 print(f"everything: {whole.pairs:,} pairs; three states: {few.pairs:,} pairs")
 little = jl.jipe2(jl.windy_gridworld(20), jl.goal_policy(20), queries=20 * np.arange(2, 5) - 1)
 same = few.pairs == little.pairs
-claims.check("pairs for three states, as on a 20x20 grid", f"{few.pairs:,}", same)
+claims.check("pairs for three states: as many as on a 20x20 grid", f"{few.pairs:,}", same)
 
 # %%
 off = np.abs(few.moments.gap_variance[near] - whole.moments.gap_variance[near]).max()
 assert off < 1e-7
 assert np.isnan(few.moments.gap_variance[0, 0, 1])  # this gap was not asked for
-
-# %% [markdown]
-# An evaluation that cannot fit into memory is refused before any work starts:
-
-# %%
-million = jl.windy_gridworld(1000)
-try:
-    jl.jipe2(million, jl.uniform_policy(million), route="dense")
-    refusal = ""
-except MemoryError as error:
-    refusal = str(error).partition(", available")[0]
-print(textwrap.fill(refusal, 80))
-assert re.search(r"[\d,]+\.\d+ GiB", refusal)
 
 # %% [markdown]
 # ## 7.6 What it costs
@@ -304,6 +289,7 @@ assert re.search(r"[\d,]+\.\d+ GiB", refusal)
 
 # %%
 measured = figures.results(result_files).query("table == 'scaling'")
+measured = measured[~measured.method.str.contains("mean only")]  # these find no gaps
 live = []
 for size in live_sizes:
     jm = jl.windy_gridworld(size)
@@ -316,34 +302,33 @@ for size in live_sizes:
 
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.9), sharex=True, sharey=True)
-marks = ["sk-", "oC0-", "^C1-", "vC5-", "xC4--", "+k--", "C3:", "DC2-"]
+marks = ["sk-", "oC0-", "^C1-", "vC4-", "C3:", "DC2-"]
 looks = dict(zip(measured.method.unique(), marks, strict=True))
 for ax, (problem, rows) in zip(axes, measured.groupby("problem", sort=False), strict=True):
     for method, look in looks.items():
         line = rows[rows.method == method].sort_values("states")
         ax.loglog(line.states, line.seconds, look, ms=4, label=method)
     ax.set(title=problem, xlabel="states")
+axes[0].plot(*np.transpose(live), "*k", ms=5, zorder=3, label="reachable, in this notebook")
 fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
 axes[0].set_ylabel("time [s]")
-axes[0].plot(*np.transpose(live), "*", color="black", ms=5, zorder=3)
 figures.save(fig, "fig_scaling", measured, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 7.3.** The time that all gaps take, against the number of states, for two policies on the gridworld and for a model with random successors. Stars: the processor time of reachable pairs in this notebook. See that reachable pairs are the fastest way to gaps under the goal policy, and all pairs on a GPU elsewhere.
+# **Figure 7.3.** The time that all gaps take, against the number of states, for two policies on the gridworld and for a model with random successors. Stars: processor time. Note that reachable pairs are the fastest way to gaps under the goal policy, and all pairs on a GPU elsewhere.
 #
 # <!-- alt: Three panels on logarithmic axes. The time of the exact routes grows with the number of states, that of the reachable route least under the goal policy; the literal operator stops early, and projected Monte Carlo lies orders of magnitude above. -->
 
 # %% [markdown]
-# Under the goal policy all gaps of 10,000 states took 0.6 seconds and 120 MB, and those of 100,000 states 18 seconds and 3.5 GB: the time grows like $|\mathcal S|^{3/2}$, as the pairs do. Under the uniform policy, which reaches all pairs, 10,000 states took 54 seconds and 5.6 GB, and 0.4 seconds on the GPU; there, 40,000 states take 122 GB. For 10,000 states Monte Carlo would take 4 minutes under the goal policy and 1.5 hours under the uniform one.
+# Under the goal policy all gaps of 10,000 states took 0.6 seconds and 120 MB, and those of 100,000 states 18 seconds and 3.5 GB. Under the uniform policy, which reaches all pairs, 10,000 states took 54 seconds and 5.6 GB, and 0.4 seconds on the GPU. For these states Monte Carlo would take 4 minutes under the goal policy and 1.5 hours under the uniform one.
 
 # %% [markdown]
 # ## 7.7 One state of a trillion
 #
 # If the policy can take every action, as a rule every pair is reached, and a large model cannot be solved as a whole. But a question
 # about one state does not need the whole model, because what happens after $t$ steps counts only $\gamma^t$. `local_jipe2`
-# works with two nested sets of states that grow outwards from the query. In the *explored* states it follows single branches; one that leaves them, at time $\tau$, can change the value of its state by at most $w\, \mathbb E \gamma^\tau$, where $2w$ is the width of the range of returns. In a small *core* it solves for pairs of branches. A branch that leaves the core gets the value of the
-# state that it enters, and only its variance after that is lost. Both losses are bounded, and `error_bound` certifies the mean and the standard deviation of the gap; the module
+# works with two nested sets of states that grow outwards from the query. For the large set, the *explored* states, it solves for values. What lies outside is unknown: a branch that gets there after $\tau$ steps adds an error of at most $w\, \mathbb E \gamma^\tau$, where $2w$ is the width of the range of returns. For the small set, the *core*, it solves for pairs of branches. When a branch leaves the core, its value is still known, but its later variance is dropped. Both errors are bounded, and `error_bound` certifies the mean and the standard deviation of the gap; the module
 # `jmdp_lib.large.exploration` has the derivation.
 #
 # Here is the gridworld with a million times a million cells. They are never enumerated: a function gives the outcome tables of
@@ -372,12 +357,11 @@ local_answer = ask(tol=1e-2)
 found = local_answer.gap_mean[0, 1, 3]  # right against left
 print(f"mean gap {found:.3f}, error at most {local_answer.error_bound:.3f}")
 print(f"{local_answer.num_explored} states explored")
-name = "10^12 states: explored, for gaps certified to 0.01"
-claims.check(name, local_answer.num_explored, local_answer.converged)
+assert local_answer.converged
 
 # %% [markdown]
 # How good is the certificate? A grid of 40 by 40 cells can be solved as a whole, and at this discount its far edges do not
-# matter. We stop the exploration at several budgets and compare the certified error with the true one.
+# matter. We stop the exploration at several budgets.
 
 # %%
 window = jl.windy_gridworld(40, gamma=0.9)
@@ -392,7 +376,7 @@ with warnings.catch_warnings():
         rows.append((loc.num_explored, loc.error_bound, off))
 grown = pd.DataFrame(rows, columns=["explored", "certified", "true"])
 share = (grown.true / grown.certified).max()
-claims.check("one state of a trillion: true / certified error, at most", f"{share:.2f}", share <= 1)
+claims.check("one state of a trillion: true / certified error <= 1", f"{share:.2f}", share <= 1)
 
 # %%
 cells = np.array(local_answer.explored) - [0, side - 40]
@@ -402,8 +386,9 @@ fig, (ax, right) = plt.subplots(1, 2, figsize=(7.2, 2.5))
 image = ax.imshow(np.ma.masked_invalid(seen), "viridis_r", norm=LogNorm())
 ax.grid(visible=False)
 fig.colorbar(image, ax=ax, label="discounted visits", shrink=0.8)
-ax.set(**grey, title="what was explored", xlabel="last columns", ylabel="row")
-ax.set(xticks=[], yticks=[0, 5, 10, 15])
+ax.set(**grey, title="what was explored", xlabel="column, from the right", ylabel="row")
+columns = np.arange(seen.shape[1] - 1, -1, -10)
+ax.set(xticks=columns, xticklabels=columns - seen.shape[1], yticks=[0, 5, 10, 15])
 right.loglog(grown.explored, grown[["certified", "true"]], "o-", label=["certified", "true"])
 right.set(xlabel="states explored", ylabel="error of a gap's sd")
 right.legend()
@@ -412,20 +397,19 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 7.4.** Left: the corner of the grid that was explored, with the goal at its top right; the colour, on a logarithmic scale, says how often branches that have not merged visit a
-# cell, discounted by $\gamma^2$ per step. Right: the error that is certified, and the true one, as the exploration grows. See that the certified error is always above the true one, and falls with it.
+# cell, discounted by $\gamma^2$ per step. Right: the error that is certified, and the true one, as the exploration grows. Note that the certified error is always above the true one, and falls with it.
 #
 # <!-- alt: Left, a heat map of a corner of the grid, with most visits around the queried cell near the goal and fewer outwards. Right, two falling lines on logarithmic axes; the certified error stays above the true one throughout. -->
 
 # %% [markdown]
-# `local_jipe2` accepts a `JMDP` as well, for models that were enumerated but whose pairs do not fit into memory (`benchmarks/local.md`). [Large models](../book/large_models.md) gives a model by a step function and its noise, and simulates it.
+# `local_jipe2` accepts a `JMDP` as well, if its pairs do not fit into memory. [Large models](../book/large_models.md) gives a model by a step function and its noise, and simulates it.
 
 # %% [markdown]
 # ## What to take away
 #
 # - Between states the operator uses only averages over the policy, covariance arises only where two branches share a state, and gaps often reach few pairs. None of this
 #   is an approximation: every route has the same fixed point as the literal operator.
-# - If successors scatter or the policy wanders, all $|\mathcal S|^2$ pairs are reached. The dense route solves for all of
-#   them, faster with a GPU.
+# - If successors scatter or the policy wanders, all pairs are reached. A GPU helps.
 # - Ask for the states you care about. If the model is too large to enumerate, `local_jipe2`
 #   explores what the question needs and says how far off the answer may be.
 #
@@ -437,7 +421,7 @@ plt.show()
 # <details><summary>Solution</summary>
 #
 # It reaches all 666 unordered pairs: reachability asks what can happen, however small the probability. The chain now returns to cells that it has left, so no order of the states
-# puts all successors first, and one sweep is not enough. The solver needs more than the two iterations that it takes under the goal policy: a sweep, and one for the certificate.
+# puts all successors first, and one sweep is not enough.
 #
 # </details>
 
@@ -453,8 +437,7 @@ assert jl.jipe2(grid, goal, route="reachable").iterations == 2 < noisy.iteration
 # <details><summary>Solution</summary>
 #
 # Fewer: 325 instead of 522. A gust to the left holds a branch back again and again, so the other branch can get any number
-# of columns ahead. A gust down changes only the row. Both branches then move one column to the right in every step, and the first
-# actions have put them at most two columns apart.
+# of columns ahead. After a gust down, both branches still move one column to the right in every step, and stay at most two columns apart.
 #
 # </details>
 
@@ -466,8 +449,7 @@ fewer = jl.jipe2(down, goal, route="reachable").pairs
 assert (fewer, count["goal policy"], columns_apart) == (325, 522, 2)
 
 # %% [markdown]
-# **What to read next.** Chapter 8 learns from samples, without known tables. Chapter 9 computes the whole law of a gap on
-# the same pairs.
+# **What to read next.** Chapter 8 learns from samples. Chapter 9 computes the whole law of a gap.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

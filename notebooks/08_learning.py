@@ -11,19 +11,19 @@
 #
 # If the outcome tables are unknown, or there are too many to store, two algorithms of the paper help.
 # **Incremental JIPE-2** (Section 5.2) needs nothing but queries. **Projected JIPE-2** (Section 5.1, Appendix B) looks for the
-# moments in the span of features. On the models of this chapter both can be checked against the exact answer.
+# moments in the span of features.
 #
-# **What you will learn.** How fast sampled updates converge, and how a better choice of coordinates saves most of the updates; how to
-# learn gaps from a simulator of your own; and what can go wrong with features: their weights, their cone, and a norm that says little about gaps.
+# **What you will learn.** How fast sampled updates converge; which coordinates save most of the updates; how to
+# learn gaps from a simulator of your own; and what can go wrong with features.
 #
-# **What it needs.** Sections 1.3 to 1.9, least squares, and the idea of stochastic approximation. To run it, install the
+# **What it needs.** Sections 1.3 to 1.9, least squares, and stochastic approximation. To run it, install the
 # project with `pip install -e ".[notebooks]"` in its folder.
 
 # %% tags=["parameters"]
 seed = 0
 num_seeds = 10  # at least 5
 num_updates = 300000  # at least 200000
-simulator_updates = 40000  # at least 20000
+simulator_updates = 2000000  # at least 1000000
 out_dir = ""
 
 # %%
@@ -33,7 +33,8 @@ from functools import partial
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from scipy.special import factorial
+from matplotlib.colors import LogNorm
+from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib import figures
@@ -42,7 +43,7 @@ figures.style()
 claims = figures.Claims()
 assert num_seeds >= 5, f"{num_seeds=}: at least 5"
 assert num_updates >= 200000, f"{num_updates=}: at least 200000"
-assert simulator_updates >= 20000, f"{simulator_updates=}: at least 20000"
+assert simulator_updates >= 1000000, f"{simulator_updates=}: at least 1000000"
 seeds = [np.random.SeedSequence([seed, k]) for k in range(num_seeds)]
 
 # %% [markdown]
@@ -56,7 +57,7 @@ seeds = [np.random.SeedSequence([seed, k]) for k in range(num_seeds)]
 # $\mathcal X = \mathcal S \times \mathcal A$. Between *different* states, however, the operator uses $\Sigma$ only through its policy average
 # $W(s, t)$ (section 7.1), so it is enough to learn that. The **centred** form has such
 # $|\mathcal S||\mathcal A| + |\mathcal S||\mathcal A|^2 + |\mathcal S|^2$ coordinates, and it averages over the next action
-# instead of drawing it. (It also learns covariances in the place of second moments; section 8.2 says why.) On the 3x3 grid these are 261 coordinates instead of 1,332, so each is visited 5.1 times as often. With errors of order
+# instead of drawing it. On the 3x3 grid these are 261 coordinates instead of 1,332, so each is visited 5.1 times as often. With errors of order
 # $n^{-0.35}$ (see below), the full form should end with an error at least $5.1^{0.35} \approx 1.8$ times as large.
 
 # %%
@@ -70,15 +71,15 @@ runs = {form: [learn(seed=s, form=form) for s in seeds] for form in ("full", "ce
 updates = runs["full"][0].updates
 errors = {form: np.array([run.errors for run in each]) for form, each in runs.items()}
 ratio = np.median(errors["full"][:, -1]) / np.median(errors["centred"][:, -1])
-larger, enough = ratio > (1332 / 261) ** 0.35, num_seeds >= 5 and num_updates >= 200_000
-claims.check("final error, full / centred form", f"{ratio:.1f}", larger, enough=enough)
+larger = ratio > (1332 / 261) ** 0.35
+claims.check("final error, full / centred form: > 1.8", f"{ratio:.1f}", larger)
 
 # %% [markdown]
 # ### The rate
 #
 # Two things must happen: the initial guess must be forgotten, and the noise must average out. After $n$ visits of a coordinate the noise that is left is of order $n^{-p/2}$. The error of the initial guess shrinks by a factor of about
-# $1 - (1-\gamma)\,k^{-p}$ at visit $k$. For $p < 1$ the product of these factors falls faster than any power of $n$. (In the end; at $\gamma = 0.99$ and $p = 0.8$ it is still 0.47 after a million visits.) At $p = 1$ the product
-# is of order $n^{-(1-\gamma)}$. So for $\gamma \ne 1/2$ the error is at worst, and in worlds with an absorbing state that pays, of order
+# $1 - (1-\gamma)\,k^{-p}$ at visit $k$. For $p < 1$ the product of these factors falls faster than any power of $n$. (This sets in late: at $\gamma = 0.99$ and $p = 0.8$ the product is still 0.47 after a million visits.) At $p = 1$ it
+# is of order $n^{-(1-\gamma)}$. So for $\gamma \ne 1/2$ the error is at most of the following order, which is attained in noisy worlds with an absorbing state that pays:
 #
 # $$n^{-p/2} \quad (p < 1), \qquad n^{-\min(1/2,\; 1-\gamma)} \quad (p = 1).$$
 #
@@ -119,8 +120,8 @@ slopes |= {(g, 1.0): (slope_of(*each), g - 1.0) for g, each in slow.items()}
 for theory, kinds in (("p/2", [(0.3, p) for p in powers]), ("1 - gamma", [(0.6, 1), (0.8, 1)])):
     text = ", ".join(f"{slopes[kind][0]:.2f}" for kind in kinds)
     right = all(abs(np.subtract(*slopes[kind])) < 0.12 for kind in kinds)
-    claim = f"slopes at (gamma, p) = {', '.join(map(str, kinds))}; -({theory})"
-    claims.check(claim, text, right, enough=enough)
+    claim = f"slopes at (gamma, p) = {', '.join(map(str, kinds))}: -({theory}) +- 0.12"
+    claims.check(claim, text, right)
 
 # %%
 both = {"updates": updates, "visits": visits}
@@ -135,7 +136,7 @@ for gamma, (at, each) in slow.items():
 def band(ax, x, runs, label, line):
     """Median and range from the 10% to the 90% quantile of runs (num_runs, len(x))."""
     low, middle, high = np.quantile(runs, [0.1, 0.5, 0.9], axis=0)
-    (drawn,) = ax.loglog(x, middle, line, label=label)
+    (drawn,) = ax.loglog(x, middle, ls=line, label=label)
     ax.fill_between(x, low, high, color=drawn.get_color(), alpha=0.2, lw=0)
 
 
@@ -148,7 +149,7 @@ left.set(
 )
 for (power, each), line in zip(curves.items(), ("-", "--", "-."), strict=True):
     band(right, visits, each, f"$p = {power}$, $\\gamma = 0.3$", line)
-for (gamma, each), line in zip(slow.items(), (":", "--"), strict=True):
+for (gamma, each), line in zip(slow.items(), (":", (0, (5, 1, 1, 1, 1, 1))), strict=True):
     band(right, *each, f"$p = 1.0$, $\\gamma = {gamma}$", line)
 right.set(title="2x2 gridworld", xlabel="visits per coordinate")
 left.legend(), right.legend()
@@ -157,68 +158,69 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 8.1.** Errors of incremental JIPE-2, median and range over seeds. Left: the paper's coordinates against those of the centred form, steps $n^{-0.7}$.
-# Right: three powers $p$ of the step size at $\gamma = 0.3$, where theory gives lines of slope $-p/2$, and $p = 1$ at two larger $\gamma$, where it gives $-(1 - \gamma)$. See that at $\gamma = 0.3$ the largest $p$ falls fastest, and that at $p = 1$ the error falls more slowly the larger $\gamma$ is.
+# Right: three powers $p$ of the step size at $\gamma = 0.3$, where theory gives lines of slope $-p/2$, and $p = 1$ at two larger $\gamma$, where it gives $-(1 - \gamma)$. Note that at $\gamma = 0.3$ the largest $p$ falls fastest, and that at $p = 1$ the error falls more slowly the larger $\gamma$ is.
 #
 # <!-- alt: Two panels of falling curves on logarithmic axes. Left, the centred form's error falls several times earlier than the full form's and ends below it. Right, three curves for gamma 0.3 fall as straight lines, the steeper the larger p is; at p equal to 1 the curve for gamma 0.6 falls less steeply and the one for 0.8 is the flattest. -->
 
 # %% [markdown]
 # ## 8.2 A simulator of your own
 #
-# Here is a depot, whose query compares orders under one
+# Here is the depot of [Use it on your own simulator](../book/own_simulator.md). A query compares orders under one
 # demand. As long as you draw the noise *before* you look at the actions, the coupling is right.
 
 
 # %%
+def day(stock, order, demand):
+    have = min(stock + order, 11)
+    sold = min(have, demand)
+    return 3.0 * sold - 1.5 * order, have - sold
+
+
 class Depot:
-    num_states, num_actions, gamma = 6, 3, 0.5
+    num_states, num_actions, gamma = 12, 5, 0.9
 
     def query(self, state, actions, rng):
-        demand = rng.poisson(2)
-        stock = [min(state + order, 5) for order in actions]
-        sold = [min(s, demand) for s in stock]
-        rewards = [3.0 * x - 1.5 * order for x, order in zip(sold, actions, strict=True)]
-        return rewards, [s - x for s, x in zip(stock, sold, strict=True)]
+        demand = rng.poisson(3)
+        days = [day(state, order, demand) for order in actions]
+        return [reward for reward, _ in days], [left for _, left in days]
 
 
 # %% [markdown]
 # A gap variance is a small difference of large second moments, so it is easily lost in their noise. The **centred** form learns
-# covariances directly. Let $m$ be the learned mean of each state's return, $c$ the learned covariance between two states, and
-# $y = R + \gamma\, m(S')$. The target of a same-state coordinate is then $(y_a - \mu_a)(y_b - \mu_b) + \gamma^2 c(S'_a, S'_b)$.
+# covariances directly. Let $m$ be the learned mean of each state's return, $c$ the learned covariance between two states, $C$ that between two actions of one state, and
+# $y = R + \gamma\, m(S')$. The target of $C(s, a, b)$ is then, for $a \ne b$, $(y_a - \mu_a)(y_b - \mu_b) + \gamma^2 c(S'_a, S'_b)$. For $a = b$ there is one branch only. Its next action is one, too, so $c$ gives way to a variance, and the target is $(y_a - \mu_a)^2 + \gamma^2\, \mathrm{Var}\, Z(S'_a, A')$ with
+#
+# $$\mathrm{Var}\, Z(s', A') = \sum_{a'} \pi(a' \mid s') \Big( C(s', a', a') + \big(\mu(s', a') - m(s')\big)^2 \Big) .$$
+#
+# Theorem 5.4 does not cover this form as a whole, because its targets contain products of learned means. But the means do not depend on covariances, so they converge as in the theorem, under its conditions on picks and steps. Covariances then follow a contraction with factor $\gamma^2$, whose bias vanishes as the means converge.
 
 # %%
-policy = np.full((6, 3), 1 / 3)
-learn = partial(jl.incremental_jipe2, Depot(), policy, simulator_updates, (1.0, 0.75), seed=seed)
-by_form = {form: learn(form=form, checkpoints=2) for form in ("full", "centred")}
+policy = np.full((12, 5), 0.2)
+settings = {"step_size": (1.0, 0.75), "checkpoints": 2}
+jl.incremental_jipe2(Depot(), policy, 5000, **settings, form="centred", seed=seed)
 
 # %% [markdown]
-# We know this depot's demand. So we can also write down its tables (demand 0 to 30 with Poisson probabilities) and solve them
-# exactly. The tables answer the same queries in compiled code, so we can repeat this with more seeds. We ask that the centred form have the smaller error in at least nine of ten. (A learned gap variance can be negative. The library then returns `nan`, which
+# We know the distribution of the demand, so we can also write down tables and solve them
+# exactly. They answer the same queries in compiled code. (A learned gap variance can be negative. The library then returns `nan`, which
 # counts as zero here.)
 
 # %%
-demand = 2.0 ** np.arange(31) / factorial(np.arange(31))  # Poisson, up to a factor
-
-
-def depot_step(stock, order, wanted):
-    have = min(stock + order, 5)
-    return 3.0 * min(have, wanted) - 1.5 * order, have - min(have, wanted)
-
-
-depot = jl.JMDP.from_step(6, 3, 0.5, demand / demand.sum(), depot_step)
+demand = stats.poisson.pmf(np.arange(31), 3)
+depot = jl.JMDP.from_step(12, 5, 0.9, demand / demand.sum(), day)
 right = jl.jipe2(depot, policy).moments
 
 # %%
-pairs = np.triu_indices(3, 1)
+pairs = np.triu_indices(5, 1)
 target = right.gap_variance[:, *pairs]
-repeat = partial(jl.incremental_jipe2, depot, policy, simulator_updates, (1.0, 0.75), checkpoints=2)
+repeat = partial(jl.incremental_jipe2, depot, policy, simulator_updates, **settings)
 many = {}  # (seeds, states, pairs of orders)
-for form in by_form:
+for form in ("full", "centred"):
     found = [repeat(form=form, seed=s).moments.gap_variance[:, *pairs] for s in seeds]
     many[form] = np.nan_to_num(found)
 squared = {f: ((g - target) ** 2).mean((1, 2)) for f, g in many.items()}
 share = np.mean(squared["centred"] < squared["full"])
-claim = "depot: share of seeds where the centred form is closer"
-claims.check(claim, f"{share:.2f}", share >= 0.9, enough=simulator_updates >= 20_000)
+claim = "depot, share of seeds where the centred form is closer: >= 0.9"
+claims.check(claim, f"{share:.2f}", share >= 0.9)
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(6.2, 2.7), sharex=True, sharey=True)
@@ -234,7 +236,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 8.2.** Gap variances of the depot, learned from queries, against the exact ones; one mark for each state and pair of
-# orders. Marks are medians over seeds, bars reach from the 10% to the 90% quantile. See that only the centred form has learned the gaps.
+# orders. Marks are medians over seeds, bars reach from the 10% to the 90% quantile. Note that only the centred form has learned the gaps.
 #
 # <!-- alt: Two scatters of learned against exact gap variances, each with the diagonal. Left, for the full form, bars are so long that they reach over a large part of the panel. Right, for the centred form, marks lie along the diagonal with short bars. -->
 
@@ -249,7 +251,7 @@ plt.show()
 # Here $\Pi$ is the projection of (69) and (70), and the norm is
 # $\max\{\|\mu\|_\nu, \beta\,\|\Sigma\|_{\nu_2}\}$, with weights $\nu$ over state-actions and $\nu_2$ over their pairs (the paper's $\mu_2$).
 #
-# If the features can express the answer, the method finds it. With fewer features, here radial bumps on the 5x5 grid with a copy for each action, the
+# So if the features can express the answer, the method finds it. With fewer features, here radial bumps on the 5x5 grid with a copy for each action, the
 # error falls as the number of bumps grows and stays below the bound. **This is no promise about gaps.** With 8, 20 and 40 such features, the average gap variance is 40, 6 and 3.5 times as
 # large as it should be.
 #
@@ -272,8 +274,8 @@ sizes = list(fits)
 found = [fits[d].approximation_error(reference) for d in sizes]
 allowed = [fits[d].approximation_bound(reference) for d in sizes]
 below = np.all(np.array(found) <= allowed)
-text = "; ".join(f"{e:.2g}, {b:.2g}" for e, b in zip(found, allowed, strict=True))
-claims.check("bumps, d = 8, 20, 40: error in the norm; bound", text, below)
+print("errors", np.round(found, 3), "bounds", np.round(allowed, 1))
+assert below  # the theorem
 assert np.all(np.diff(found) < 0)
 
 # %%
@@ -290,7 +292,7 @@ assert off < 1e-6  # all second moments of different states are expressed
 
 # %% [markdown]
 # The column *norm* is the error that the theorem bounds. *Gap error* is the average error of a gap variance divided by the average gap variance, and
-# *gap ratio* the average fitted gap variance divided by the average true one. A gap error above one means that nothing has been learned about gaps.
+# *gap ratio* the average fitted gap variance divided by the average true one. Who says that all gap variances are zero has a gap error of one.
 
 # %%
 true_gaps = reference.gap_variance[:, *np.triu_indices(4, 1)]
@@ -308,17 +310,17 @@ by_map.round(4)
 # %%
 gap_errors = by_map["gap error"]
 forty, last = gap_errors["bumps", 40], gap_errors["where it leads", 25]
-claim = "gap error: bumps, d = 40; where it leads, d = 25"
+claim = "gap error: bumps, d = 40 > 1 > where it leads, d = 25"
 claims.check(claim, f"{forty:.2f}; {last:.2f}", forty > 1 > last)
 ahead = gap_errors["where it leads"]
 assert ahead[5] < ahead[10]  # more features are not always better
 
 # %% [markdown]
 # With 25 features that look one step ahead, the gap variances are off by less than a third on average. With 40 bumps they are off by more than twice their size. The error in the theorem's norm falls to 0.002, because
-# means and all pairs at different states can now be expressed. The gap error that remains comes from pairs at one state, most of it from the variances.
+# means and all pairs at different states can now be expressed. The gap error that remains comes from pairs at one state.
 #
-# **The weights decide what is learned** ([decision 10](../book/paper.md#decision-10)). The paper's weights are a stationary distribution of the pair chain. For an irreducible and aperiodic chain, all
-# its mass is on the diagonal $x = y$. This determines variances, but not covariances and therefore not gaps. The
+# **The weights decide what is learned** ([decision 10](../book/paper.md#decision-10)). The paper's weights are a stationary distribution of the pair chain. If the chain of one branch is irreducible and aperiodic, and branches that meet in one state-action stay together (decision 3), all
+# its mass is on the diagonal $x = y$. (We exclude common noise here.) This determines variances, but not covariances and therefore not gaps. The
 # discounted pair occupancy $\nu_2 = (1-\eta)\sum_t \eta^t \xi_0 P_2^t$ starts from a distribution $\xi_0$ of pairs, half of it on pairs at one state. With $\gamma^2 < \eta < 1$ (here $\eta = \gamma$) it keeps weight on pairs off the
 # diagonal. Below, both are used on a random ergodic model with exact features, so that nothing but the weights can go wrong.
 
@@ -342,32 +344,36 @@ one, other = mass["occupancy"], mass["stationary"]
 assert other < 1e-10 < one  # stationary weights are on the diagonal alone
 one, other = wrong["occupancy"], wrong["stationary"]
 lost = one < 1e-4 < other
-claims.check("gap variance error: occupancy, stationary", f"{one:.6f}, {other:.2f}", lost)
+claim = "gap variance error: occupancy < 1e-4 < stationary"
+claims.check(claim, f"{one:.6f}, {other:.2f}", lost)
 
 # %%
 data = {"exact": answer.gap_variance} | {w: s.moments.gap_variance for w, s in by_weights.items()}
 data |= {f"{w} weights": s.pair_weights for w, s in by_weights.items()}
 columns = {name: pd.Series(np.ravel(values)) for name, values in data.items()}
-fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.3))
+fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.4))
+upper = np.triu_indices(3, 1)
 for ax, (name, sol) in zip(axes, by_weights.items(), strict=False):
-    weights = np.log10(np.maximum(sol.pair_weights, 1e-6)).reshape(18, 18)
-    image = ax.imshow(weights, vmin=-6, vmax=-1)
-    fig.colorbar(image, ax=ax, label=r"$\log_{10}$ weight", shrink=0.8)
-    ax.set(title=f"{name} weights", xlabel="$(s, a)$", ylabel=r"$(\tilde s, \tilde a)$")
-    figures.agreement(axes[2], *(m.gap_variance[:, *pairs] for m in (answer, sol.moments)), name)
+    seen = np.ma.masked_less(sol.pair_weights.reshape(18, 18), 1e-4)
+    image = ax.imshow(seen, "viridis_r", norm=LogNorm(1e-4, 1e-1))
+    ax.grid(visible=False)
+    fig.colorbar(image, ax=ax, shrink=0.75)
+    ax.set(facecolor="0.93", title=f"{name} weights", xlabel="$(s, a)$", xticks=[], yticks=[])
+    ax.set_ylabel(r"$(\tilde s, \tilde a)$")
+    figures.agreement(axes[2], *(m.gap_variance[:, *upper] for m in (answer, sol.moments)), name)
 axes[2].set(title="gap variance", xlabel="exact", ylabel="projected")
 axes[2].legend()
 figures.save(fig, "fig_weights", pd.DataFrame(columns), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 8.3.** The weights of pairs of state-actions, cut off at $10^{-6}$ (left: discounted occupancy; middle: the paper's stationary distribution), and the gap variances
-# that exact features give with each (right). See that stationary weights leave the gaps undetermined.
+# **Figure 8.3.** The weights of pairs of state-actions, on a logarithmic scale (left: discounted occupancy; middle: the paper's stationary distribution; grey: less than $10^{-4}$), and the gap variances
+# that exact features give with each (right). Note that stationary weights leave the gaps undetermined.
 #
 # <!-- alt: Two square heat maps and a scatter. Occupancy weights fill the whole square; stationary weights lie on the diagonal alone. In the scatter the occupancy's gap variances lie on the diagonal, and those of the stationary weights are far from it. -->
 
 # %% [markdown]
-# **The cone decides what remains possible** ([decision 11](../book/paper.md#decision-11)). The constraint $\Theta \succeq 0$ keeps Gram matrices positive
+# **The cone decides what remains possible** ([decision 11](../book/paper.md#decision-11)). The constraint $\Theta \succeq 0$ keeps second moments positive
 # semidefinite, but it allows $\mathrm{Var} = \Sigma - \mu^2$ to be negative. The augmented cone
 # $\begin{pmatrix}1&\theta^\top\\\theta&\Theta\end{pmatrix} \succeq 0$ does not, and $T_2$ never leaves it. With 20 features of bumps, the least variance is negative in the first cone only:
 
@@ -378,9 +384,8 @@ variances = {c: np.einsum("saa->sa", s.moments.covariance).ravel() for c, s in c
 gram = {c: np.linalg.eigvalsh(s.Theta)[0] / np.abs(s.Theta).max() for c, s in cones.items()}
 least = {c: v.min() for c, v in variances.items()}
 valid = least["psd"] < -1e-6 < least["augmented"]
-claims.check(
-    "least variance: augmented, psd", f"{least['augmented']:.2f}, {least['psd']:.2f}", valid
-)
+text = f"{least['psd']:.2f}, {least['augmented']:.2f}"
+claims.check("least variance: psd < 0 < augmented", text, valid)
 assert min(gram["augmented"], gram["psd"]) > -1e-9
 assert gram["none"] < -1e-6
 
@@ -395,26 +400,26 @@ assert gram["none"] < -1e-6
 #
 # ## Exercises
 #
-# **Exercise 1.** Learn the depot's gap variances with 16 times as many updates. How much smaller should the error be, and how
-# much smaller is it? (`incremental_jipe2` can query `depot` itself, which is fast.)
+# **Exercise 1.** Learn the depot's gap variances with 4 and with 16 million updates. How much smaller should the error be, and how
+# much smaller is it?
 #
 # <details><summary>Solution</summary>
 #
-# The steps are $n^{-0.75}$, so the error should fall like $n^{-0.375}$: by $16^{0.375} \approx 2.8$. This is a statement
-# about the late phase, and the error of a few runs is random. So we ask only that it fall by this factor within a factor of two.
+# The steps are $n^{-0.75}$, so the error should fall like $n^{-0.375}$: by $4^{0.375} \approx 1.7$. This is a statement
+# about the late phase; after 4 million updates the initial guess still counts a little. We allow a factor of two.
 #
 # </details>
 
 
 # %% tags=["hide-cell"]
-def depot_error(updates, runs=4):
-    learn = partial(jl.incremental_jipe2, depot, policy, updates, (1.0, 0.75), form="centred")
-    each = [learn(seed=s, checkpoints=1).moments.gap_variance[:, *pairs] for s in range(runs)]
+def depot_error(updates, runs=2):
+    learn = partial(jl.incremental_jipe2, depot, policy, updates, **settings, form="centred")
+    each = [learn(seed=s).moments.gap_variance[:, *pairs] for s in range(runs)]
     return np.sqrt(np.mean((np.nan_to_num(each) - target) ** 2))
 
 
-falls = depot_error(100_000) / depot_error(1_600_000)
-expected = 16**0.375
+falls = depot_error(4_000_000) / depot_error(16_000_000)
+expected = 4**0.375
 assert expected / 2 < falls < expected * 2
 
 # %% [markdown]
@@ -425,7 +430,7 @@ assert expected / 2 < falls < expected * 2
 #
 # Exact features give the exact gaps, as before: as long as all weights are positive, they matter only where the features cannot express the answer. With 20 features of bumps the
 # modulus $\kappa$ rises above one: branches merge, and a product gives merged pairs less weight than arrives there.
-# Then nothing bounds the error. The library warns and does not call the answer converged.
+# Then nothing bounds the error.
 #
 # </details>
 
@@ -440,7 +445,7 @@ assert fits[20].contraction < 1
 assert not product.converged
 
 # %% [markdown]
-# **What to read next.** Chapter 5 learns the same moments with networks, from an Atari emulator.
+# **What to read next.** Chapter 7 evaluates large models whose tables are known. Chapter 5 learns moments with networks, from an Atari emulator.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

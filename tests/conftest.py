@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import importlib.util
 import os
-import shutil
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +24,7 @@ settings.register_profile(
 )
 settings.load_profile("project")
 
-ROOT = Path(__file__).resolve().parents[1]
+pytest_plugins = ("batch_fixtures", "site_fixtures")
 
 # The modules that tests import beside those of `pip install ".[test]"`, by the extra of
 # pyproject.toml that brings them; tests/test_project.py holds the two equal.
@@ -131,109 +125,6 @@ def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=size))
 
     return set_available
-
-
-# ---- the batch, on small projects ----------------------------------------------------------------
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Any:
-    """A `projects.Project` of two notebooks that succeed."""
-    import projects
-
-    made = projects.Project(tmp_path / "a project")  # the space is on purpose
-    made.notebook("01_first", projects.good("first.txt"))
-    made.notebook("02_second", projects.good("second.txt"))
-    made.profile("quick", "01_first:\n  level: 2.5\n")
-    made.profile("paper", "")
-    return made
-
-
-@pytest.fixture
-def run(
-    project: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
-    """The command in this process, which has imported what it needs: its code, and what it said."""
-    import batch
-
-    monkeypatch.setattr(batch.signal, "signal", lambda *_: None)
-
-    def run(*arguments: str) -> tuple[int, str]:
-        code = batch.main(project.command(*arguments)[2:])
-        return code, capfd.readouterr().out
-
-    return run
-
-
-@pytest.fixture
-def family() -> Iterator[list[psutil.Process]]:
-    """Processes that a test leaves alone for a while; none survives it, even when it fails."""
-    import projects
-
-    processes: list[psutil.Process] = []
-    yield processes
-    for process in processes:
-        if projects.alive(process):
-            process.kill()
-
-
-# ---- the book, for tests that read it ------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The book, built once, whichever process asks first."""
-    import fcntl
-
-    base = tmp_path_factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with open(base / "book.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (base / "book").exists():
-            command = [sys.executable, ROOT / "book" / "build.py", "--out", base / "book"]
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 0, done.stdout + done.stderr
-    return base / "book"
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="session")
-def address(site: Path) -> Iterator[str]:
-    """The address of the book, for a browser of this machine."""
-    handler = functools.partial(Quiet, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-
-
-@pytest.fixture(scope="module")
-def tab() -> Iterator[Any]:
-    """A page of the system's Chromium, driven by playwright."""
-    from playwright.sync_api import sync_playwright
-
-    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if executable is None:
-        message = (
-            "no browser to read the book with: install Chromium (Debian: apt install chromium)"
-        )
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    # Whatever a page asks of another host fails, and is seen.
-    flags.append("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=executable, args=flags)
-        page = browser.new_page()
-        page.set_default_timeout(180_000)
-        yield page
-        browser.close()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
+from jmdp_lib.solvers.incremental import alpha
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "paper.md"
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
@@ -105,6 +106,20 @@ def test_decision_7_bounded_rewards() -> None:
         assert_printed(7, f"{(moved - zero) / weight:.2f}")
 
 
+def test_decision_8_order_zero() -> None:
+    """With the empty product equal to one, order 1 is Bellman's equation."""
+    transitions, rewards = GRID.marginal_mdp()
+    after = np.einsum("sat,tb->satb", transitions, GOAL).reshape(GOAL.size, -1)
+    means = np.linalg.solve(np.eye(GOAL.size) - GRID.gamma * after, rewards.ravel())
+    assert jl.jipe(GRID, GOAL, order=1).moments.mean.ravel() == pytest.approx(means)
+
+
+def test_decision_9_visits() -> None:
+    clock, visits = 2.0 ** np.arange(1, 60), np.arange(2, 61)
+    of_clock, of_visits = (np.prod([1 - alpha((1.0, 1.0), n) for n in x]) for x in (clock, visits))
+    assert_printed(9, f"{of_clock:.3f}", f"1/{1 / of_visits:.0f}")
+
+
 def pair_matrix(jm: jl.JMDP) -> np.ndarray:
     """P_2 under the uniform policy, one row for each pair to start from."""
     shape = (jm.num_states, jm.num_actions) * 2
@@ -125,3 +140,31 @@ def test_decision_10_weights_of_gaps() -> None:
     assert norm <= 0.9**-0.5
     numbers = radius, weights[apart].sum(), norm
     assert_printed(10, *(f"{x:.2f}" for x in numbers), f"{0.9**-0.5:.3f}")
+
+
+def test_decision_11_a_cone() -> None:
+    theta, second = 1.0, 0.5
+    smallest = np.linalg.eigvalsh([[1.0, theta], [theta, second]])[0]
+    assert_printed(11, f"{second - theta**2:.1f}", f"{smallest:.2f}")
+
+
+def test_decision_12_noise() -> None:
+    """Lemma A.3, E[w^2] <= C_0 + C_1 ||M||^2, with a fourth of the constants of eq. (59)."""
+    jm = jl.windy_gridworld(2, gamma=0.8)
+    rng = np.random.default_rng(3)
+    policy = rng.dirichlet(np.ones(4), size=4)
+    mean, second = rng.normal(size=(4, 4)), rng.normal(size=(4, 4, 4, 4))
+    weight = jl.norm_weight(2, jm.gamma)
+    norm = max(np.abs(mean).max(), np.abs(second).max() / weight)
+    reach = max(jm.gamma, 2 * jm.gamma + jm.gamma**2 * weight)
+    for coordinate in ([(0, 1)], [(0, 1), (0, 1)], [(0, 1), (0, 3)], [(0, 1), (2, 0)]):
+        draws = [jl.sample_t2(jm, policy, mean, second, coordinate, rng) for _ in range(2000)]
+        assert np.var(draws) <= (8 + 8 * reach**2 * norm**2) / 4
+
+
+@pytest.mark.parametrize(("rewards", "unit"), [("unit", 1.0), ("signed", 4.0)])
+def test_decision_13_settings(rewards: str, unit: float) -> None:
+    chain = jl.coupled_reward_chain(4, 0.9, rewards)
+    m = jl.jipe2(chain, jl.uniform_policy(chain)).moments
+    assert np.ptp(m.variance[0]) == pytest.approx(0.0)
+    assert_printed(13, f"{m.variance[0, 0] / unit:.4f}", f"{m.correlation[0, 0, 1]:.4f}")

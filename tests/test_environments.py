@@ -41,11 +41,10 @@ def test_one_gust_for_all_actions():
         assert states.tolist() in (calm, blown)
 
 
-@pytest.mark.parametrize(("gust", "blown"), [("L", 3), ("R", 5), ("U", 1), ("D", 7)])
-def test_gust_direction(gust, blown):
-    jm = jl.windy_gridworld(5, gust_prob=1.0, gust=gust)
-    centre, shift = 12, {3: -1, 5: 1, 1: -5, 7: 5}[blown]
-    assert outcome(jm, centre, L) == {11 + shift: 1.0}
+def test_gust_direction():
+    for gust, after in (("L", 10), ("R", 12), ("U", 6), ("D", 16)):
+        jm = jl.windy_gridworld(5, gust_prob=1.0, gust=gust)
+        assert outcome(jm, 12, L) == {after: 1.0}  # from the centre
 
 
 def test_goal_policy_reaches_the_goal():
@@ -55,33 +54,12 @@ def test_goal_policy_reaches_the_goal():
     assert mean[start, R] == pytest.approx(0.95 ** (distance - 1) / 0.05, abs=1e-7)
 
 
-@pytest.mark.parametrize("rewards", ["unit", "signed"])
-def test_chain_reference_values(rewards):
-    jm = jl.coupled_reward_chain(4, 0.9, rewards)
-    m = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments
-    scale = 1.0 if rewards == "unit" else 4.0
-    assert m.variance[0] == pytest.approx(0.616525 * scale, abs=1e-6)
-    assert m.correlation[0, 0, 1] == pytest.approx(-0.272475, abs=1e-6)
-    jm = jl.coupled_reward_chain(25, 0.99, rewards)
-    m = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments
-    assert m.correlation[0, 0, 1] == pytest.approx(0.796068, abs=1e-6)
-
-
-def test_example_1():
-    m = jl.jipe2(jl.example_1(0.0), [[0.5, 0.5]]).moments
-    assert m.mean.tolist() == [[0.5, 0.5]]
-    assert m.second((0, 0), (0, 1)) == 0.0
-    assert m.correlation[0, 0, 1] == pytest.approx(-1.0)
-
-
 def test_example_2_differs_only_in_the_coupling():
     one, two = jl.example_2_1(), jl.example_2_2()
     for left, right in zip(one.marginal_mdp(), two.marginal_mdp(), strict=True):
         np.testing.assert_array_equal(left, right)
-    first, second = (jl.jipe2(jm, jl.uniform_policy(jm)).moments for jm in (one, two))
-    np.testing.assert_allclose(first.mean, second.mean, atol=1e-12)
-    np.testing.assert_allclose(first.variance, second.variance, atol=1e-12)
-    assert np.all(first.gap_variance[:, 0, 1] < second.gap_variance[:, 0, 1])
+    assert (one.next_states[:, 0] == one.next_states[:, 1]).all()
+    assert (two.next_states[:, 0] == 1 - two.next_states[:, 1]).all()
 
 
 def test_inventory_with_a_lead_time():

@@ -13,7 +13,7 @@ from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.operators.backups import FORMS, Layout, backup, compiled_backup
-from jmdp_lib.operators.draws import draw, table_law
+from jmdp_lib.operators.draws import draw, of_tables
 
 
 class Wrapped:
@@ -24,10 +24,10 @@ class Wrapped:
 
     def __init__(self, jm):
         self.num_states, self.num_actions, self.gamma = jm.num_states, jm.num_actions, jm.gamma
-        self._jm, self._law = jm, table_law(jm)
+        self._jm, self._tables = jm, of_tables(jm)
 
     def query(self, state, actions, rng):
-        table = draw(rng, self._law, state)
+        table = draw(rng, self._tables, state)
         return self._jm.rewards[table, actions], self._jm.next_states[table, actions]
 
 
@@ -70,7 +70,7 @@ def fill(rng, values, i, model, rules, out):
 
 def drawn(jm, layout, values, i):
     """40,000 draws of hat T_2(M, i)."""
-    model, out = (table_law(jm), jm.rewards, jm.next_states), np.empty(40_000)
+    model, out = (of_tables(jm), jm.rewards, jm.next_states), np.empty(40_000)
     fill(np.random.default_rng(i), values, i, model, layout.rules(jm.gamma), out)
     return out
 
@@ -98,21 +98,6 @@ def test_sampled_backup_is_unbiased(seed, form):
         assert abs(found.mean() - exact[i]) <= found.std() / 40 + 1e-9
 
 
-@pytest.mark.slow
-def test_noise_lemma_constants():
-    """Lemma A.3: E[w^2] <= C_0 + C_1 ||M||^2 with the constants of eq. (59), rewards in [0, 1]."""
-    base, policy, mean, second = collection(3)
-    rewards = np.abs(base.rewards) / base.reward_bound
-    tables = base.table_states, base.probs, rewards, base.next_states
-    jm = jl.JMDP.from_tables(*tables, base.num_states, base.gamma)
-    weight = 2 / (1 - jm.gamma)
-    norm = max(np.abs(mean).max(), np.abs(second).max() / weight)
-    bound = 8 + 8 * max(jm.gamma, 2 * jm.gamma + jm.gamma**2 * weight) ** 2 * norm**2
-    layout = Layout(policy, "full")
-    for i in range(layout.size):
-        assert drawn(jm, layout, layout.pack(mean, second), i).var() <= bound
-
-
 def test_a_coordinate_of_a_sampled_backup():
     jm, policy, mean, second = collection(4)
     layout = Layout(policy, "full")
@@ -121,6 +106,21 @@ def test_a_coordinate_of_a_sampled_backup():
         one, two = np.random.default_rng(1), np.random.default_rng(1)
         found = jl.sample_t2(jm, policy, mean, second, coordinate, one)
         assert found == backup(two, values, i, jm, rules)
+
+
+@pytest.mark.parametrize(
+    ("coordinate", "message"),
+    [
+        ([], "coordinate must be"),
+        ([(0, 0)] * 3, "coordinate must be"),
+        ([(0, 5)], "action 5 is out of range"),
+        ([(0, 0), (7, 0)], "state 7 is out of range"),
+    ],
+)
+def test_bad_coordinates(coordinate, message):
+    jm, policy, mean, second = collection(0)
+    with pytest.raises((ValueError, IndexError), match=message):
+        jl.sample_t2(jm, policy, mean, second, coordinate, np.random.default_rng(0))
 
 
 def test_a_simulator_has_no_residuals():
@@ -169,24 +169,6 @@ def test_interrupt():
     with pytest.raises(KeyboardInterrupt):
         jl.incremental_jipe2(simulator, policy, 10**9)
     timer.join()
-
-
-@pytest.mark.parametrize(
-    ("coordinate", "message"),
-    [
-        ([], "coordinate must be"),
-        ([(0, 0)] * 3, "coordinate must be"),
-        ([(0, 5)], "action 5 is out of range"),
-        ([(0, 0), (7, 0)], "state 7 is out of range"),
-    ],
-)
-def test_bad_coordinates(coordinate, message):
-    jm, policy = small_problem()
-    mean, second = np.zeros((2, 2)), np.zeros((2, 2, 2, 2))
-    with pytest.raises((ValueError, IndexError), match=message):
-        jl.sample_t2(jm, policy, mean, second, coordinate, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="policy"):
-        jl.sample_t2(jm, 5 * policy, mean, second, [(0, 0)], np.random.default_rng(0))
 
 
 SHOP = jl.inventory(2, 1, gamma=0.5)

@@ -82,23 +82,17 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
-def test_a_chapter_opens_whichever_of_its_files_an_update_wrote_last(
-    lab: Lab, chapter: str
-) -> None:
-    """`git pull`, `make notebooks` and `git checkout` of one file write them in any order."""
+def test_a_chapter_opens_after_every_update_and_is_saved_as_it_was(lab: Lab, chapter: str) -> None:
+    """`git pull`, `make notebooks` and `git checkout` of one file write the two in any order.
+
+    Lab writes down the kernel's language, takes that for an edit, and saves after a while.
+    """
+    before = [lab.file(chapter, suffix).read_bytes() for suffix in (".py", ".ipynb")]
     for times in ({"py": 60, "ipynb": 0}, {"py": 0, "ipynb": 60}):
         lab.age(chapter, **times)
         opened = lab.request(chapter)
         assert "content" in opened, opened["message"]
         assert any(cell.get("outputs") for cell in opened["content"]["cells"])
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS)
-def test_a_chapter_that_was_only_opened_is_saved_as_it_was(lab: Lab, chapter: str) -> None:
-    """Lab writes down the kernel's language, takes that for an edit, and saves after a while."""
-    lab.age(chapter, py=0, ipynb=0)
-    before = [lab.file(chapter, suffix).read_bytes() for suffix in (".py", ".ipynb")]
-    opened = lab.request(chapter)
     language = {"name": "python", "version": "3.14.1", "file_extension": ".py"}
     opened["content"]["metadata"]["language_info"] = language
     lab.request(chapter, opened)

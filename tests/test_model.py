@@ -16,40 +16,43 @@ from strategies import problems, random_jmdp
 import jmdp_lib as jl
 
 
-def same_tables(one, two):
-    for name in ("starts", "probs", "rewards", "next_states"):
-        np.testing.assert_allclose(getattr(one, name), getattr(two, name), atol=1e-12)
-
-
 def test_constructors_agree():
+    """Those of arrays, of a step function, and of tables in any order."""
     rng = np.random.default_rng(0)
-    probs = np.array([0.2, 0.5, 0.3])
+    probs = rng.dirichlet(np.ones(3))
     rewards = rng.random((2, 3, 2))
     successors = rng.integers(2, size=(2, 3, 2))
     dense = jl.JMDP(np.tile(probs, (2, 1)), rewards, successors, 0.9)
     step = jl.JMDP.from_step(
         2, 2, 0.9, probs, lambda s, a, u: (rewards[s, u, a], successors[s, u, a])
     )
-    shuffled = rng.permutation(6)
+    order = np.array([3, 0, 4, 1, 2, 5])  # mixes the states, and keeps the order within each
     stacked = jl.JMDP.from_tables(
-        np.repeat([0, 1], 3)[shuffled],
-        np.tile(probs, 2)[shuffled],
-        rewards.reshape(6, 2)[shuffled],
-        successors.reshape(6, 2)[shuffled],
+        np.repeat([0, 1], 3)[order],
+        np.tile(probs, 2)[order],
+        rewards.reshape(6, 2)[order],
+        successors.reshape(6, 2)[order],
         2,
         0.9,
     )
-    same_tables(dense, step)
-    assert sorted(stacked.probs) == sorted(dense.probs)
-    policy = jl.uniform_policy(dense)
-    one, two = jl.jipe2(dense, policy).moments, jl.jipe2(stacked, policy).moments
-    np.testing.assert_allclose(one.full_second(), two.full_second(), atol=1e-12)
+    for other in (step, stacked):
+        for name in ("starts", "probs", "rewards", "next_states"):
+            np.testing.assert_allclose(getattr(dense, name), getattr(other, name), atol=1e-12)
 
 
-def test_is_immutable():
-    jm = jl.windy_gridworld(3)
-    with pytest.raises(ValueError, match="read-only"):
-        jm.rewards[0, 0] = 1.0
+def test_copies_are_equal_to_the_last_bit_and_immutable():
+    """Probabilities that were normalised once may change when they are normalised again."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        jm = random_jmdp(rng, num_tables=4)
+        jm.transitions  # noqa: B018 (cached before the copy is made)
+        for other in (jm, copy.copy(jm), copy.deepcopy(jm), pickle.loads(pickle.dumps(jm))):
+            for field in dataclasses.fields(jm):
+                one, same = (np.asarray(getattr(x, field.name)) for x in (jm, other))
+                assert one.tobytes() == same.tobytes()
+            for array in (other.rewards, other.transitions.data):
+                with pytest.raises(ValueError, match="read-only"):
+                    array[0] = 0.5
     with pytest.raises(AttributeError):
         jm.gamma = 0.5
     source = np.array([[1.0]])
@@ -80,19 +83,6 @@ def test_from_mdp_keeps_the_marginals(seed):
     back, mean = jm.marginal_mdp()
     np.testing.assert_allclose(back, probs, atol=1e-12)
     np.testing.assert_allclose(mean, (probs * rewards).sum(-1), atol=1e-12)
-
-
-def test_the_quantile_coupling_has_the_largest_product_moment():
-    """One uniform number for two rewards: every breakpoint is a tenth."""
-    probs = np.zeros((4, 2, 4))
-    probs[:, 0] = [0.1, 0.2, 0.3, 0.4]
-    probs[:, 1] = [0.4, 0.3, 0.2, 0.1]
-    rewards = np.broadcast_to(np.arange(4.0), (4, 2, 4))  # increasing in the next state
-    first = np.array([0, 1, 1, 2, 2, 2, 3, 3, 3, 3])
-    second = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 3])
-    jm = jl.JMDP.from_mdp(probs, rewards, 0.0, joint="quantile")
-    found = jl.jipe2(jm, jl.uniform_policy(jm)).moments.second((0, 0), (0, 1))
-    assert found == pytest.approx(np.mean(first * second))
 
 
 def test_quantile_orders_outcomes_from_worst_to_best():
@@ -133,40 +123,23 @@ def test_query_follows_the_table_law():
 
 
 def test_coupled_dynamics():
-    for jm in (jl.example_1(), jl.example_2_1(), jl.example_2_2(), jl.windy_gridworld(3)):
-        assert jm.is_coupled
+    environments = (jl.example_1(), jl.example_2_1(), jl.example_2_2(), jl.windy_gridworld(3))
+    assert all(jm.is_coupled for jm in environments)
     assert not jl.windy_gridworld(3, gust_prob=0.0).is_coupled  # nothing is random
     jm = random_jmdp(np.random.default_rng(6), num_actions=3)
     assert jm.is_coupled
     assert not product_jmdp(jm).is_coupled
 
 
-def test_coupling_beyond_pairs():
-    """Three fair coins, any two independent, the third their parity: only the triple shows it."""
-    coins = np.array([(x, y, (x + y) % 2) for x in (0, 1) for y in (0, 1)], dtype=float)
-    jm = jl.JMDP(np.full((1, 4), 0.25), coins[None], np.zeros((1, 4, 3), dtype=int), 0.9)
-    assert jm.is_coupled
-
-
-def test_repeated_tables_do_not_fool_the_predicate():
-    """The same law, one table split in two."""
-    probs = [[0.25, 0.25, 0.5]]
-    rewards = [[[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]]
-    assert jl.JMDP(probs, rewards, np.zeros((1, 3, 2), dtype=int), 0.9).is_coupled
-    constant = [[[1.0, 1.0]] * 3]
-    assert not jl.JMDP(probs, constant, np.zeros((1, 3, 2), dtype=int), 0.9).is_coupled
-
-
-def test_copies_and_pickles_are_equal_to_the_last_bit_and_immutable():
-    """Probabilities that were normalised once may change when they are normalised again."""
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        jm = random_jmdp(rng, num_tables=4)
-        jm.transitions  # noqa: B018 (cached before the copy is made)
-        for other in (copy.copy(jm), copy.deepcopy(jm), pickle.loads(pickle.dumps(jm))):
-            for field in dataclasses.fields(jm):
-                one, same = (np.asarray(getattr(x, field.name)) for x in (jm, other))
-                assert one.tobytes() == same.tobytes()
-            for array in (other.rewards, other.transitions.data):
-                with pytest.raises(ValueError, match="read-only"):
-                    array[0] = 0.5
+@pytest.mark.parametrize(
+    ("probs", "rewards", "coupled"),
+    [
+        ([0.25] * 4, [[0, 0, 0], [0, 1, 1], [1, 0, 1], [1, 1, 0]], True),
+        ([0.25, 0.25, 0.5], [[0, 1], [0, 1], [1, 0]], True),
+        ([0.25, 0.25, 0.5], [[1, 1], [1, 1], [1, 1]], False),
+    ],
+    ids=["only the triple shows it", "one table split in two", "nothing is random"],
+)
+def test_coupled_rewards(probs, rewards, coupled):
+    after = np.zeros((1, *np.shape(rewards)), dtype=int)
+    assert jl.JMDP([probs], [rewards], after, 0.9).is_coupled == coupled

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from strategies import problems
 
 import jmdp_lib as jl
@@ -44,37 +44,21 @@ def test_shapes_and_identities(problem):
 @given(problems(max_states=2, max_actions=3, max_tables=2))
 @settings(max_examples=20)
 def test_gap_moments(problem):
+    """By all products of returns."""
     jm, policy, _ = problem
     m = jl.jipe(jm, policy, order=3, tol=1e-11).moments
     last = jm.num_actions - 1
-    gap = (0, 0, last)
-    assert m.gap_moment([gap]) == pytest.approx(m.gap_mean[0, 0, last], abs=1e-9)
-    square = m.gap_variance[0, 0, last] + m.gap_mean[0, 0, last] ** 2
-    assert m.gap_moment([gap] * 2) == pytest.approx(square, abs=1e-6)
-    other = (jm.num_states - 1, last, 0)
-    expected = sum(
-        sign * m.second(x, y)
-        for sign, x, y in [
-            (1, (0, 0), (other[0], last)),
-            (-1, (0, 0), (other[0], 0)),
-            (-1, (0, last), (other[0], last)),
-            (1, (0, last), (other[0], 0)),
-        ]
-    )
-    assert m.gap_moment([gap, other]) == pytest.approx(expected, abs=1e-6)
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_one_sided_bound_is_never_broken(seed):
-    """Cantelli on random finite laws, and equality on the two-point law that attains it."""
-    rng = np.random.default_rng(seed)
-    values, probs = rng.normal(0.5, 1.0, 6), rng.dirichlet(np.ones(6))
-    mean = probs @ values
-    variance = probs @ (values - mean) ** 2
-    bound = jl.cantelli_bound(mean, variance)
-    assert probs[values <= 0].sum() <= bound + 1e-12
-    if mean <= 0:
-        assert bound == 1.0
+    gap, other = (0, 0, last), (jm.num_states - 1, last, 0)
+    for gaps in ([gap], [gap, gap], [gap, other], [gap, other, other]):
+        expected = sum(
+            (-1) ** sum(picks)
+            * m.moment([(s, pair[k]) for (s, *pair), k in zip(gaps, picks, strict=True)])
+            for picks in product((0, 1), repeat=len(gaps))
+        )
+        assert m.gap_moment(gaps) == pytest.approx(expected, abs=1e-6)
+    assert m.gap_moment([gap]) == pytest.approx(m.gap_mean[gap], abs=1e-9)
+    central = [m.gap_central_moment(gap, k) for k in (0, 1, 2)]
+    assert central == pytest.approx([1.0, 0.0, m.gap_variance[gap]], abs=1e-6)
 
 
 def test_one_sided_bound_is_sharp():
@@ -84,34 +68,7 @@ def test_one_sided_bound_is_sharp():
     assert p * low + (1 - p) * high == pytest.approx(mean)
     assert p * (low - mean) ** 2 + (1 - p) * (high - mean) ** 2 == pytest.approx(variance)
     assert jl.cantelli_bound(mean, variance) == pytest.approx(p)
-
-
-def test_order_1_holds_no_second_moments():
-    jm = jl.windy_gridworld(3)
-    m = jl.jipe(jm, jl.goal_policy(3), order=1).moments
-    np.testing.assert_allclose(m.mean, jl.jipe2(jm, jl.goal_policy(3)).moments.mean, atol=1e-7)
-    for ask in (lambda: m.covariance, lambda: m.gap_variance, m.full_second):
-        with pytest.raises(ValueError, match="order 2"):
-            ask()
-    with pytest.raises(ValueError, match="orders 1 to 1"):
-        m.second((0, 0), (0, 1))
-
-
-@pytest.mark.parametrize(
-    ("ask", "asked", "error", "message"),
-    [
-        (Moments.moment, [(0, 0), (9, 0)], IndexError, "state 9 is out of range"),
-        (Moments.moment, [(0, 4)], IndexError, "action 4 is out of range"),
-        (Moments.moment, [0, 1], ValueError, "pair"),
-        (Moments.moment, [(0, 0)] * 3, ValueError, "needs moments of order 3"),
-        (Moments.gap_moment, [(0, 0, 1)] * 3, ValueError, "needs moments of order 3"),
-        (Moments.gap_moment, [(0, 1)], ValueError, "a gap must be"),
-        (Moments.gap_moment, [(0, 0, 4)], IndexError, "action 4 is out of range"),
-    ],
-)
-def test_bad_coordinates_are_named(ask, asked, error, message):
-    with pytest.raises(error, match=message):
-        ask(jl.jipe2(jl.windy_gridworld(3), jl.goal_policy(3)).moments, asked)
+    assert jl.cantelli_bound(-mean, variance) == 1.0
 
 
 def test_what_cannot_fit_is_refused_with_its_size(leave):
@@ -140,53 +97,60 @@ SOLVERS = {
     "projected": lambda: jl.projected_jipe2(LINE, [0, 1], jl.tabular_features(LINE)),
 }
 LINE = jl.coupled_reward_chain(2, 0.5)
-every_solver = pytest.mark.parametrize("solver", SOLVERS)
+
+
+@pytest.mark.parametrize(
+    ("solver", "ask", "error", "message"),
+    [
+        ("dense", lambda m: m.moment([(0, 0), (9, 0)]), IndexError, "state 9 is out of range"),
+        ("dense", lambda m: m.moment([(0, 4)]), IndexError, "action 4 is out of range"),
+        ("dense", lambda m: m.moment([0, 1]), ValueError, "pair"),
+        ("dense", lambda m: m.moment([(0, 0)] * 3), ValueError, "needs moments of order 3"),
+        ("dense", lambda m: m.gap_moment([(0, 0, 1)] * 3), ValueError, "moments of order 3"),
+        ("dense", lambda m: m.gap_moment([(0, 1)]), ValueError, "a gap must be"),
+        ("dense", lambda m: m.gap_moment([(0, 0, 4)]), IndexError, "action 4 is out of range"),
+        ("dense", lambda m: m.gap_central_moment((6, 0, 1), -1), ValueError, "at least 0, got -1"),
+        ("dense", lambda m: m.gap_central_moment((6, 0, 1), 1.5), ValueError, "an integer, got"),
+        ("order 1", lambda m: m.second((0, 0), (0, 1)), ValueError, "orders 1 to 1"),
+        ("order 1", lambda m: m.covariance, ValueError, "order 2"),
+        ("order 1", lambda m: m.gap_variance, ValueError, "order 2"),
+        ("order 1", lambda m: m.full_second(), ValueError, "order 2"),
+        ("order 1", lambda m: m.to_frame(), ValueError, "to_frame needs moments of order 2"),
+    ],
+)
+def test_what_is_not_there_is_named(solver, ask, error, message):
+    with pytest.raises(error, match=message):
+        ask(SOLVERS[solver]().moments)
 
 
 def arrays_of(result):
-    """Every array that the attributes of a solution and of its moments hand out."""
-    for thing in (result, result.moments):
-        names = [name for name in dir(thing) if not name.startswith("_")]
-        if getattr(thing, "order", 2) < 2:
-            names = ["mean", "gap_mean"]
-        for name in names:
-            if isinstance(value := getattr(thing, name), np.ndarray):
-                yield name, value
-    yield "same_state", result.moments.same_state(1)
+    """Every array that a solution and its moments hand out, by its name."""
+    m = result.moments
+    names = ["mean", "gap_mean"] if m.order < 2 else dir(m)
+    found = {name: getattr(m, name) for name in names if not name.startswith("_")}
+    found |= {name: getattr(result, name) for name in dir(result) if not name.startswith("_")}
+    found |= {f"same_state {k}": m.same_state(k) for k in range(1, m.order + 1)}
+    return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
 
 
-@every_solver
-def test_every_array_is_read_only(solver):
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_copies_are_equal_bit_by_bit_and_read_only(solver):
     sol = SOLVERS[solver]()
-    names = set()
-    for result in (sol, copy.deepcopy(sol), pickle.loads(pickle.dumps(sol))):
-        for name, array in arrays_of(result):
-            names.add(name)
+    known = arrays_of(sol)
+    assert {"mean", "gap_mean", "residuals"} <= {*known}
+    assert sol.moments.order < 2 or {"covariance", "variance", "gap_variance"} <= {*known}
+    assert len({sol, sol}) == 1  # results can be kept in sets and as keys
+    for again in (sol, copy.deepcopy(sol), pickle.loads(pickle.dumps(sol))):
+        assert repr(again) == repr(sol)
+        for name, array in arrays_of(again).items():
+            np.testing.assert_array_equal(array, known[name], name)
             with pytest.raises(ValueError, match="read-only"):
                 array[...] = 0
-    assert {"mean", "gap_mean", "residuals"} <= names
-    if sol.moments.order > 1:
-        assert {"covariance", "variance", "gap_variance", "inferiority_bound"} <= names
-    assert len({sol, sol}) == 1  # results can be kept in sets and as keys
-
-
-@every_solver
-def test_a_pickle_keeps_all_of_a_solution_bit_by_bit(solver):
-    sol = SOLVERS[solver]()
-    again = pickle.loads(pickle.dumps(sol))
-    assert type(again) is type(sol)
-    assert repr(again) == repr(sol)
-    here, there = dict(arrays_of(sol)), dict(arrays_of(again))
-    assert here.keys() == there.keys()
-    for name, array in here.items():
-        np.testing.assert_array_equal(there[name], array, name)
-    for k in range(1, sol.moments.order + 1):
-        np.testing.assert_array_equal(again.moments.same_state(k), sol.moments.same_state(k))
-    if solver == "incremental, centred":
-        with pytest.raises(ValueError, match="moments between states"):
-            again.moments.full_second()
-    elif sol.moments.order > 1:
-        np.testing.assert_array_equal(again.moments.full_second(), sol.moments.full_second())
+        if solver == "incremental, centred":
+            with pytest.raises(ValueError, match="moments between states"):
+                again.moments.full_second()
+        elif sol.moments.order > 1:
+            np.testing.assert_array_equal(again.moments.full_second(), sol.moments.full_second())
     if solver == "order 3":
         other = [(0, 0), (1, 1), (2, 2)]
         assert again.moments.moment(other) == sol.moments.moment(other)
@@ -202,26 +166,9 @@ def test_frames():
     assert [*frame.columns] == ["state", "action", "other", "mean", "variance", *pairs]
     assert len(frame) == 9 * 4 * 3
     assert (frame.action != frame.other).all()
-    for name in pairs:
-        expected = getattr(m, name)[frame.state, frame.action, frame.other]
-        np.testing.assert_array_equal(frame[name], expected)
-    np.testing.assert_array_equal(frame["mean"], m.mean[frame.state, frame.action])
-    np.testing.assert_array_equal(frame["variance"], m.variance[frame.state, frame.action])
-    with pytest.raises(ValueError, match="to_frame needs moments of order 2"):
-        SOLVERS["order 1"]().moments.to_frame()
-
-
-def test_orders_of_central_moments():
-    m = jl.jipe(GRID, GOAL, order=3).moments
-    assert m.gap_central_moment((6, 0, 1), 0) == 1.0
-    assert m.gap_central_moment((6, 0, 1), 1) == pytest.approx(0.0, abs=1e-12)
-    assert m.gap_central_moment((6, 0, 1), 2) == pytest.approx(m.gap_variance[6, 0, 1], abs=1e-6)
-    with pytest.raises(ValueError, match="order must be at least 0, got -1"):
-        m.gap_central_moment((6, 0, 1), -1)
-    with pytest.raises(ValueError, match=r"order must be an integer, got 1\.5"):
-        m.gap_central_moment((6, 0, 1), 1.5)
-    with pytest.raises(ValueError, match="needs moments of order 4"):
-        m.gap_central_moment((6, 0, 1), 4)
+    for name in frame.columns[3:]:
+        place = (frame.state, frame.action, frame.other)[: getattr(m, name).ndim]
+        np.testing.assert_array_equal(frame[name], getattr(m, name)[place])
 
 
 def test_small_but_real_variances_are_resolved_alike():
@@ -233,17 +180,8 @@ def test_small_but_real_variances_are_resolved_alike():
     np.testing.assert_array_equal(np.isnan(one.correlation), np.isnan(two.correlation))
 
 
-def test_learned_variances_below_zero_are_nan():
+def test_variances_below_zero_are_nan():
     """An estimate that cannot be right is not passed off as certainty."""
-    shop = jl.inventory_simulator(capacity=4, max_order=2)
-    learned = jl.incremental_jipe2(shop, jl.uniform_policy(shop), 5000).moments
-    blocks = learned.covariance
-    variance = np.einsum("saa->sa", blocks)
-    gap = variance[:, :, None] + variance[:, None, :] - blocks - blocks.transpose(0, 2, 1)
-    below = gap < -1e-6
-    assert below.any()
-    assert np.isnan(learned.gap_variance[below]).all()
-    assert not np.isnan(learned.gap_variance[gap >= 0]).any()
-    plain = Moments(2, np.zeros((1, 2)), np.array([[[1.0, 2.0], [2.0, 1.0]]]), None, 0.0, 0.0)
-    assert np.isnan(plain.gap_variance[0, 0, 1])
-    assert np.isnan(plain.inferiority_bound[0, 0, 1])
+    learned = Moments(2, np.zeros((1, 2)), np.array([[[1.0, 2.0], [2.0, 1.0]]]), None, 0.0, 0.0)
+    assert np.isnan(learned.gap_variance[0, 0, 1])
+    assert np.isnan(learned.inferiority_bound[0, 0, 1])

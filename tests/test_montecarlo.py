@@ -1,61 +1,74 @@
-"""Recursive-pair simulation: it plays the process whose moments the operators compute."""
+"""Simulated pairs and random maps: their moments and distributions are those solvers compute."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from strategies import problems, random_jmdp
+from strategies import random_jmdp, random_policy, shared_noise_model
 
 import jmdp_lib as jl
 from jmdp_lib import montecarlo
 
+COUPLINGS = ("joint", "independent", "common")
+EACH = pytest.mark.parametrize("coupling", COUPLINGS)
+NUM_SAMPLES = 20_000
+ALWAYS = jl.JMDP([[1.0]], [[[1.0]]], [[[0]]], 0.9)
+MODELS = {
+    "random": shared_noise_model(0, num_actions=2),
+    "many tables": shared_noise_model(1, 2, 3, 12),
+    "one step": shared_noise_model(2, num_actions=2, gamma=0.0),
+    "chain": jl.coupled_reward_chain(4, gamma=0.9),
+    "queues": jl.two_queues(capacity=1, gamma=0.8),
+    "grid": jl.windy_gridworld(2, gamma=0.8),
+    "ragged": random_jmdp(np.random.default_rng(5), num_states=4, num_actions=3),
+}
+CASES = [(model, c) for model in MODELS for c in COUPLINGS if (model, c) != ("ragged", "common")]
 
-def standard_errors(z, m, s, a, b):
-    """Distances of sample moments from the exact ones in standard errors, truncation aside."""
-    gap = z[:, 0] - z[:, 1]
-    for sample, exact in (
-        (z[:, 0], m.mean[s, a]),
-        (z[:, 1], m.mean[s, b]),
-        (z[:, 0] ** 2, m.second((s, a), (s, a))),
-        (z[:, 0] * z[:, 1], m.second((s, a), (s, b))),
-        (gap**2, m.gap_variance[s, a, b] + m.gap_mean[s, a, b] ** 2),
-    ):
-        error = sample.std() / np.sqrt(len(sample))
-        yield abs(sample.mean() - exact) / (error + 1e-5)
+
+def standard_errors_off(sample, exact):
+    """How far means (N, ...) are from what they should be; the cut at the horizon aside."""
+    error = sample.std(0) / np.sqrt(len(sample))
+    return np.max(np.abs(sample.mean(0) - exact) / (error + 1e-5))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("coupling", ["joint", "independent"])
-@given(problem=problems(max_gamma=0.9))
-@settings(max_examples=25, derandomize=True)
-def test_inside_its_error_bars(problem, coupling):
-    jm, policy, rng = problem
-    m = jl.jipe2(jm, policy, tol=1e-10, coupling=coupling).moments
-    s, a, b = jm.num_states - 1, 0, jm.num_actions - 1
-    z = jl.simulate_pairs(
-        jm, policy, s, (a, b), 20_000, seed=int(rng.integers(2**32)), coupling=coupling
+@pytest.mark.parametrize("deterministic", [False, True], ids=["mixed", "deterministic"])
+@pytest.mark.parametrize(("model", "coupling"), CASES)
+def test_means_and_covariances_within_five_standard_errors(model, coupling, deterministic):
+    """Maps give every pair of state-actions, recursive pairs two actions of one state."""
+    jm = MODELS[model]
+    policy = random_policy(np.random.default_rng(3), jm, deterministic)
+    exact = jl.jipe2(jm, policy, tol=1e-10, coupling=coupling).moments
+    second = exact.full_second().reshape(policy.size, policy.size)
+    mean = exact.mean.ravel()
+    state = jm.num_states - 1
+    last = policy.size - 1
+    maps = jl.simulate_returns(jm, policy, NUM_SAMPLES, seed=4, coupling=coupling)
+    pairs = jl.simulate_pairs(
+        jm, policy, state, (0, jm.num_actions - 1), NUM_SAMPLES, seed=4, coupling=coupling
     )
-    assert z.shape == (20_000, 2)
-    assert max(standard_errors(z, m, s, a, b)) < 5.5
+    assert maps.shape == (NUM_SAMPLES, jm.num_states, jm.num_actions)
+    played = [state * jm.num_actions, last]
+    for returns, x in ((maps.reshape(NUM_SAMPLES, -1), np.arange(policy.size)), (pairs, played)):
+        assert standard_errors_off(returns, mean[x]) < 5.0
+        centred = returns - mean[x]
+        covariance = second[np.ix_(x, x)] - np.outer(mean[x], mean[x])
+        assert standard_errors_off(centred[:, :, None] * centred[:, None], covariance) < 5.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("jm", "state"),
-    [
-        (jl.windy_gridworld(5), 20),
-        (jl.coupled_reward_chain(25, 0.95), 0),
-        (jl.inventory(), 3),
-        (random_jmdp(np.random.default_rng(1), 2, 2, num_tables=40), 1),
-    ],
-    ids=["gridworld", "chain", "inventory", "many tables"],
-)
-def test_environments_inside_error_bars(jm, state):
+@EACH
+def test_gaps_have_the_distribution_of_gap_law(coupling):
+    """The share of samples at or below a point is in the bracket, to five standard errors."""
+    jm = jl.windy_gridworld(3, gamma=0.8)
     policy = jl.uniform_policy(jm)
-    m = jl.jipe2(jm, policy).moments
-    z = jl.simulate_pairs(jm, policy, state, (0, 1), 100_000, seed=3)
-    assert max(standard_errors(z, m, state, 0, 1)) < 5
+    (law,) = jl.laws.gap_law(jm, policy, [(4, 0, 2)], width=0.01, coupling=coupling)
+    z = jl.simulate_returns(jm, policy, NUM_SAMPLES, seed=7, coupling=coupling, truncation=1e-10)
+    gap = z[:, 4, 0] - z[:, 4, 2]
+    allowed = 5.0 * 0.5 / np.sqrt(NUM_SAMPLES)
+    for x in (-0.503, -0.101, 0.0503, 0.497, 1.003):
+        low, high = law.cdf(x)
+        assert low - allowed <= np.mean(gap <= x) <= high + allowed
 
 
 def pairs(jm, count, seed):
@@ -82,29 +95,52 @@ def test_a_sample_depends_on_its_seed_alone(sample, chunk, monkeypatch):
     assert np.unique(runs[0].reshape(count, -1)[:, 0]).size == count  # no two chunks are the same
 
 
-def test_same_action_is_one_branch():
-    jm = jl.windy_gridworld(3)
-    z = jl.simulate_pairs(jm, jl.uniform_policy(jm), 4, (1, 1), 1000)
-    np.testing.assert_array_equal(z[:, 0], z[:, 1])
-
-
 def test_coalescence():
-    """Chain: both branches meet at s_1; where they draw the same action they never part again."""
-    jm = jl.coupled_reward_chain(2, 0.9)
-    z = jl.simulate_pairs(jm, jl.uniform_policy(jm), 0, (0, 1), 1000)
-    np.testing.assert_allclose(np.abs(z[:, 0] - z[:, 1]), 1.0)  # one step apart, then the same
-    three = jl.coupled_reward_chain(3, 0.9)
-    z = jl.simulate_pairs(three, jl.uniform_policy(three), 0, (0, 1), 4000, seed=1)
-    gaps = np.unique(np.abs(z[:, 0] - z[:, 1]).round(12))
-    np.testing.assert_allclose(gaps, [0.1, 1.0, 1.9])  # parted again, merged, parted again
-    merged = np.isclose(np.abs(z[:, 0] - z[:, 1]), 1.0).mean()
-    assert merged == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(4000))
+    """Chain: branches meet at every state; where they draw the same action they are one."""
+    jm = jl.coupled_reward_chain(3, 0.9)
+    gap = np.subtract(*jl.simulate_pairs(jm, jl.uniform_policy(jm), 0, (0, 1), 4000, seed=1).T)
+    sizes, counts = np.unique(np.abs(gap).round(12), return_counts=True)
+    np.testing.assert_allclose(sizes, [0.1, 1.0, 1.9])  # parted again, merged, parted again
+    assert counts[1] / 4000 == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(4000))
+    assert not np.subtract(*jl.simulate_pairs(jm, jl.uniform_policy(jm), 0, (1, 1), 99).T).any()
 
 
-def test_horizon():
-    always = jl.JMDP([[1.0]], [[[1.0]]], [[[0]]], 0.9)
-    z = jl.simulate_pairs(always, [[1.0]], 0, (0, 0), 1, truncation=1e-3)
-    assert 0 < 10.0 - z[0, 0] <= 1e-3 * 10.0
-    z = jl.simulate_pairs(always, [[1.0]], 0, (0, 0), 1, horizon=2)
-    assert z[0, 0] == pytest.approx(1.9)
-    assert montecarlo.horizon_for(jl.example_1(0.0), 1e-9) == 1
+@EACH
+def test_branches_that_meet_stay_together(coupling):
+    """All state-actions of the first step lead to one state with one action: one return follows."""
+    after = np.zeros((3, 2, 2), int)
+    after[0] = [[1, 2], [2, 1]]
+    rewards = np.random.default_rng(8).uniform(-1.0, 1.0, (3, 2, 2))
+    rewards[1:, 1] = rewards[1:, 0]  # after states 1 and 2, nothing but state 0 is random
+    jm = jl.JMDP([[0.4, 0.6]] * 3, rewards, after, 0.9)
+    z = jl.simulate_returns(jm, [1, 0, 1], 500, seed=1, coupling=coupling)
+    apart = z[:, 1:] - z[:, 1:2, :1]
+    known = rewards[1:, 0] - rewards[1, 0, 0]
+    np.testing.assert_allclose(apart, np.broadcast_to(known, apart.shape), atol=1e-12)
+    assert z[:, 1, 0].std() > 0.1
+
+
+@EACH
+def test_next_actions_are_drawn_for_each_state_action(coupling):
+    """Where two actions do the same, returns agree if the next action is certain, else not."""
+    jm = jl.JMDP([[1.0]] * 2, [[[1, 1]], [[0, 2]]], [[[1, 1]], [[0, 0]]], 0.9)
+    z = jl.simulate_returns(jm, [0, 1], 50, coupling=coupling)
+    np.testing.assert_array_equal(z[:, 0, 0], z[:, 0, 1])
+    mixed = jl.simulate_returns(jm, jl.uniform_policy(jm), 50, coupling=coupling)
+    assert 0 < np.sum(mixed[:, 0, 0] == mixed[:, 0, 1]) < 50
+
+
+@pytest.mark.parametrize("truncation", [1e-1, 3e-2, 1e-2, 1e-3])  # odd and even numbers of steps
+def test_the_horizon_follows_from_the_truncation(truncation):
+    maps = jl.simulate_returns(ALWAYS, [0], 3, truncation=truncation)
+    played = jl.simulate_pairs(ALWAYS, [0], 0, (0, 0), 1, truncation=truncation)
+    steps = int(np.ceil(np.log(truncation) / np.log(0.9)))
+    for returns in (maps, played):
+        np.testing.assert_allclose(returns, (1.0 - 0.9**steps) / 0.1)
+    assert montecarlo.horizon_for(jl.example_1(0.0), truncation) == 1
+    assert jl.simulate_pairs(ALWAYS, [0], 0, (0, 0), 1, horizon=2)[0, 0] == pytest.approx(1.9)
+
+
+def test_a_simulator_is_refused():
+    with pytest.raises(TypeError, match="simulate_returns needs a JMDP"):
+        jl.simulate_returns(jl.inventory_simulator(), [0], 1)

@@ -145,19 +145,6 @@ def test_rules_that_differ_in_a_first_action_have_the_gap_of_jipe2(coupling, det
         np.testing.assert_array_equal(variance[1:], 0.0)
 
 
-@pytest.mark.parametrize("coupling", COUPLINGS)
-def test_exchanged_rules_and_values(coupling):
-    """The mean is the difference of values, the variance the same for both signs."""
-    jm = jl.two_queues(capacity=3, gamma=0.95)
-    policy, other = two_rules(jm, (False, True), seed=8)
-    mean, variance = jl.laws.policy_gaps(jm, policy, other, coupling=coupling)
-    back, same = jl.laws.policy_gaps(jm, other, policy, coupling=coupling)
-    np.testing.assert_allclose(back, -mean, atol=1e-10)
-    np.testing.assert_allclose(same, variance, rtol=1e-9)
-    values = [(rule * jl.jipe2(jm, rule).moments.mean).sum(1) for rule in (policy, other)]
-    np.testing.assert_allclose(mean, values[0] - values[1], atol=1e-6)
-
-
 def test_one_number_draws_both_actions():
     """Rewards 0 or 1 by the action alone: the gap of a step is 1 where only one rule plays 1."""
     jm = jl.JMDP([[1.0]], [[[0.0, 1.0]]], [[[0, 0]]], 0.0)

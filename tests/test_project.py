@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.metadata
+import itertools
 import json
 import os
 import re
@@ -170,7 +171,8 @@ def imported_modules(code: str) -> set[str]:
 @pytest.mark.slow
 def test_what_was_skipped_is_said_in_the_last_lines(tmp_path: Path) -> None:
     """A test that is skipped for want of a browser or of Slurm, even where another one fails."""
-    for name in ("Makefile", "pyproject.toml", "constraints.txt", "tests/conftest.py"):
+    own = [f"tests/{name}.py" for name in ("conftest", "batch_fixtures", "site_fixtures")]
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", *own):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     (tmp_path / "stamp").touch()  # there is nothing to set up
@@ -178,6 +180,7 @@ def test_what_was_skipped_is_said_in_the_last_lines(tmp_path: Path) -> None:
     code += "def test_b():\n    pytest.skip('needs Slurm')\n"
     (tmp_path / "tests" / "test_it.py").write_text(code)
     command = ["make", "-C", str(tmp_path), "test-fast", "FAST=test-quick", "STAMP=stamp", "STALE="]
+    command.append("WORKERS=0")
     done = subprocess.run([*command, f"PY={sys.executable}"], capture_output=True, text=True)
     assert done.returncode != 0
     told = done.stdout.partition("\nSkipped:\n")[2].splitlines()
@@ -233,17 +236,21 @@ def test_every_package_is_pinned_once_within_the_range_that_pyproject_admits(mac
             assert versions[canonicalize_name(requirement.name)] in requirement.specifier
 
 
-# Where `make` has to set up: what no Python or system of these can install is no pin.
-SYSTEMS = (
-    *("x86_64-manylinux_2_28", "aarch64-manylinux_2_28"),
-    *("x86_64-pc-windows-msvc", "aarch64-apple-darwin"),
-)
+# Where `make` has to set up: what no Python or system of these can install is no pin. Resolving
+# takes seconds: `make test-random` tries every Python on every system.
+PLACES = {
+    ("3.11.0", "x86_64-manylinux_2_28"),
+    ("3.11.0", "aarch64-manylinux_2_28"),
+    ("3.14.0", "x86_64-pc-windows-msvc"),
+    ("3.14.0", "aarch64-apple-darwin"),
+}
+if os.environ.get("RANDOM_TESTS"):
+    PLACES = set(itertools.product(*map(set, zip(*PLACES, strict=True))))
 SOURCES_ONLY = ("connection-pool", "immutables")  # of Snakemake; the second for Python 3.14 alone
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("python", ["3.11.0", "3.14.0"])
+@pytest.mark.parametrize(("python", "system"), sorted(PLACES))
 def test_the_pins_can_be_installed_on_every_python_and_system(python: str, system: str) -> None:
     """From wheels of an ordinary index alone; and no system of ARM is sent packages of CUDA."""
     pytest.importorskip("uv", reason="needs uv, which make installs")
@@ -292,10 +299,15 @@ def test_a_benchmark_that_is_asked_for_help_measures_nothing(
     assert ast.get_docstring(ast.parse(path.read_text())).splitlines()[0] in said
 
 
-def test_one_page_says_of_every_page_and_program_of_benchmarks_whether_it_is_current() -> None:
+def test_one_page_names_all_files_of_benchmarks_and_each_page_its_commit() -> None:
     page = (BENCHMARKS / "README.md").read_text()
     files = {path.name for path in BENCHMARKS.iterdir() if path.is_file()} - {"README.md"}
-    assert files == set(re.findall(r"`(\w+\.(?:md|csv|png|py))`", page))
+    assert files == set(re.findall(r"(?:`|benchmarks/)(\w+\.(?:md|csv|png|py))\b", page))
+    for path in BENCHMARKS.glob("*.md"):
+        if path.name != "README.md":
+            first = path.read_text().split("\n\n")[1]
+            told = r"(\*\*Not of the present code: m|M)easured on .* at commit [0-9a-f]{7,}"
+            assert re.match(told, first), path.name
 
 
 # ---- committed results --------------------------------------------------------------------------
@@ -455,7 +467,7 @@ def test_names_and_verdicts_of_claims_are_compared_and_numbers_are_not(tmp_path:
         cell.execution_count = 1
         nb.cells.append(cell)
     nbformat.write(nb, tmp_path / "claims.ipynb")
-    command = ["make", "nbval", f"NOTEBOOKS={tmp_path / 'claims.ipynb'}"]
+    command = ["make", "nbval", "WORKERS=0", f"NOTEBOOKS={tmp_path / 'claims.ipynb'}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     failed = re.findall(r"^FAILED .*::Cell (\d)", done.stdout, re.MULTILINE)
     assert sorted(failed) == ["1", "2"], done.stdout + done.stderr

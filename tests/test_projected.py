@@ -173,13 +173,6 @@ def test_what_does_not_fit_is_refused_before_the_work(leave):
         jl.projected_jipe2(jm, jl.uniform_policy(jm), jl.tabular_features(jm))
 
 
-def test_gamma_zero():
-    jm, policy, _ = ergodic_problem(2, gamma=0.0)
-    exact = jl.jipe2(jm, policy).moments
-    sol = jl.projected_jipe2(jm, policy, jl.tabular_features(jm))
-    np.testing.assert_allclose(sol.moments.covariance, exact.covariance, atol=1e-7)
-
-
 GRID = jl.windy_gridworld(2)
 UNIFORM = jl.uniform_policy(GRID)
 SWINGS = jl.JMDP([[1.0], [1.0]], np.ones((2, 1, 1)), [[[1]], [[0]]], 0.9)

@@ -19,8 +19,11 @@ import jmdp_lib as jl
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 GUIDE = (ROOT / "book" / "own_simulator.md").read_text()
+RECORDS = (ROOT / "book" / "which_coupling.md").read_text()
 PAGES = (README, GUIDE, (ROOT / "book" / "large_models.md").read_text())
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", "\n".join(PAGES), re.MULTILINE | re.DOTALL)
+CODE, OUTPUT = (re.compile(rf"^```{x}\n(.*?)^```$", re.M | re.S) for x in ("python", "text"))
+RECORDS_PROGRAM = "".join(CODE.findall(RECORDS))  # its second block goes on with the first
+BLOCKS = [*CODE.findall("\n".join(PAGES)), RECORDS_PROGRAM]
 
 # What the guide leaves to the reader: a small model, as arrays and as a step function.
 READERS_OWN = """
@@ -59,6 +62,13 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_the_record_of_demand_passes_and_that_of_sales_fails(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    exec(RECORDS_PROGRAM, {})
+    assert capsys.readouterr().out == "".join(OUTPUT.findall(RECORDS))
 
 
 @pytest.mark.slow

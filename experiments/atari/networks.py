@@ -125,7 +125,9 @@ class Config:
             checks.discount(gamma)
             checks.one_of("kinds", kind, tuple(NETWORK_KINDS))
         check_numbers(self)
-        weights = checks.floats("block_weights", self.block_weights, block=len(TD_BLOCKS) - 1)
+        weights = checks.floats(
+            "block_weights", self.block_weights, "block", shape=(len(TD_BLOCKS) - 1,)
+        )
         checks.refuse("block_weights", weights, weights < 0, "is negative", ("block",))
 
     @property

@@ -30,8 +30,9 @@ def tables_of(jm: JMDP, observations: ArrayLike) -> QueryTables:
     states where two branches of one query stand after a step. No branch ends; absorbing states go
     on.
     """
-    sizes: dict[str, int | None] = {"state": jm.num_states, "byte": None}
-    seen = checks.integers("observations", observations, below=256, **sizes).astype(np.uint8)
+    shape = (jm.num_states, None)
+    byte = checks.integers("observations", observations, "state", "byte", shape=shape, below=256)
+    seen = byte.astype(np.uint8)
     count = jm.probs.size
     ends = np.broadcast_arrays(jm.next_states[:, :, None], jm.next_states[:, None, :])
     left, right = (end.ravel() for end in ends)

@@ -29,15 +29,12 @@ from jmdp_lib.fast.collapsed import (
     PairValues,
     successors_first,
 )
-from jmdp_lib.fast.dense import DensePairs, at_pairs
+from jmdp_lib.fast.dense import DensePairs, add_scaled, at_pairs, inner_product, largest_of
 from jmdp_lib.fast.reachable import PairSet
 from jmdp_lib.machine import (
-    add_scaled,
     available_bytes,
     gibibytes,
     hot,
-    inner_product,
-    largest_of,
     progress,
     rounding_of,
 )

@@ -196,7 +196,7 @@ class AskedGaps:
         """
         asked = np.arange(jm.num_states) if queries is None else checks.as_array("queries", queries)
         if asked.ndim == 2:
-            rows = checks.integers("queries", asked, "query", column=3)
+            rows = checks.integers("queries", asked, "query", "column", shape=(None, 3))
             checks.integers("queries[:, 0]", rows[:, 0], "query", below=jm.num_states)
             checks.integers("queries[:, 1:]", rows[:, 1:], "query", "action", below=jm.num_actions)
             rows[:, 1:].sort()

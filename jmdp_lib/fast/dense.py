@@ -20,7 +20,7 @@ from scipy import sparse
 from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast.collapsed import CollapsedT2
-from jmdp_lib.machine import largest_of, threaded
+from jmdp_lib.machine import hot, threaded
 from jmdp_lib.operators.pairs import Backup
 
 _BLOCK = 16  # rows of a tile
@@ -200,3 +200,33 @@ def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any, add: Any) ->
 
 
 move = threaded(_moved, lambda *arguments: len(arguments[-2]), 400)
+
+
+# Sums over long arrays. On one thread they do not depend on the number of threads, and do not wait
+# for each other as those of BLAS do, which spin.
+
+
+def add_scaled(a: float, x: Any, b: float, y: Any) -> None:
+    """y = a x + b y, in place."""
+    if isinstance(y, np.ndarray):
+        _scaled_sum(a, x.ravel(), b, y.ravel())
+    else:
+        y.mul_(b).add_(x, alpha=a)
+
+
+def inner_product(x: Any, y: Any) -> float:
+    """sum x y."""
+    if isinstance(y, np.ndarray):
+        return float(np.einsum("i,i->", x.ravel(), y.ravel()))
+    return float(x.ravel().dot(y.ravel()))
+
+
+def largest_of(x: Any) -> float:
+    """max |x|; nan where there is one."""
+    return float(max(x.max(), -x.min())) if len(x) else 0.0
+
+
+@hot
+def _scaled_sum(a: Any, x: Any, b: Any, y: Any) -> None:
+    for i in range(y.size):  # one by one: an array of sums would be one more in memory
+        y[i] = a * x[i] + b * y[i]

@@ -64,7 +64,7 @@ def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
     if len(looks) > 1:
         note = f"\norange: in a gust, probability {jm.probs[1]:g}\n(ring: the agent stays)"
         ax.text(*bottom, note, color=_ORANGE, **look)
-    ax.set(xlim=(-0.52, columns - 0.48), ylim=(bottom[1] + 0.7, -0.52), aspect="equal")
+    ax.set(xlim=(-0.52, columns - 0.48), ylim=(bottom[1] + 0.46, -0.52), aspect="equal")
     ax.axis("off")
     return ax
 

@@ -14,35 +14,12 @@ against the G~ of the core, sums over both branches while these have not merged:
     |E G - E G~| <= E,       |sd G - sd G~| <= E + D / (s + (s^2 - D)^(1/2)),     s = sd G~ - E,
 
 with the root zero if D > s^2. The L_2 distance of G and G~ bounds both as well: its square is at
-most 2 E[sum gamma^(2 tau_core) sigma-bar(x)^2]. `Losses` holds the three expectations.
+most 2 E[sum gamma^(2 tau_core) sigma-bar(x)^2]. `Losses` holds the three expectations, and says
+why.
 
-**Why.** With delta the temporal-difference errors of a branch, the variance of G is the sum over t
-of gamma^(2t) E (delta_a - delta_b)^2 until the branches merge. The core has errors of its own in
-place of delta, and none after a branch has left. By Minkowski's inequality the former costs E,
-since a squared difference is at most twice the squares. The latter changes the variance by v(x) of
-each branch, where it leaves to x, and by -2 c(x, y) once, where y is the other branch when the
-first one leaves. States that draw independently are correlated only by meeting later. When both are
-at z, c(z, z) is the variance of sum_a pi(a) Z(z, a), which is not negative and at most v(z). So
-c(x, y) is between 0 and v(x), which gives D. With common noise |c(x, y)| is at most sigma-bar(x)
-sigma-bar(y), and in D sigma-bar^2 is replaced by sigma-bar^2 + max(sigma-bar^2, 2 sigma-bar t),
-where t is the largest sigma-bar of the core: the other branch is still there, or leaves at the same
-time. The distance of Z and m~ is at most sigma-bar as well.
-
-**How.** `view_explored` makes a model of the states met so far, in which those that were not
-explored are absorbing (`Region.system`), follows single branches in it (`_single_branches`), leaves
-states out of the core that hardly matter (`_matters`), follows both branches of a gap for one
-step, and each on its own after that. Two that are then at one state where the policy has one action
-have merged. Later merging is left out of account: that is safe, and to follow pairs for longer
-spares few states. The same numbers say which state outside matters how much: what branches that
-enter it would add to E^2.
-
-**Another bound.** A smaller e or sigma-bar is a minimum in `_single_branches`, and all bounds
-follow from it. There `off` is e / w, and `deviation` is sigma-bar itself. A smaller sigma-bar must
-bound the L_2 distance of Z and m~ as well, not only sd Z: w bounds the latter alone, and
-(w^2 + e^2)^(1/2) both. A bound of another kind has a name in `Losses` and its phi in
-`_losses_of_one_branch`; its sums come by themselves. Say in `view_explored` if it counts twice.
-`large.local` makes errors of the bounds: of gaps from `View.bounds` (`_cut_errors`), and of returns
-from `View.alone` (`_answer`).
+`view_explored` makes a model of the states met so far, in which those that were not explored are
+absorbing, and follows branches in it. `large.local` makes errors of the bounds: of gaps from
+`View.bounds` (`_cut_errors`), and of returns from `View.alone` (`_distances`).
 """
 
 from __future__ import annotations
@@ -60,6 +37,21 @@ from jmdp_lib.large.implicit import Region
 
 class Losses(NamedTuple):
     """E[gamma^(2 tau_core) phi(x)] for functions phi of the state x that a branch enters.
+
+    With delta the temporal-difference errors of a branch, the variance of G is the sum over t of
+    gamma^(2t) E (delta_a - delta_b)^2 until the branches merge. The core has errors of its own in
+    place of delta, and none after a branch has left. By Minkowski's inequality the former costs E,
+    since a squared difference is at most twice the squares. The latter changes the variance by v(x)
+    of each branch, where it leaves to x, and by -2 c(x, y) once, where y is the other branch when
+    the first one leaves. States that draw independently are correlated only by meeting later. When
+    both are at z, c(z, z) is the variance of sum_a pi(a) Z(z, a), which is not negative and at most
+    v(z). So c(x, y) is between 0 and v(x), which gives D. With common noise |c(x, y)| is at most
+    sigma-bar(x) sigma-bar(y): see `_phi_of_later`. The distance of Z and m~ is at most sigma-bar,
+    too.
+
+    Later merging is left out of account: that is safe, and to follow pairs for longer spares few
+    states. A bound of another kind has a name here and its phi in `_losses_of_one_branch`; its sums
+    come by themselves. Say in `view_explored` if it counts twice.
 
     All arrays have one shape: (M,) of one branch from each state, (Q,) of both branches of each
     gap. Rewards are in [-1, 1], so that w = 1 / (1 - gamma).
@@ -98,6 +90,10 @@ class View:
 def view_explored(region: Region, goal: float, theta: float = 0.0) -> View:
     """What is known of the asked gaps, with the states that are explored by now.
 
+    Branches of a gap are followed for one step, and each on its own after that. Two that are then
+    at one state where the policy has one action have merged. The same numbers say which state
+    outside matters how much: what branches that enter it would add to E^2.
+
     goal: what (E / w)^2 is to fall below; it sets the accuracy. States stay out of the core as long
     as what they add to D sums up to `theta` standard deviations.
     """
@@ -124,19 +120,21 @@ def view_explored(region: Region, goal: float, theta: float = 0.0) -> View:
     # A squared difference is at most twice the squares; D is none, and counts once.
     bounds = Losses(2.0 * both.value, 2.0 * both.distance, both.later)
     entered = _visits(system, core, gamma**2, later, accuracy) * ~core
-    scores = _visits(system, explored, gamma, entered * branch.off, accuracy) * ~explored
+    scores = _visits(system, explored, gamma, entered * branch.value_error, accuracy) * ~explored
     return View(system, asked, branch.value, core, alone, bounds, visits, scores)
 
 
 class SingleBranches(NamedTuple):
     """Of a branch from each state, (M,).
 
-    value: m~. off: e / w. deviation: sigma-bar. The bounds are larger by what the solver of m~ and
-    Var Z~ left over.
+    value: m~. value_error: e / w. deviation: sigma-bar. The bounds are larger by what the solver of
+    m~ and Var Z~ left over. A smaller bound is a minimum in `_single_branches`, and all others
+    follow. A smaller sigma-bar must bound the L_2 distance of Z and m~ as well, not only sd Z: w
+    bounds the latter alone, and (w^2 + e^2)^(1/2) both.
     """
 
     value: Floats
-    off: Floats
+    value_error: Floats
     deviation: Floats
 
 
@@ -148,16 +146,20 @@ def _single_branches(system: CollapsedT2, explored: Any, goal: float) -> SingleB
     chains = solve_chains(system, 1e-3 * np.sqrt(goal))
     residual = chains.value_residual
     accuracy = 0.01 * np.sqrt(goal) * (1.0 - gamma)
-    off = _leaving(system, explored, gamma, one, accuracy) + residual
+    value_error = _leaving(system, explored, gamma, one, accuracy) + residual
     unsolved = (chains.variance_residual + 4.0 * residual) / (1.0 - rate)
     deviation = np.sqrt(chains.backup.value_variance + unsolved)
     left = np.sqrt(_leaving(system, explored, rate, one, 0.01 * goal))
     deviation += (left + residual) / (1.0 - gamma)
-    return SingleBranches(chains.backup.value, off, deviation)
+    return SingleBranches(chains.backup.value, value_error, deviation)
 
 
 def _phi_of_later(system: CollapsedT2, deviation: Floats, top: float) -> Floats:
-    """(M,) phi of D; top: the largest sigma-bar of the core."""
+    """(M,) phi of D; top: the largest sigma-bar of the core.
+
+    That is sigma-bar^2. With common noise the other branch is still there, or leaves at the same
+    time, and max(sigma-bar^2, 2 sigma-bar top) is added.
+    """
     square = deviation**2
     if not system.coupling.across_states:
         return square
@@ -184,7 +186,7 @@ def _losses_of_one_branch(
     """(M,) of a branch that never merges, from each state."""
     top = branch.deviation[core].max()
     phi = Losses(
-        value=branch.off**2,
+        value=branch.value_error**2,
         distance=branch.deviation**2,
         later=_phi_of_later(system, branch.deviation, top),
     )
@@ -205,8 +207,8 @@ def _leaving(system: CollapsedT2, inside: Any, rate: float, phi: Floats, accurac
     From a state that is not in it tau is zero.
     """
     chain = Chain(_moves(system, inside), rate, phi * ~inside)
-    found = chain.solution(accuracy)
-    return np.asarray(np.minimum(found + chain.residual(found) / (1.0 - rate), phi.max()))
+    expected = chain.solution(accuracy)
+    return np.asarray(np.minimum(expected + chain.residual(expected) / (1.0 - rate), phi.max()))
 
 
 def _moves(system: CollapsedT2, inside: Any) -> sparse.csr_array:

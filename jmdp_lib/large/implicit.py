@@ -122,11 +122,11 @@ class ImplicitJMDP:
         try:
             probs, rewards, successors = self._asked(state)
             prob = checks.distributions("probabilities", probs, "table")
-            sizes = {"table": prob.size, "action": self.num_actions}
-            reward = checks.floats("rewards", rewards, **sizes)
+            axes = ("table", "action")
+            reward = checks.floats("rewards", rewards, *axes, shape=(prob.size, self.num_actions))
             low, high = self.reward_range
             outside = (reward < low) | (reward > high)
-            checks.refuse("rewards", reward, outside, f"is not in [{low}, {high}]", [*sizes])
+            checks.refuse("rewards", reward, outside, f"is not in [{low}, {high}]", axes)
             if [len(row) for row in successors] != [self.num_actions] * prob.size:
                 raise ValueError(f"next states must be {prob.size} lists of {self.num_actions}")
             flat = [successor for row in successors for successor in row]

@@ -117,14 +117,14 @@ def local_jipe2(
     by_width = checks.positive("tol", tol) * 2.0 * region.unit + _rounding(region)
     allowed = min(tol * region.model.reward_bound, by_width)
     with machine.progress(None, "local_jipe2", "state") as bar:
-        found = _search(region, allowed, bar)
-    if not found.converged:
+        solution = _search(region, allowed, bar)
+    if not solution.converged:
         warn(
-            f"local_jipe2 stopped after {found.num_explored:,} states with error bound "
-            f"{found.error_bound:.3g}, above the {allowed:.3g} that tol allows: out of states or "
-            "memory"
+            f"local_jipe2 stopped after {solution.num_explored:,} states with error bound "
+            f"{solution.error_bound:.3g}, above the {allowed:.3g} that tol allows: out of states "
+            "or memory"
         )
-    return found
+    return solution
 
 
 def _rounding(region: Region) -> float:
@@ -146,22 +146,22 @@ def _search(region: Region, allowed: float, bar: Any) -> LocalSolution:
         view, reached = _explored(region, goal, theta, bar)
         core_size = int(view.core.sum())
         try:
-            found, by_core = _answer(region, view, allowed)
+            solution, by_core = _answer(region, view, allowed)
         except MemoryError:
             if best is not None or core_size == region.num_asked:
                 break
             theta *= 1e3
             continue
-        if best is None or found.error_bound < best.error_bound:
-            best = found
+        if best is None or solution.error_bound < best.error_bound:
+            best = solution
         bar.set_postfix_str(f"error {best.error_bound:.1e}, allowed {allowed:.1e}")
-        core_suffices = core_size == found.num_explored or by_core < 0.3 * found.error_bound
+        core_suffices = core_size == solution.num_explored or by_core < 0.3 * solution.error_bound
         if best.converged or (core_suffices and not reached):
             break
         if core_suffices:
             goal *= 0.1
         else:
-            theta *= min(0.1, max(1e-4, (0.5 * allowed / found.error_bound) ** 2))
+            theta *= min(0.1, max(1e-4, (0.5 * allowed / solution.error_bound) ** 2))
     if best is None:
         raise MemoryError(f"local_jipe2 cannot solve for the pairs of {region.num_asked} states")
     return best
@@ -237,11 +237,43 @@ def gap_variance_error(weight: float, error_bound: float) -> float:
     return 8.0 * weight * error_bound + 4.0 * error_bound**2
 
 
+@dataclass(frozen=True)
+class SolvedCore:
+    """What was solved in the core, of the states asked for, in units of `Region.unit`.
+
+    mean: (N, A), of returns minus m~. covariance: (N, A, A). error: how far the solver is from
+    both, in ||.||_lambda. weight: lambda_2.
+    """
+
+    mean: Floats
+    covariance: Floats
+    error: float
+    weight: float
+
+    @property
+    def variance(self) -> Floats:
+        """(N, A), of returns."""
+        return np.einsum("saa->sa", self.covariance)
+
+    @property
+    def gap_variance(self) -> Floats:
+        """(N, A, A)."""
+        each = self.variance
+        return np.maximum(each[:, :, None] + each[:, None, :] - 2.0 * self.covariance, 0.0)
+
+    def solver_error(self, variance: Floats) -> Floats:
+        """How far off means and standard deviations may be, of gaps or returns of these variances,
+        for the error of the solver."""
+        of_variance = gap_variance_error(self.weight, self.error)
+        deviation = of_variance / np.sqrt(np.maximum(variance, of_variance) + 1e-300)
+        return np.maximum(deviation, 2.0 * self.error)
+
+
 def _cut_errors(view: View, variance: Floats) -> tuple[Floats, Floats]:
     """What the cut at the core can change, by the bounds of `large.exploration`.
 
-    Of gaps at N asked states, whose variances are (N, A, A): E, and how far off their means and
-    standard deviations may be.
+    Of gaps at N asked states, whose variances are (N, A, A): how far off their means and standard
+    deviations may be, and how much of that is more than E.
     """
     asked = view.asked
     bounds = np.zeros((3, *variance.shape))
@@ -249,43 +281,29 @@ def _cut_errors(view: View, variance: Floats) -> tuple[Floats, Floats]:
     value, distance, lost = bounds + bounds.swapaxes(2, 3)
     moved = np.sqrt(value) / (1.0 - view.system.jm.gamma)
     by_parts = deviation_error(np.sqrt(variance), moved, lost)
-    return moved, np.minimum(np.sqrt(distance), by_parts)
+    error = np.minimum(np.sqrt(distance), by_parts)
+    return error, error - moved
 
 
-def _answer(
-    region: Region, view: View, allowed: float, rough: bool = True
-) -> tuple[LocalSolution, float]:
-    """The core's answer with its error, and how much of that a larger core could mend.
-
-    rough: solve until the solver's error does not matter, unless variances are tiny.
-    """
+def _answer(region: Region, view: View, allowed: float) -> tuple[LocalSolution, float]:
+    """The core's answer with its error, and how much of that a larger core could mend."""
     unit = region.unit
-    asked = region.asked
     rounding = _rounding(region)
-    whole = view.system.jm
     system = _core_model(region, view)
-    accuracy = 0.0025 * allowed / unit / system.weight if rough else 1e-11 * system.jm.reward_bound
-    reached = choose_pairs(system, view.asked)
-    solved = solve_pairs(system, reached, accuracy, "JIPE-2 of a core")
-    off = float(solved.residuals[-1] + solved.rounding) / (1.0 - whole.gamma)
-    blocks = system.blocks(solved.backup, solved.pairs, view.asked)[: region.num_asked]
-    own = np.einsum("saa->sa", blocks)
-    variance = np.maximum(own[:, :, None] + own[:, None, :] - 2.0 * blocks, 0.0)
-    moved, by_cut = _cut_errors(view, variance)
-    gap_error = unit * (by_cut + _solver_error(system.weight, off, variance))
-    gap_error *= ~np.eye(whole.num_actions, dtype=bool)
-    gap_error[gap_error > 0.0] += rounding
-    bound = max(rounding, float(gap_error.max()))
-    if rough and bound > allowed and unit * by_cut.max() <= 0.95 * allowed:
-        return _answer(region, view, allowed, rough=False)
-    after = whole.averaging @ view.alone.distance[whole.next_states]
-    alone = whole.gamma * np.sqrt(after[: region.num_asked])  # the L_2 distance of a return
-    return_error = unit * (alone + _solver_error(system.weight, off, own)) + rounding
-    worst = float(return_error.max())
-    middle = 0.5 * sum(region.model.reward_range) / (1.0 - whole.gamma)
-    mean = unit * (solved.backup.mean[asked] + view.value[asked, None]) + middle
+    rough = 0.0025 * allowed / unit / system.weight
+    for accuracy in (rough, 1e-11 * system.jm.reward_bound):  # the second if variances are tiny
+        core = _solve_core(region, view, system, accuracy)
+        by_cut, by_core = _cut_errors(view, core.gap_variance)
+        gap_error = unit * (by_cut + core.solver_error(core.gap_variance))
+        gap_error *= ~np.eye(region.model.num_actions, dtype=bool)
+        gap_error[gap_error > 0.0] += rounding
+        bound = max(rounding, float(gap_error.max()))
+        if bound <= allowed or unit * by_cut.max() > 0.95 * allowed:
+            break
+    return_error = unit * (_distances(region, view) + core.solver_error(core.variance)) + rounding
+    asked = region.asked
     solution = LocalSolution(
-        moments=Moments(2, mean, unit**2 * blocks[asked], StoredMoments(None), worst, worst),
+        moments=_moments(region, view, core, float(return_error.max())),
         gap_error=gap_error[asked],
         return_error=return_error[asked],
         error_bound=bound,
@@ -293,7 +311,36 @@ def _answer(
         explored=tuple(np.fromiter(region.numbers, object)[region.explored]),
         visits=view.visits[region.explored],
     )
-    return solution, unit * float((by_cut - moved).max())
+    return solution, unit * float(by_core.max())
+
+
+def _solve_core(region: Region, view: View, system: CollapsedT2, accuracy: float) -> SolvedCore:
+    """The pairs of the core, as `jipe2` solves them."""
+    reached = choose_pairs(system, view.asked)
+    solved = solve_pairs(system, reached, accuracy, "JIPE-2 of a core")
+    states = slice(region.num_asked)
+    return SolvedCore(
+        mean=solved.backup.mean[states],
+        covariance=system.blocks(solved.backup, solved.pairs, view.asked)[states],
+        error=float(solved.residuals[-1] + solved.rounding) / (1.0 - region.model.gamma),
+        weight=system.weight,
+    )
+
+
+def _distances(region: Region, view: View) -> Floats:
+    """(N, A) how far returns of the core may be from the true ones in L_2."""
+    whole = view.system.jm
+    after = whole.averaging @ view.alone.distance[whole.next_states]
+    return whole.gamma * np.sqrt(after[: region.num_asked])
+
+
+def _moments(region: Region, view: View, core: SolvedCore, error: float) -> Moments:
+    """What a user gets, in the order of the states asked for and in the unit of the rewards."""
+    asked = region.asked
+    middle = 0.5 * sum(region.model.reward_range) / (1.0 - region.model.gamma)
+    mean = region.unit * (core.mean[asked] + view.value[asked, None]) + middle
+    blocks = region.unit**2 * core.covariance[asked]
+    return Moments(2, mean, blocks, StoredMoments(None), mean_error=error, resolution=error)
 
 
 def _core_model(region: Region, view: View) -> CollapsedT2:
@@ -314,10 +361,3 @@ def _core_model(region: Region, view: View) -> CollapsedT2:
     jm = closed(*tables, size + 1, whole.gamma)
     policy = np.append(view.system.policy[core], view.system.policy[:1], 0)
     return CollapsedT2(jm, policy, region.coupling)
-
-
-def _solver_error(weight: float, error_bound: float, variance: Floats) -> Floats:
-    """How far off means and standard deviations may be, of gaps or returns of these variances."""
-    off = gap_variance_error(weight, error_bound)
-    deviation = off / np.sqrt(np.maximum(variance, off) + 1e-300)
-    return np.maximum(deviation, 2.0 * error_bound)

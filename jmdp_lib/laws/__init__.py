@@ -5,7 +5,5 @@ from jmdp_lib.laws.coupling_range import coupling_range
 from jmdp_lib.laws.gap_law import gap_law
 from jmdp_lib.laws.improvement import cautious_improvement
 from jmdp_lib.laws.policy_gaps import policy_gaps
-from jmdp_lib.laws.tail_bounds import tail_bounds
 
 __all__ = ["GapLaw", "cautious_improvement", "coupling_range", "gap_law", "policy_gaps"]
-__all__ += ["tail_bounds"]

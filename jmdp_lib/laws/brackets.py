@@ -127,7 +127,7 @@ class GapLaw(ReadOnly):
         >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
         >>> law, = jl.laws.gap_law(jm, jl.goal_policy(3), queries=[(4, 0, 2)], at=[1.0])
         >>> print([round(float(end), 3) for end in (*law.mean, *law.prob_better, *law.cdf(1.0))])
-        [1.522, 1.522, 0.971, 0.971, 0.154, 0.154]
+        [1.522, 1.522, 0.971, 0.971, 0.153, 0.154]
         >>> print([round(float(end), 2) for end in (*law.quantile(0.1), *law.cvar(0.1))])
         [0.63, 0.65, 0.37, 0.37]
         >>> law.width < 1e-3
@@ -169,21 +169,21 @@ class GapLaw(ReadOnly):
             >>> print("{:.2f} to {:.2f}; the truth is 0.16".format(*law.prob_worse))
             0.14 to 0.20; the truth is 0.16
         """
-        found = checks.floats("gaps", gaps, "gap")
+        values = checks.floats("gaps", gaps, "gap")
         off = checks.real("off", off, "[0, inf)")
-        found[np.abs(found) <= off] = 0.0
-        apart = off * (found != 0.0)
-        outside = (found < limits[0] - off) | (found > limits[1] + off)
-        checks.refuse("gaps", found, outside, f"is not in limits {limits}", ["gap"])
-        ends = np.stack([found - apart, found + apart], axis=1)
+        values[np.abs(values) <= off] = 0.0
+        error = off * (values != 0.0)
+        outside = (values < limits[0] - off) | (values > limits[1] + off)
+        checks.refuse("gaps", values, outside, f"is not in limits {limits}", ["gap"])
+        ends = np.stack([values - error, values + error], axis=1)
         return sampled_law(query, ends, alpha, limits)
 
     @cached_property
     def _both(self) -> StepBracket:
-        """What both orders say at the points of both."""
+        """What both orders say at the points of the steps, among which are those of phi."""
         if self.phi is None:
             return self.steps
-        points = joined(self.phi.x, self.steps.points)
+        points = self.steps.points
         sides = [self._brackets(points[:, side], side == 0) for side in (0, 1)]
         low, high = np.stack(sides, axis=2).reshape(2, -1)
         high = np.minimum.accumulate(high[::-1])[::-1]
@@ -269,8 +269,8 @@ def sampled_law(
     first, last = np.sort(np.clip(ends, *limits), axis=0).T
     points = np.unique([*limits, *first, *last])
 
-    def shares(found: Floats) -> Floats:
-        sides = [np.searchsorted(found, points, side) for side in ("left", "right")]
+    def shares(ends: Floats) -> Floats:
+        sides = [np.searchsorted(ends, points, side) for side in ("left", "right")]
         return np.stack(sides, axis=1).ravel() / size
 
     low = np.maximum(shares(last) - band, 0.0)
@@ -290,12 +290,3 @@ def highest_lines(x: Floats, lines: Floats, points: Floats) -> Floats:
     right[..., 0, :] += right[..., 1, :] * (points - x[cell + 1])
     np.copyto(left, right, where=right[..., :1, :] > left[..., :1, :])
     return left
-
-
-def joined(points: Floats, others: Floats) -> Floats:
-    """(n, 2) single points and intervals `others` (m, 2); those that overlap become one."""
-    both = np.concatenate([np.stack([points, points], axis=1), others])
-    both = both[np.argsort(both[:, 0])]
-    apart = both[1:, 0] > np.maximum.accumulate(both[:, 1])[:-1]
-    first = np.flatnonzero(np.append(True, apart))
-    return np.stack([both[first, 0], np.maximum.reduceat(both[:, 1], first)], axis=1)

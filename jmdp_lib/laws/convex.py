@@ -26,8 +26,6 @@ from jmdp_lib.laws.rows import Rows
 from jmdp_lib.laws.sweeps import Groups, Step, place, settle
 
 _TAIL = 0.02  # probability beyond which the grid gets coarser
-_FINE = 2.0  # reward differences that are closer than a spacing over this may be read together
-_KINDS = 2048  # reward differences that are read, about
 
 
 class Convex:
@@ -56,12 +54,12 @@ class Convex:
         """Bounds on another grid: by the law on the two ends of the support with a row's mean, by
         that mean alone, and by the old bounds."""
         slack = self.slack(x[-1])
-        off = self.rows.mean_error + slack
+        error = self.rows.mean_error + slack
         means = self.rows.means[:, None]
         end = self.rows.largest[:, None]
         share = np.clip(x / np.where(end > 0.0, end, 1.0), -1.0, 1.0)
-        above = (np.maximum(np.abs(x), end) - share * means + off)[:, None]
-        below = np.stack([np.abs(x - means) - off, np.where(x > means, 1.0, -1.0)], axis=1)
+        above = (np.maximum(np.abs(x), end) - share * means + error)[:, None]
+        below = np.stack([np.abs(x - means) - error, np.where(x > means, 1.0, -1.0)], axis=1)
         if self.x.size:
             cells, shares, _, _ = place(self.x, x, np.array([[0.0], [1.0]]))
             old = self.above.take(cells[0], -1)
@@ -73,23 +71,18 @@ class Convex:
 
     def step(self) -> Step:
         """One step of all rows."""
-        groups, kinds = self._grouped()
+        groups, kinds = self.groups
         return Step(groups, place(self.x, self.x, kinds), self.slack(self.x[-1]))
 
     @cached_property
-    def _exact(self) -> tuple[Groups, Floats]:
+    def groups(self) -> tuple[Groups, Floats]:
+        """The outcomes by reward difference, and (2, K), difference and factor of each kind."""
         return Groups.of(self.rows.outcomes, self.rows.factors)
 
-    def _grouped(self) -> tuple[Groups, Floats]:
-        """The groups of outcomes; those of close differences are one, if that is much faster."""
-        made = self.rows.outcomes
-        factors = self.rows.factors[made.row]
-        cell = factors * np.diff(self.x).min() / _FINE
-        d = np.ceil(made.d / cell) * cell
-        beyond = np.maximum((d - made.d) / factors, 0.0)
-        close = Groups.of(made._replace(d=d, beyond=beyond).merged, self.rows.factors)
-        worth = 1.0 if np.unique(made.d).size > _KINDS else 2.0  # tables of so many reads are slow
-        return close if worth * close[0].cost <= self._exact[0].cost else self._exact
+    @property
+    def num_reads(self) -> int:
+        """For how many kinds places on the grid are kept."""
+        return self.groups[1].shape[1]
 
     def settle(self, tol: float) -> float:
         """Sweep until no bound moves by `tol`; returns how much work that took."""
@@ -111,7 +104,7 @@ class Convex:
         row = self.rows.asked[n]
         x = self.x[1:-1]
         past = x - self.rows.means[row]
-        off = self.rows.mean_error
+        error = self.rows.mean_error
         value, slopes = self.below[row, :, 1:-1]
-        above = 0.5 * (self.above[row, 0, 1:-1] + past + off)
-        return PhiBracket(x, above, 0.5 * (value + past - off), 0.5 * (1.0 + slopes))
+        above = 0.5 * (self.above[row, 0, 1:-1] + past + error)
+        return PhiBracket(x, above, 0.5 * (value + past - error), 0.5 * (1.0 + slopes))

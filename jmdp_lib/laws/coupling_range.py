@@ -63,7 +63,7 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
     distinct states stay independent, as with `coupling="joint"`. Noise that all states share,
     `coupling="common"`, is none of these: its gap variances can lie outside of the range.
 
-    Only the marginal laws of `jm` matter: for an MDP, take `JMDP.from_mdp` with any `joint`. The
+    Only the marginal laws of `jm` matter: for an MDP, take `JMDP.from_mdp`. The
     ranges are exact for two actions. For more actions they contain the exact ones, and may be
     wider, since one outcome table has to serve all pairs of actions.
 

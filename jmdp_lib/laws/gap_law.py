@@ -2,12 +2,12 @@
 
 Every bound that an order gives is valid, after any number of sweeps and on any grid. So coarse
 grids come first, and each hands its bounds to the next one, of half the spacing. Stochastic
-order is exact where rewards lie on a lattice, convex order is narrow everywhere else: stochastic
-order is refined only as long as it says something that convex order does not.
+order is exact at zero where rewards lie on a lattice, convex order is narrow elsewhere: stochastic
+order is swept only as long as it says something that convex order does not.
 
 Read points are where brackets are narrowed to `width`, of all gaps alike. The user names them by
 `at=`; another one that is always read is added in `_read_points`, and all else follows: `_Search`
-has them in units as `reads`, both orders get them as points of their grids, a bracket that stays
+has them in units as `reads`, both orders get them as points of their grid, a bracket that stays
 too wide there is warned of, and `GapLaw.at` lists them, zero first. What a law says at any point,
 read or not, is in `brackets`.
 """
@@ -23,21 +23,22 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.fast import AskedGaps, CollapsedT2, PairSet
-from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket, joined
+from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket
 from jmdp_lib.laws.convex import Convex
-from jmdp_lib.laws.rows import Rows, law_bytes, row_sizes
+from jmdp_lib.laws.rows import Rows, count_outcomes
 from jmdp_lib.laws.stochastic import Stochastic, line, with_reads
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.solvers.fixed_point import warn
 
 _COARSE = 16  # spacings on either side of zero in the first grid
-_NEARBY = 512  # points that are read for the gaps at the read points, at most
 _TRUSTED = 256  # spacings among likely gaps from which on widths halve with the spacing
 _SETTLED = 8.0  # sweeps end when psi moves by less than spacing^2 / bulk over this
 _ON_THE_WAY = 1.5  # the same for grids that only lead to finer ones
 _WORK = 7e10  # numbers that are read and added, at most
 _EXACT = 1e-13  # sweeps of stochastic order end when probabilities move by less
+_OUTCOME = 400.0  # bytes that one takes while it is made and grouped, roughly
+_POINT = 200.0  # bytes that a row takes for each point of a grid, roughly
 _EPS = float(np.finfo(float).eps)
 
 
@@ -85,7 +86,7 @@ def gap_law(
         >>> print("P(both are the same) from {:.4f} to {:.4f}".format(*law.prob_tie))
         P(both are the same) from 0.0231 to 0.0231
         >>> print("P(up gains 1 at most) from {:.4f} to {:.4f}".format(*law.cdf(1.0)))
-        P(up gains 1 at most) from 0.1541 to 0.1541
+        P(up gains 1 at most) from 0.1531 to 0.1541
         >>> print("the worst tenth averages {:.3f} to {:.3f}".format(*law.cvar(0.1)))
         the worst tenth averages 0.365 to 0.366
     """
@@ -99,10 +100,8 @@ def gap_law(
         return []
     pairs = PairSet.of(system, asked)
     assert pairs is not None
-    sizes = row_sizes(system, pairs, gaps)
-    needed = law_bytes(sizes.rows, sizes.outcomes, points)
-    what = f"the law of gaps that reach {pairs.size:,} pairs, at {points:,} points"
-    require(needed, what, "ask for fewer queries or points")
+    needed = _OUTCOME * count_outcomes(system, pairs, gaps).outcomes
+    require(needed, f"the law of gaps that reach {pairs.size:,} pairs", "ask for fewer queries")
     rows = Rows.of(system, pairs, gaps)
     search = _Search(rows, rows.rounded(reads), width, points, max_points)
     missed = search.run()
@@ -151,7 +150,6 @@ class _Search:
     def run(self) -> str:
         """Narrow the bounds of both orders; returns a sentence about what was missed, if any."""
         top = self.rows.top or 1.0
-        nearby, exact = self.cuts.nearby(self.reads, min(_NEARBY, self.max_points // 8))
         spacing = 2.0 ** np.floor(np.log2(top / min(_COARSE, self.max_points // 8)))
         bulk = top  # gaps are likely to be within it of zero
         base = line(spacing, bulk, top)
@@ -159,43 +157,43 @@ class _Search:
         work = 0.0
         with progress(None, "gap law", "grid") as bar:
             while True:
-                self.refine(base, nearby if refine_cuts else None)
+                self.refine(base)
                 share = _SETTLED if 2.0 * bulk >= self.points * spacing else _ON_THE_WAY
                 added = self.psi.settle(spacing**2 / (share * bulk))
                 if refine_cuts:
-                    added += self.cuts.settle(_EXACT if exact else max(0.1 * self.width, 1e-4))
+                    added += self.cuts.settle(_EXACT)
                 work += added
                 bar.update()
                 bulk = min(bulk, self.psi.likely())
                 spacings = 2.0 * bulk / spacing  # where gaps are likely
                 widths, telling = self.widths()
                 excess = widths.max() / self.width  # above one: too wide
-                needed = self.psi.x.size * max(excess, 1.0)
+                size = self.psi.x.size
+                needed = size * max(excess, 1.0)
                 trusted = spacings >= _TRUSTED
                 done = excess <= 1.0 or (trusted and needed > self.max_points)
                 # A quarter, as long as nobody needs the grid in between.
                 spacing /= 4.0 if 2.0 * spacings < min(_TRUSTED, self.points) else 2.0
                 base = line(spacing, bulk, top)
-                over = base.size > self.max_points
-                over |= work + added * base.size / self.psi.x.size > _WORK
+                over = base.size > self.max_points or work + added * base.size / size > _WORK
                 if over or (done and spacings >= self.points) or self.rows.top == 0.0:
                     return self.verdict(widths, needed) if excess > 1.0 else ""
                 refine_cuts = trusted and telling
 
-    def refine(self, base: Floats, nearby: Floats | None) -> None:
-        """Both orders on a new line of points; stochastic order only if it may tell something."""
+    def refine(self, base: Floats) -> None:
+        """Both orders on a new line of points."""
         x = with_reads(base, self.reads)
-        needed = law_bytes(self.rows.factors.size, self.rows.outcomes.row.size, x.size)
-        smaller = f"max_points={x.size // 2:,} or fewer queries take less"
-        require(needed, f"the law of gaps on a grid of {x.size:,} points", smaller)
+        size = max(x.size, self.points)  # of the last grid, at least
+        needed = size * (_POINT * self.rows.factors.size + 20.0 * self.psi.num_reads)
+        smaller = f"max_points={size // 2:,}, or fewer points or queries, take less"
+        require(needed, f"the law of gaps on a grid of {size:,} points", smaller)
         self.psi.refine(x)
-        if nearby is not None:
-            self.cuts.refine(joined(base, nearby))
+        self.cuts.refine(x)
 
     def widths(self) -> tuple[Floats, bool]:
         """(P,) of the widest bracket at each read point; and whether one that is still too wide
         would be wider without stochastic order."""
-        at = 2 * np.searchsorted(self.cuts.points[:, 1], self.reads) + [[0], [1]]
+        at = 2 * np.searchsorted(self.cuts.x, self.reads) + [[0], [1]]
         low, high = self.cuts.bracket()[:, :, at]  # (Q, 2, P) each
         convex = [self.psi.bracket(n).cdf(self.reads) for n in range(self.rows.asked.size)]
         least, most = np.swapaxes(convex, 0, 1)[:, :, None]  # (Q, 1, P) each
@@ -222,28 +220,28 @@ class _Search:
         points may move: a rounding, or the twelfth digit of the largest reward at read points.
         """
         unit = self.rows.unit
-        points = self.cuts.points
-        low, high = self.cuts.bracket()
-        ends = points if unit == 1.0 else np.nextafter(unit * points, [-np.inf, np.inf])
-        ends = np.maximum.accumulate(self.named(points, ends, at).ravel()).reshape(-1, 2)
+        x = unit * self.cuts.x
+        ends = np.stack([x, x], axis=1)
+        if unit != 1.0:
+            ends = np.nextafter(ends, [-np.inf, np.inf])
+        given = np.searchsorted(self.cuts.x, self.reads)
+        x[given] = at
+        ends[given] = at[:, None]
+        ends = np.maximum.accumulate(ends.ravel()).reshape(-1, 2)
+        moved = (1e-12 * unit + 4.0 * _EPS * np.abs(x))[1:-1]  # no slope of phi exceeds one
         laws = []
-        for n, gap in enumerate(gaps.tolist()):
-            mean = unit * self.rows.means[self.rows.asked[n]]
-            off = unit * (self.rows.mean_error + self.rows.digits) + 4.0 * _EPS * abs(mean)
+        for n, (gap, low, high) in enumerate(zip(gaps.tolist(), *self.cuts.bracket(), strict=True)):
+            mean = float(unit * self.rows.means[self.rows.asked[n]])
+            error = unit * (self.rows.mean_error + self.rows.digits) + 4.0 * _EPS * abs(mean)
             phi = self.psi.bracket(n)
-            x = self.named(phi.x, unit * phi.x, at)
-            moved = 1e-12 * unit + 4.0 * _EPS * np.abs(x)  # no slope of phi exceeds one
-            bounds = unit * phi.above + moved, unit * phi.below - moved
-            own = StepBracket(ends, low[n], high[n])
-            known = (float(mean - off), float(mean + off))
             law = GapLaw(
-                tuple(gap), known, own, PhiBracket(x, *bounds, phi.slopes), tuple(at.tolist())
+                query=tuple(gap),
+                mean=(mean - error, mean + error),
+                steps=StepBracket(ends, low, high),
+                phi=PhiBracket(
+                    x[1:-1], unit * phi.above + moved, unit * phi.below - moved, phi.slopes
+                ),
+                at=tuple(at.tolist()),
             )
             laws.append(law)
         return laws
-
-    def named(self, x: Floats, scaled: Floats, at: Floats) -> Floats:
-        """Points x in the unit of the rewards, `scaled`; but read points as they were given."""
-        for read, given in zip(self.reads, at, strict=True):
-            scaled = np.where(x == read, given, scaled)
-        return scaled

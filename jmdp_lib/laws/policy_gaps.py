@@ -55,7 +55,6 @@ from jmdp_lib.fast import (
 )
 from jmdp_lib.machine import require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
-from jmdp_lib.model.tables import quantile
 from jmdp_lib.operators.pairs import Backup, policy_average
 
 _PRECISE = 1e-12  # residuals, relative to what each system adds in one step
@@ -94,20 +93,13 @@ def policy_gaps(
     except ValueError as error:
         raise ValueError(f"other: {error}") from None
     states = jm.num_states
-    require(_bytes(first, second), f"policy_gaps on the {states**2:,} pairs of {states:,} states")
+    needed = 80.0 * (states + 1) * states + first.table_bytes + second.table_bytes
+    require(needed, f"policy_gaps on the {states**2:,} pairs of {states:,} states")
     mean, backups = _solve_means(first, second)
     pairs = _GapPairs(first, second, mean, backups)
     target = _PRECISE * float(max(pairs.arrays.source.max(), pairs.arrays.shared_source.max()))
-    found = solve(pairs, target, jm.gamma**2, "policy_gaps", 1.0).x
-    return mean, np.maximum(found[states], 0.0)
-
-
-def _bytes(first: CollapsedT2, second: CollapsedT2) -> float:
-    """What `policy_gaps` takes, roughly: matrices over pairs, laws at one state, tables."""
-    states, actions = first.policy.shape
-    played = (first.policy > 0).sum(1) * (second.policy > 0).sum(1)
-    laws = float((played * first.entries).sum()) + states * actions**2
-    return 80.0 * (states + 1) * states + 100.0 * laws + first.table_bytes
+    variance = solve(pairs, target, jm.gamma**2, "policy_gaps", 1.0).x
+    return mean, np.maximum(variance[states], 0.0)
 
 
 def _solve_means(first: CollapsedT2, second: CollapsedT2) -> tuple[Floats, tuple[Backup, Backup]]:
@@ -157,12 +149,13 @@ class _GapPairs(PairMap):
 
     @property
     def _together(self) -> Floats:
-        """(S, A, A) w_s(a, b): how often one number draws a from one rule and b from the other."""
-        drawn = np.zeros((*self.first.policy.shape, self.first.jm.num_actions))
-        for own, *rules in zip(drawn, self.first.policy, self.second.policy, strict=True):
-            probs, actions = quantile(rules)
-            own[tuple(actions.T)] = probs  # each pair of actions comes once
-        return drawn
+        """(S, A, A) w_s(a, b): how often one number draws a from one rule and b from the other.
+
+        It draws an action up to a, and one up to b, where it is below both cumulative sums.
+        """
+        first, second = (np.cumsum(system.policy, axis=1) for system in (self.first, self.second))
+        both = np.minimum(first[:, :, None], second[:, None])
+        return np.diff(np.diff(both, axis=1, prepend=0.0), axis=2, prepend=0.0)
 
     def _from_one_state(self, drawn: Floats) -> tuple[sparse.csr_array, Floats]:
         """Where branches at one state go, (S, (S + 1) * S) sparse, and what they add, (S,).
@@ -186,9 +179,9 @@ class _GapPairs(PairMap):
         """(Q,) E[(y_a - y~_b - g(s))^2] of two actions."""
         left, right = self.backups
         s, a, b = gaps.states, gaps.first, gaps.second
-        off = left.mean[s, a] - right.mean[s, b] - self.mean[s]
+        shift = left.mean[s, a] - right.mean[s, b] - self.mean[s]
         if step.tables is None:
-            return np.asarray(off**2 + left.variance[s, a] + right.variance[s, b])
+            return np.asarray(shift**2 + left.variance[s, a] + right.variance[s, b])
         table = step.tables[0]
         between = left.deviations[table, a[step.row]] - right.deviations[table, b[step.row]]
-        return np.asarray(off**2 + np.bincount(step.row, step.weights * between**2, s.size))
+        return np.asarray(shift**2 + np.bincount(step.row, step.weights * between**2, s.size))

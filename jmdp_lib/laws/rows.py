@@ -9,8 +9,7 @@ come of it, such a step is taken in two halves, in which one branch moves at a t
 
     D(s, t) = R + H(S', t),        H(j, t) = -R' + gamma D(j, T').
 
-So every row is d + factor * (another row, or its negative), for outcomes of a finite law. With the
-values v of the policy, E D(s, t) = v(s) - v(t), and E H(j, t) = gamma v(j) - v(t).
+So every row is d + factor * (another row, or its negative), for outcomes of a finite law.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.fast import AskedGaps, Chain, CollapsedT2, PairSet, places, ragged
+from jmdp_lib.fast import AskedGaps, Chain, CollapsedT2, PairSet, places, ragged, solve
 
 _DIGITS = 12  # decimals of rewards that count, in units of the largest one
 _ROUNDS = 64  # steps that bound |D|, at least
@@ -35,8 +35,7 @@ class Outcomes(NamedTuple):
     """What can happen in one step, entry by entry, in order of their rows: arrays (M,).
 
     row: whose outcome it is. d: the reward difference. after: the row that follows. flipped:
-    whether its negative follows. weights: probabilities. beyond: what follows is read at
-    (x - d) / factor plus this, see `convex`.
+    whether its negative follows. weights: probabilities.
     """
 
     row: Ints
@@ -44,19 +43,17 @@ class Outcomes(NamedTuple):
     after: Ints
     flipped: Ints
     weights: Floats
-    beyond: Any = 0.0
 
     @property
     def merged(self) -> Outcomes:
         """Sorted by row, d, after and flipped, with equal outcomes added up."""
         order = np.lexsort((self.flipped, self.after, self.d, self.row))
-        keys: Any = [x[order] for x in (self.row, self.d, self.after, self.flipped)]
-        new = np.any([np.diff(key) != 0 for key in keys], axis=0)
+        values: Any = [x[order] for x in self]
+        row, d, after, flipped, weights = values
+        new = np.any([np.diff(key) != 0 for key in (row, d, after, flipped)], axis=0)
         first = np.flatnonzero(np.append(True, new))
-        weights = np.add.reduceat(self.weights[order], first)
-        beyond = np.add.reduceat((self.weights * self.beyond)[order], first) / weights
-        row, d, after, flipped = (key[first] for key in keys)
-        return Outcomes(row, d, after, flipped, weights, beyond)
+        total = np.add.reduceat(weights, first)
+        return Outcomes(row[first], d[first], after[first], flipped[first], total)
 
 
 @dataclass(frozen=True)
@@ -65,53 +62,91 @@ class Rows:
 
     All is in `unit`, a power of ten such that the largest reward is 1 to 10 units.
 
-    factors: (N,) gamma, or 1
-    for a half-step that leads to another at the same time; halved: whether there are any. asked:
-    (Q,) rows of the gaps. means: (N,) E D for the rounded rewards, each within mean_error. largest:
-    (N,) bounds of |D|, zero where D is nothing but zero. rounding: how wrong a sum over a row's
-    outcomes can be, relative to its largest numbers.
+    factors: (N,) gamma, or 1 for a half-step that leads to another at the same time. asked: (Q,)
+    rows of the gaps. rounding: how wrong a sum over a row's outcomes can be, relative to its
+    largest numbers.
     """
 
     unit: float
     gamma: float
     outcomes: Outcomes
     factors: Floats
-    halved: bool
     asked: Ints
-    means: Floats
-    mean_error: float
-    largest: Floats
     rounding: float
 
     @classmethod
     def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> Rows:
         """The rows that gaps (s, a, b), (Q, 3), lead to, all of them in a set of pairs."""
-        maker = _Maker(system, pairs, gaps, row_sizes(system, pairs, gaps).halved)
-        found = maker.outcomes()
-        # The draws with one outcome are added up first, and then the outcomes, each times a number:
-        # of every draw two additions and a product lose half an _EPS at most. The rest is for what
-        # is done once.
-        rounding = _EPS * (16.0 + 1.5 * float(np.bincount(found.row).max()))
-        outcomes = found.merged
+        maker = _Maker(system, pairs, gaps, count_outcomes(system, pairs, gaps).halved)
+        outcomes = maker.outcomes()
         gamma = system.jm.gamma
-        factors = np.full(maker.zero + 1 + maker.half_keys.size, gamma or 1.0)
+        # At gamma 0 every row leads to zero, and any factor below 1 will do.
+        factors = np.full(maker.zero + 1 + maker.half_keys.size, gamma or 0.5)
         if maker.halved:
             factors[maker.apart] = 1.0
-        means = maker.means()
-        # Errors of a step add up; with half-steps every second factor is one.
-        steps = (2.0 if maker.halved else 1.0) / (1.0 - gamma)
         return cls(
             unit=maker.unit,
             gamma=gamma,
-            outcomes=outcomes,
+            outcomes=outcomes.merged,
             factors=factors,
-            halved=maker.halved,
             asked=pairs.size + np.arange(len(gaps)),
-            means=means,
-            mean_error=mean_error(outcomes, factors, means, rounding, steps),
-            largest=_largest(outcomes, factors, steps),
-            rounding=rounding,
+            # The draws with one outcome are added up first, and then the outcomes, each times a
+            # number: of every draw two additions and a product lose half an _EPS at most. The rest
+            # is for what is done once.
+            rounding=_EPS * (16.0 + 1.5 * float(np.bincount(outcomes.row).max())),
         )
+
+    @cached_property
+    def halved(self) -> bool:
+        """Whether there are half-steps."""
+        return bool((self.factors == 1.0).any())
+
+    @property
+    def steps(self) -> float:
+        """By how much errors of single steps add up, at most; of half-steps, every second factor is
+        one."""
+        return (2.0 if self.halved else 1.0) / (1.0 - self.gamma)
+
+    @cached_property
+    def _chain(self) -> Chain:
+        """E D (N,) of all rows, as a linear system."""
+        row, d, after, flipped, weights = self.outcomes
+        moved = weights * self.factors[row] * (1.0 - 2.0 * flipped)
+        kernel = sparse.csr_array((moved, (row, after)), 2 * self.factors.shape)
+        return Chain(kernel, 1.0, np.bincount(row, weights * d).astype(float))
+
+    @cached_property
+    def means(self) -> Floats:
+        """(N,) E D for the rounded rewards, as far as rounding lets it be found."""
+        return np.asarray(solve(self._chain, 0.0, self.gamma).x)
+
+    @property
+    def mean_error(self) -> float:
+        """How far each of the means is from the truth, at most."""
+        return self.error_of_means(self.means)
+
+    def error_of_means(self, means: Floats) -> float:
+        """The same of any means (N,): their residual adds up over all later steps. Computing it
+        loses `rounding`, relative to the largest numbers that are summed."""
+        lost = self.rounding * (np.abs(self.outcomes.d).max() + np.abs(means).max())
+        return float(self.steps * (self._chain.residual(means) + lost))
+
+    @cached_property
+    def largest(self) -> Floats:
+        """(N,) bounds of |D|, zero where D is nothing but zero: those of so many steps, and what
+        all later ones can add."""
+        row, d, after, _, _ = self.outcomes
+        starts = np.searchsorted(row, np.arange(self.factors.size))
+        bound = np.zeros(self.factors.size)
+        for rounds in count():
+            before = bound
+            bound = np.maximum.reduceat(np.abs(d) + self.factors[row] * bound[after], starts)
+            added = (bound - before).max()
+            settled = ((bound > 0.0) == (before > 0.0)).all()  # no more rows are known to move
+            if added == 0.0 or (settled and rounds >= _ROUNDS):
+                break
+        later = added * (self.steps - 1.0)
+        return np.where(bound > 0.0, (bound + later) * (1.0 + 1e-9), 0.0)
 
     def rounded(self, x: Floats) -> Floats:
         """Numbers in `unit`, rounded as rewards are."""
@@ -138,22 +173,21 @@ def _rounded(x: Floats) -> Floats:
     return np.round(x, _DIGITS) + 0.0
 
 
-class RowSizes(NamedTuple):
-    """What `Rows.of` makes, known before: how many rows and outcomes, at most, and whether steps of
-    branches at different states are halved."""
+class Counts(NamedTuple):
+    """How many outcomes `Rows.of` makes, at most, and whether steps of branches at different states
+    are halved: known before they are made."""
 
-    rows: int
     outcomes: int
     halved: bool
 
 
-def row_sizes(system: CollapsedT2, pairs: PairSet, gaps: Ints) -> RowSizes:
-    """Count them. gaps: (Q, 3)."""
+def count_outcomes(system: CollapsedT2, pairs: PairSet, gaps: Ints) -> Counts:
+    """Of all rows. gaps: (Q, 3)."""
+    coupling = system.coupling
     first, second = pairs.members
     apart = first != second
     tables = np.diff(system.jm.starts)
     draws = tables * (system.policy > 0.0).sum(1)  # of one branch
-    coupling = system.coupling
     shared = np.where(apart, coupling.across_states, coupling.at_one_state)
     whole = draws[first] * draws[second] // np.where(shared, tables[second], 1)
     states = pairs.numbering.order
@@ -161,17 +195,8 @@ def row_sizes(system: CollapsedT2, pairs: PairSet, gaps: Ints) -> RowSizes:
     halved = bool(not coupling.across_states and system.jm.gamma)
     halved &= bool(whole[apart].sum() > _WORTH * half)
     of_gaps = tables[gaps[:, 0]] ** (1 if coupling.at_one_state else 2)
-    rows = pairs.size + len(gaps) + 1 + (states.size**2 if halved else 0)
     at_one_state = whole[~apart].sum() + of_gaps.sum() + 1
-    return RowSizes(rows, int(at_one_state + (half if halved else whole[apart].sum())), halved)
-
-
-def law_bytes(rows: int, outcomes: int, points: int) -> float:
-    """Bytes of outcomes while they are made and grouped, and of bounds at so many points, roughly.
-
-    Reads of a point are held for a few thousand reward differences, at most.
-    """
-    return 400.0 * outcomes + points * (200.0 * rows + 20.0 * min(outcomes, 2048))
+    return Counts(int(at_one_state + (half if halved else whole[apart].sum())), halved)
 
 
 @dataclass(frozen=True)
@@ -223,7 +248,7 @@ class _Maker:
         )
         parts.append(self.both_move(one_state))
         parts += self.halves() if self.halved else [self.both_move(self.apart)]
-        return Outcomes(*map(np.concatenate, zip(*(part[:-1] for part in parts), strict=True)))
+        return Outcomes(*map(np.concatenate, zip(*parts, strict=True)))
 
     def both_move(self, pairs: Ints) -> Outcomes:
         """Steps of some pairs, all of them at one state or none, by all distinct branches."""
@@ -277,51 +302,9 @@ class _Maker:
 
     def halves(self) -> list[Outcomes]:
         """Steps of branches at different states, in two halves."""
-        made = self.first_halves
-        after = self.zero + 1 + np.searchsorted(self.half_keys, made.after)
+        first = self.first_halves
+        after = self.zero + 1 + np.searchsorted(self.half_keys, first.after)
         j, t = np.divmod(self.half_keys, self.system.jm.num_states)
         at, reward, end, chance = self.draws(t)
         second = self.between(self.zero + 1 + at, 0.0 - reward, (j[at], end), chance)
-        return [made._replace(after=after), second]
-
-    def means(self) -> Floats:
-        """(N,) E D, as far as rounding lets it be found."""
-        system = self.system
-        jm = system.jm
-        paid = np.einsum("sa,sa->s", system.policy, jm.averaging @ self.rewards)
-        value = Chain(system.kernel, jm.gamma, paid).solution(0.0)
-        q = jm.averaging @ (self.rewards + jm.gamma * value[jm.next_states])
-        first, second = self.members
-        s, a, b = self.gaps.T
-        j, t = np.divmod(self.half_keys, jm.num_states)
-        halves = jm.gamma * value[j] - value[t]
-        return np.hstack([value[first] - value[second], q[s, a] - q[s, b], 0.0, halves])
-
-
-def mean_error(
-    outcomes: Outcomes, factors: Floats, means: Floats, rounding: float, steps: float
-) -> float:
-    """How far each of the means (N,) is from the truth, at most.
-
-    The residual rho bounds it by rho times `steps`, the sum of all later factors. Computing rho
-    loses `rounding`, relative to the largest numbers that are summed.
-    """
-    later = factors[outcomes.row] * means[outcomes.after] * (1.0 - 2.0 * outcomes.flipped)
-    stepped = np.bincount(outcomes.row, outcomes.weights * (outcomes.d + later), means.size)
-    lost = rounding * (np.abs(outcomes.d).max() + np.abs(means).max())
-    return float(steps * (np.abs(stepped - means).max() + lost))
-
-
-def _largest(outcomes: Outcomes, factors: Floats, steps: float) -> Floats:
-    """(N,) bounds of |D|: those of so many steps, and what all later ones can add."""
-    starts = np.searchsorted(outcomes.row, np.arange(factors.size))
-    bound = np.zeros(factors.size)
-    for rounds in count():
-        before = bound
-        later = factors[outcomes.row] * bound[outcomes.after]
-        bound = np.maximum.reduceat(np.abs(outcomes.d) + later, starts)
-        added = (bound - before).max()
-        settled = ((bound > 0.0) == (before > 0.0)).all()  # no more rows are known to move
-        if added == 0.0 or (settled and rounds >= _ROUNDS):
-            break
-    return np.where(bound > 0.0, (bound + added * (steps - 1.0)) * (1.0 + 1e-9), 0.0)
+        return [first._replace(after=after), second]

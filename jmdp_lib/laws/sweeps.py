@@ -27,8 +27,7 @@ class Groups(NamedTuple):
 
     Row r owns the groups starts[r] to starts[r + 1] - 1. Group g is of a kind, a reward difference
     and a factor, and owns the entries ends[g] to ends[g + 1] - 1, as in `Outcomes`: each a row that
-    follows, whether flipped, and its probability. An entry may be read `beyond` the point where its
-    group is read, by less than any cell is wide: that is linear for a chord, and for a line.
+    follows, whether flipped, and its probability.
     """
 
     starts: Ints
@@ -37,19 +36,20 @@ class Groups(NamedTuple):
     after: Ints
     flipped: Ints
     weights: Floats
-    beyond: Floats
 
     @classmethod
-    def of(cls, made: Outcomes, factors: Floats) -> tuple[Groups, Floats]:
+    def of(cls, outcomes: Outcomes, factors: Floats) -> tuple[Groups, Floats]:
         """The groups of merged outcomes; and (2, K), difference and factor of each kind."""
-        new = np.append(True, (np.diff(made.row) != 0) | (np.diff(made.d) != 0.0))
+        new = np.append(True, (np.diff(outcomes.row) != 0) | (np.diff(outcomes.d) != 0.0))
         first = np.flatnonzero(new)
-        row = made.row[first]
-        pairs = np.stack([made.d[first], factors[row]])
+        row = outcomes.row[first]
+        pairs = np.stack([outcomes.d[first], factors[row]])
         kinds, kind = np.unique(pairs, axis=1, return_inverse=True)
         starts = np.searchsorted(row, np.arange(factors.size + 1))
-        entries = (made.after, made.flipped, made.weights, made.beyond)
-        return cls(starts, kind.ravel(), np.append(first, new.size), *entries), kinds
+        ends = np.append(first, new.size)
+        return cls(
+            starts, kind.ravel(), ends, outcomes.after, outcomes.flipped, outcomes.weights
+        ), kinds
 
     @property
     def cost(self) -> float:
@@ -95,7 +95,7 @@ def settle(bounds: Floats, step: Step, tol: float, halved: bool) -> int:
     """Sweep until no bound moves by `tol`, in place; returns how many sweeps that took.
 
     Half-steps lead to pairs and these to half-steps, so that many rows can be done at once; whole
-    steps are best done one by one, there and back, each with what the ones before it found.
+    steps are best done one by one, there and back, each from what the ones before it have become.
     """
     size = len(bounds)
     rows = np.arange(size)
@@ -135,33 +135,20 @@ def _add(out: Any, values: Any, weight: Any, flipped: Any) -> None:
 
 
 @_plain
-def _mixture(room: Any, g: Any, bounds: Any, groups: Any, widths: Any) -> Any:
+def _mixture(room: Any, g: Any, bounds: Any, groups: Any) -> Any:
     """The bounds that follow in group g, mixed into room (2, n), and by what to multiply them."""
     start = groups.ends[g]
     stop = groups.ends[g + 1]
-    if stop == start + 1 and groups.beyond[start] == 0.0 and not groups.flipped[start]:
+    if stop == start + 1 and not groups.flipped[start]:
         return bounds[groups.after[start]], groups.weights[start]
     room[:] = 0.0
-    lines = bounds.shape[1] == 2
-    past_the_end = 0.0
     for e in range(start, stop):
-        found = bounds[groups.after[e]]
+        after = bounds[groups.after[e]]
         flipped = groups.flipped[e]
         weight = groups.weights[e]
-        ahead = weight * groups.beyond[e]
-        _add(room[0], found[0], weight, flipped)
-        if lines:
-            sign = -1.0 if flipped else 1.0
-            _add(room[1], found[1], sign * weight, flipped)
-            if ahead > 0.0:
-                _add(room[0], found[1], sign * ahead, flipped)
-        elif ahead > 0.0:
-            _add(room[1], found[0], ahead, flipped)
-            past_the_end += ahead
-    if past_the_end > 0.0:
-        for k in range(widths.size):
-            room[0, k] += (room[1, k + 1] - room[1, k]) / widths[k]
-        room[0, -1] += past_the_end  # no slope exceeds one
+        _add(room[0], after[0], weight, flipped)
+        if bounds.shape[1] == 2:
+            _add(room[1], after[1], -weight if flipped else weight, flipped)
     return room, 1.0
 
 
@@ -171,7 +158,7 @@ def _upper_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: An
     total = out[0]
     total[:] = slack
     for g in range(groups.starts[r], groups.starts[r + 1]):
-        mixed, scale = _mixture(out[2:], g, bounds, groups, reads.widths)
+        mixed, scale = _mixture(out[2:], g, bounds, groups)
         values = mixed[0]
         kind = groups.kind[g]
         cells = reads.cells[kind]
@@ -197,7 +184,7 @@ def _lower_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: An
     total[:] = -slack
     slopes[:] = 0.0
     for g in range(groups.starts[r], groups.starts[r + 1]):
-        lines, scale = _mixture(out[2:], g, bounds, groups, reads.widths)
+        lines, scale = _mixture(out[2:], g, bounds, groups)
         kind = groups.kind[g]
         cells = reads.cells[kind]
         shares = reads.shares[kind]
@@ -233,17 +220,17 @@ def _is_stale(r: Any, groups: Any, moved: Any, now: Any) -> Any:
 
 
 @_plain
-def _keep_better(bounds: Any, found: Any) -> Any:
-    """Put what is found where it is narrower; returns by how much it is, at most."""
+def _keep_better(bounds: Any, new: Any) -> Any:
+    """Put new bounds where they are narrower; returns by how much they are, at most."""
     lines = len(bounds) == 2
     change = 0.0
     for k in range(bounds.shape[1]):
-        better = found[0, k] - bounds[0, k] if lines else bounds[0, k] - found[0, k]
+        better = new[0, k] - bounds[0, k] if lines else bounds[0, k] - new[0, k]
         if better > 0.0:
             change = max(change, better)
-            bounds[0, k] = found[0, k]
+            bounds[0, k] = new[0, k]
             if lines:
-                bounds[1, k] = min(max(found[1, k], -1.0), 1.0)  # as no other slope is possible
+                bounds[1, k] = min(max(new[1, k], -1.0), 1.0)  # as no other slope is possible
     return change
 
 

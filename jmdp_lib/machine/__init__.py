@@ -1,13 +1,10 @@
 """What concerns the computer and not the mathematics: this process, compiled code, results."""
 
 from jmdp_lib.machine.compiled import (
-    add_scaled,
     both,
     cached,
     hot,
     inline,
-    inner_product,
-    largest_of,
     rounding_of,
     rounding_of_returns,
     threaded,
@@ -16,13 +13,10 @@ from jmdp_lib.machine.process import available_bytes, extra, gibibytes, progress
 from jmdp_lib.machine.results import ReadOnly
 
 __all__ = [
-    "add_scaled",
     "both",
     "cached",
     "hot",
     "inline",
-    "inner_product",
-    "largest_of",
     "rounding_of",
     "rounding_of_returns",
     "threaded",

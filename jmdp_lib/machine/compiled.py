@@ -1,9 +1,7 @@
 """The functions that Numba compiles: all of them are made here.
 
 `cached`, `hot`, `inline`, `both` and `threaded` keep them on disk where that is possible and run
-them on all threads where that is safe. A line says when a call compiles. With them come sums over
-long arrays of NumPy or torch. On one thread they do not depend on the number of threads, and do not
-wait for each other as those of BLAS do, which spin.
+them on all threads where that is safe. A line says when a call compiles.
 """
 
 from __future__ import annotations
@@ -118,26 +116,6 @@ def threaded(function: Callable[..., Any], size: Callable[..., int], least: int)
     return run
 
 
-def add_scaled(a: float, x: Any, b: float, y: Any) -> None:
-    """y = a x + b y, in place."""
-    if isinstance(y, np.ndarray):
-        _scaled_sum(a, x.ravel(), b, y.ravel())
-    else:
-        y.mul_(b).add_(x, alpha=a)
-
-
-def inner_product(x: Any, y: Any) -> float:
-    """sum x y."""
-    if isinstance(y, np.ndarray):
-        return float(np.einsum("i,i->", x.ravel(), y.ravel()))
-    return float(x.ravel().dot(y.ravel()))
-
-
-def largest_of(x: Any) -> float:
-    """max |x|; nan where there is one."""
-    return float(max(x.max(), -x.min())) if len(x) else 0.0
-
-
 def rounding_of(longest_sum: int) -> float:
     """What rounding leaves of a sum of so many terms, relative to their size."""
     return (2.0 + math.sqrt(longest_sum)) * float(np.finfo(float).eps)
@@ -146,9 +124,3 @@ def rounding_of(longest_sum: int) -> float:
 def rounding_of_returns(gamma: float, reward_bound: float) -> float:
     """How far off a return may be only since a number has some sixteen digits."""
     return rounding_of(0) * reward_bound / (1.0 - gamma)
-
-
-@hot
-def _scaled_sum(a: Any, x: Any, b: Any, y: Any) -> None:
-    for i in range(y.size):  # one by one: an array of sums would be one more in memory
-        y[i] = a * x[i] + b * y[i]

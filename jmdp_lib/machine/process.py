@@ -50,10 +50,9 @@ def gibibytes(size: float) -> str:
 def require(size: float, what: str, instead: str = "") -> None:
     """Refuse `what` when its `size` in bytes is more than is available; say what to do instead."""
     if size > available_bytes():
-        raise MemoryError(
-            f"{what} needs {gibibytes(size)}, available are {gibibytes(available_bytes())}"
-            + f": {instead}" * bool(instead)
-        )
+        advice = f": {instead}" if instead else ""
+        left = gibibytes(available_bytes())
+        raise MemoryError(f"{what} needs {gibibytes(size)}, available are {left}{advice}")
 
 
 @contextmanager

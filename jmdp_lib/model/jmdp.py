@@ -1,6 +1,6 @@
 """The joint Markov decision process (Definition 4.3).
 
-A JMDP is (S, A, gamma, J) where J(. | s) is a law over *outcome tables*
+A JMDP is (S, A, gamma, J) where J(. | s) is a distribution of *outcome tables*
 
     ((R^(a), S'^(a)))_{a in A},
 
@@ -89,9 +89,8 @@ class JMDP(_Tables):
     ) -> None:
         gamma = checks.discount(gamma)
         probs = checks.distributions("table_probs", table_probs, "state", "table")
-        num_states, num_tables = probs.shape
-        sizes = {"state": num_states, "table": num_tables}
-        reward, successor = _checked_tables(rewards, next_states, num_states, **sizes)
+        num_states = len(probs)
+        reward, successor = _checked_tables(rewards, next_states, probs.shape, num_states)
         drawn = np.nonzero(probs)
         starts = np.searchsorted(drawn[0], np.arange(num_states + 1))
         super().__init__(gamma, starts, probs[drawn], reward[drawn], successor[drawn])
@@ -130,8 +129,8 @@ class JMDP(_Tables):
         gamma = checks.discount(gamma)
         num_states = checks.at_least("num_states", num_states, 1)
         state = checks.integers("states", states, "table", below=num_states)
-        prob = checks.floats("probs", probs, table=state.size)
-        reward, successor = _checked_tables(rewards, next_states, num_states, table=state.size)
+        prob = checks.floats("probs", probs, "table", shape=state.shape)
+        reward, successor = _checked_tables(rewards, next_states, state.shape, num_states)
         checks.refuse("probs", prob, prob < 0, "is negative", ["table"])
         totals: Floats = np.bincount(state, prob, minlength=num_states).astype(float)
         checks.sums_to_one("probs", probs, totals, ["state"])
@@ -147,6 +146,23 @@ class JMDP(_Tables):
         )
 
     @classmethod
+    def _stacked(cls, tables: Sequence[tuple[Floats, Floats]], gamma: float) -> JMDP:
+        """From every state's probabilities (K,) and tables (K, A, 2), (reward, next state).
+
+        Which noise made them is not known.
+        """
+        probs, outcomes = map(np.concatenate, zip(*tables, strict=True))
+        jm = cls.from_tables(
+            states=np.repeat(np.arange(len(tables)), [own.size for own, _ in tables]),
+            probs=probs,
+            rewards=outcomes[..., 0],
+            next_states=outcomes[..., 1].astype(np.int64),
+            num_states=len(tables),
+            gamma=gamma,
+        )
+        return jm._with(knows_noise=False)
+
+    @classmethod
     def from_step(
         cls,
         num_states: int,
@@ -155,11 +171,11 @@ class JMDP(_Tables):
         noise_probs: ArrayLike,
         step: Callable[[int, int, int], tuple[float, int]],
     ) -> JMDP:
-        """A world given by a step function and a law of its noise (Assumption 4.5).
+        """A world given by a step function and the distribution of its noise (Assumption 4.5).
 
         noise_probs: (K,) probability of each noise $u$ in 0, ..., K - 1. It is drawn once per
             table, *before* any action is looked at, and afresh for every state and time: all states
-            have the same law of the noise, but not the same noise, unless a solver is told
+            have one distribution of the noise, but not the same noise, unless a solver is told
             `coupling="common"`.
         step: step(s, a, u) -> (reward, next_state), $r = g(s, a, u)$ and $s' = h(s, a, u)$. It must
             be pure: all of its randomness is in u. It is called once for every (s, a, u), and for
@@ -191,32 +207,30 @@ class JMDP(_Tables):
         Example:
             >>> import jmdp_lib as jl
             >>> shop = jl.inventory_simulator(capacity=2, max_order=1, gamma=0.9)
-            >>> found = jl.JMDP.from_simulator(shop, queries_per_state=500, seed=0)
-            >>> known = jl.inventory(capacity=2, max_order=1, gamma=0.9)
-            >>> gaps = [jl.jipe2(jm, [1, 0, 0]).moments.gap_mean[0, 1, 0] for jm in (known, found)]
+            >>> counted = jl.JMDP.from_simulator(shop, queries_per_state=500, seed=0)
+            >>> exact = jl.inventory(capacity=2, max_order=1, gamma=0.9)
+            >>> models = (exact, counted)
+            >>> gaps = [jl.jipe2(jm, [1, 0, 0]).moments.gap_mean[0, 1, 0] for jm in models]
             >>> print(f"exact {gaps[0]:.2f}, counted {gaps[1]:.2f}")
             exact 1.88, counted 1.89
         """
         check_simulator(simulator)
         count = checks.at_least("queries_per_state", queries_per_state, 2)
-        counted = cls.from_tables(*counted_tables(simulator, count, seed), simulator.gamma)
-        return counted._with(knows_noise=False, queries_per_state=count)
+        counted = cls._stacked(counted_tables(simulator, count, seed), simulator.gamma)
+        return counted._with(queries_per_state=count)
 
     @classmethod
-    def from_mdp(
-        cls, transition_probs: ArrayLike, rewards: ArrayLike, gamma: float, joint: str = "quantile"
-    ) -> JMDP:
-        """A model with the marginal laws of an MDP, whose actions are joined as `joint` says.
+    def from_mdp(cls, transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> JMDP:
+        """A model with the marginals of an MDP, in which good luck for one action is so for all.
 
         transition_probs: (S, A, S).
         rewards: (S, A) or (S, A, S).
-        joint: "quantile" lets good luck for one action be good luck for all: each action's
-            outcomes are ordered from worst to best, by $r + gamma v(s')$ with $v$ the value of the
-            uniform policy. How states are numbered matters only for outcomes that tie. For another
-            joint law, list its tables: `from_tables`.
 
-        For independent actions no tables are needed: `jipe2(coupling="independent")` evaluates any
-        JMDP as if its actions were independent.
+        One uniform number picks the outcomes of all actions, each action's ordered from worst to
+        best, by $r + gamma v(s')$ with $v$ the value of the uniform policy. How states are numbered
+        matters only for outcomes that tie. For another joint distribution, list its tables:
+        `from_tables`. Independent actions need no tables: `jipe2(coupling="independent")` evaluates
+        any JMDP as if its actions were independent.
 
         Example:
             >>> import jmdp_lib as jl
@@ -226,13 +240,7 @@ class JMDP(_Tables):
             1.0
         """
         gamma = checks.discount(gamma)
-        if joint != "quantile":
-            raise ValueError(
-                f'joint must be "quantile", got {joint!r}; independent actions need no tables: '
-                'pass coupling="independent" to jipe2, jipe or simulate_pairs'
-            )
-        tables = quantile_tables(transition_probs, rewards, gamma)
-        return cls.from_tables(*tables, gamma)._with(knows_noise=False)
+        return cls._stacked(quantile_tables(transition_probs, rewards, gamma), gamma)
 
     def __repr__(self) -> str:
         return (
@@ -294,25 +302,30 @@ class JMDP(_Tables):
 
     @cached_property
     def noise_probs(self) -> Floats:
-        """(K,) the law of the noise that all states share: noise k is table k of every state.
+        """(K,) probabilities of the noise that all states share: noise k is table k of every state.
 
         Models of `from_step` have one, and arrays in which every state lists the same probabilities
         in the same order; tables of probability zero do not count. All other models are refused:
         nothing says which tables of two states belong together. Those of `from_mdp` and
         `from_simulator` are refused however their tables look.
         """
+        self._check_noise()
+        return self.probs[: self.starts[1]]
+
+    def _check_noise(self) -> None:
+        """Refuse a model whose states have no common noise."""
         require_noise(self)
         first = self.probs[: self.starts[1]]
         unlike = np.diff(self.starts) != first.size
         if not unlike.any():
             unlike = np.abs(self.probs.reshape(-1, first.size) - first).max(1) > 1e-12
-        for s in np.flatnonzero(unlike)[:1]:
+        if unlike.any():
+            s = int(unlike.argmax())
             own = self.probs[self.starts[s] : self.starts[s + 1]]
             raise ValueError(
                 'coupling="common" needs one law of tables for all states, as from_step gives: '
                 f"state {s} has the probabilities {own.round(6)}, state 0 {first.round(6)}"
             )
-        return first
 
     @cached_property
     def given_noise(self) -> list[JMDP]:
@@ -329,7 +342,7 @@ class JMDP(_Tables):
 
     @cached_property
     def transitions(self) -> sparse.csr_array:
-        """(S * A, S) sparse: the marginal transition law of every state-action, row s * A + a."""
+        """(S * A, S) sparse: marginal transitions of every state-action, row s * A + a."""
         rows = self.table_states[:, None] * self.num_actions + np.arange(self.num_actions)
         shape = (self.num_states * self.num_actions, self.num_states)
         weights = np.repeat(self.probs, self.num_actions)
@@ -367,7 +380,7 @@ class JMDP(_Tables):
     def is_coupled(self) -> bool:
         """Whether this is a coupled-dynamics environment (Definition 4.2).
 
-        That is one with a state at which the joint law of all actions is not the product law.
+        That is one with a state at which the joint distribution of all actions is not a product.
         """
         outcomes = np.stack([self.rewards, self.next_states], axis=-1)  # (T, A, 2)
         tables = [slice(*ends) for ends in pairwise(self.starts)]
@@ -378,7 +391,7 @@ def require_tables(solver: str, model: object) -> None:
     """Refuse a model without outcome tables, and say what to use instead of `solver`."""
     if not isinstance(model, JMDP):
         countable = hasattr(model, "query") and hasattr(model, "num_states")
-        counts = "`JMDP.from_simulator` counts the tables of this simulator; " * countable
+        counts = "`JMDP.from_simulator` counts the tables of this one; " if countable else ""
         raise TypeError(
             f"{solver} needs a JMDP, whose outcome tables are known, got {model!r}. {counts}"
             "`jl.simulators.estimate_gaps` estimates the gaps of any simulator; `JMDP.from_step` "
@@ -408,15 +421,17 @@ def checked_coupling(jm: object, name: str | Coupling) -> Coupling:
             raise ValueError(
                 'coupling="common" needs a JMDP: a query draws the noise of one state, not of two'
             )
-        _ = jm.noise_probs  # refuses a model that has none
+        jm._check_noise()
     return coupling
 
 
 def _checked_tables(
-    rewards: ArrayLike, next_states: ArrayLike, num_states: int, **sizes: int
+    rewards: ArrayLike, next_states: ArrayLike, shape: tuple[int, ...], num_states: int
 ) -> tuple[Floats, Ints]:
-    """Rewards and next states of tables; the axes before the actions are named with their sizes."""
-    reward = checks.floats("rewards", rewards, **sizes, action=None)
-    sizes["action"] = reward.shape[-1]
+    """Rewards and next states of tables of this shape, (S, K) or (T,); one axis more is actions."""
+    axes = ("state", "table", "action")[-len(shape) - 1 :]
+    reward = checks.floats("rewards", rewards, *axes, shape=(*shape, None))
     checks.reward_unit("rewards", float(np.abs(reward).max()))
-    return reward, checks.integers("next_states", next_states, below=num_states, **sizes)
+    return reward, checks.integers(
+        "next_states", next_states, *axes, shape=reward.shape, below=num_states
+    )

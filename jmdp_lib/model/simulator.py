@@ -38,7 +38,7 @@ class SimulatorError(ValueError):
         ...     jl.incremental_jipe2(world, [0], num_updates=100)
         ... except jl.simulators.SimulatorError as error:
         ...     print(error.__cause__)
-        next states[0] (action 0) = 7 is not in range(1)
+        next state of action 0 = 7 is not in range(1)
     """
 
     result: Any = None
@@ -108,27 +108,27 @@ def check_simulator(
     discounts: the interval that gamma must lie in.
     states: where it is tried out; None: at some of its `num_states`, which it must have then.
     """
-    known: Any = simulator
+    sim: Any = simulator
     needed = ("num_states", "num_actions", "gamma", "query")[states is not None :]
-    missing = ", ".join(part for part in needed if not hasattr(known, part))
+    missing = ", ".join(part for part in needed if not hasattr(sim, part))
     if missing:
         why = ", so its states cannot be asked one by one" if "num_states" in missing else ""
-        other = "; `jl.simulators.estimate_gaps` plays other kinds, too" * ("query" in missing)
+        other = "; `jl.simulators.estimate_gaps` plays other kinds" if "query" in missing else ""
         raise ValueError(f"{simulator!r} is no simulator: it has no {missing}{why}{other}")
-    checks.at_least("simulator.num_actions", known.num_actions, 1)
-    checks.real("gamma", known.gamma, discounts)
-    declared_range(getattr(known, "reward_range", None), "simulator.reward_range")
+    checks.at_least("simulator.num_actions", sim.num_actions, 1)
+    checks.real("gamma", sim.gamma, discounts)
+    declared_range(getattr(sim, "reward_range", None), "simulator.reward_range")
     if states is None:
-        last = checks.at_least("simulator.num_states", known.num_states, 1) - 1
+        last = checks.at_least("simulator.num_states", sim.num_states, 1) - 1
         states = np.unique(np.linspace(0, last, _STATES, dtype=int)).tolist()
-    actions = list(range(known.num_actions))
-    shared = declared_coupling(known).at_one_state
+    actions = list(range(sim.num_actions))
+    shared = declared_coupling(sim).at_one_state
     for state in states:
         what = f"simulator.query(state {state!r}, actions {actions}, rng)"
-        checks.pure(what, _trial, known, state, actions, 0)
+        checks.pure(what, _trial, sim, state, actions, 0)
         for seed in range(-(-_TRIALS // len(states)) if shared else 0):
-            _check_order(known, state, actions, seed)
-    return known
+            _check_order(sim, state, actions, seed)
+    return sim
 
 
 def _trial(
@@ -142,11 +142,11 @@ def _check_order(simulator: Simulator, state: Any, actions: list[int], seed: int
     """Refuse a simulator if an action's answer changes with the actions that are asked for."""
     usual = _trial(simulator, state, actions, seed)
     for order in (actions[::-1], actions[-1:]):
-        for action, found in zip(order, _trial(simulator, state, order, seed), strict=True):
-            if not _alike(found, usual[action]):
+        for action, answer in zip(order, _trial(simulator, state, order, seed), strict=True):
+            if not _alike(answer, usual[action]):
                 raise ValueError(
                     f"simulator.query(state {state!r}, actions, rng) gave {usual[action]} for "
-                    f"action {action} of {actions}, but {found} when asked for {order}, with one "
+                    f"action {action} of {actions}, but {answer} when asked for {order}, with one "
                     "state of the generator. Either it answers by position and not by action, or "
                     "it draws inside its loop over the actions: draw first, then look at the "
                     "actions. If each action is to have draws of its own, declare "
@@ -167,7 +167,7 @@ def checked_query(
 ) -> list[tuple[float, Any]]:
     """[(reward, next_state)] of the actions, refused if the simulator returns anything else.
 
-    Lists of plain numbers are passed through: a query should cost little more than the simulator.
+    Plain numbers stay as they are: a query should cost little more than the simulator.
     """
     try:
         rewards, states = simulator.query(state, actions, rng)
@@ -175,38 +175,28 @@ def checked_query(
             rewards = rewards.tolist()
         if type(states) is np.ndarray:
             states = states.tolist()
+        if not len(actions) == len(rewards) == len(states):
+            raise ValueError(f"{len(rewards)} rewards and {len(states)} next states")
         low, high = getattr(simulator, "reward_range", None) or ANY_REWARD
         count = getattr(simulator, "num_states", None)
-        lists = type(rewards) is type(states) is list
-        if count and lists and len(actions) == len(rewards) == len(states):
-            found = [*zip(rewards, states)]  # noqa: B905, the lengths are equal
-            for reward, after in found:
-                if type(reward) not in _NUMBERS or not low <= reward <= high:
-                    break
-                if type(after) is not int or not 0 <= after < count:
-                    break
-            else:
-                return found
-        if not (len(rewards) == len(actions) and {*map(type, rewards)} <= _NUMBERS):
-            rewards = checks.floats("rewards", rewards, action=len(actions)).tolist()
-        if not all(low <= reward <= high for reward in rewards):
-            raise ValueError(f"rewards {rewards}: one is not finite or not in reward_range")
-        return list(zip(rewards, _next_states(states, len(actions), count), strict=True))
+        outcomes = []
+        for action, reward, after in zip(actions, rewards, states):  # noqa: B905, lengths are equal
+            if type(reward) not in _NUMBERS:
+                reward = checks.floats(f"reward of action {action}", reward).item()
+            if not low <= reward <= high:
+                raise ValueError(f"rewards {rewards}: one is not finite or not in reward_range")
+            if count is None:
+                hash(after)  # refuses what is unhashable
+            elif type(after) is not int or not 0 <= after < count:
+                name = f"next state of action {action}"
+                after = checks.integers(name, after, below=count).item()
+            outcomes.append((reward, after))
+        return outcomes
     except Exception as error:
         raise SimulatorError(
             f"simulator.query(state {state!r}, actions {list(actions)}) must return rewards "
             f"and next states, in this order: {error!r}"
         ) from error
-
-
-def _next_states(states: Any, size: int, num_states: int | None) -> Any:
-    """Next states, one for each action; hashable where they have no numbers."""
-    if num_states is not None:
-        return checks.integers("next states", list(states), below=num_states, action=size).tolist()
-    if len(states) != size:
-        raise ValueError(f"next states {states!r}: {size} are needed, one for each action")
-    sum(map(hash, states))  # refuses what is unhashable
-    return states
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Outcome tables, as `JMDP` keeps them: made of a step function, of queries, or of marginal laws.
+"""Outcome tables, as `JMDP` keeps them: made of a step function, of queries, or of marginals.
 
 A marginal MDP says what each action does, not what they do *together* (Section 4). Common random
 numbers fill that in (`JMDP.from_mdp`): one uniform number goes through the outcomes of every
@@ -19,11 +19,11 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model.simulator import Simulator, checked_query
 
-Tables = tuple[Ints, Floats, Floats, Ints, int]
-"""States (T,), probabilities (T,), rewards and next states (T, A) of stacked tables, and |S|."""
+OfStates = list[tuple[Floats, Floats]]
+"""The probabilities (K,) and tables (K, A, 2), (reward, next state), of every state."""
 
 _TRIALS = 8  # calls of a step function that are made twice
-# Breakpoints of two cumulative laws that differ by rounding alone are one breakpoint.
+# Breakpoints of two cumulative distributions that differ by rounding alone are one breakpoint.
 _SLIVER = 1e-14
 
 
@@ -38,13 +38,6 @@ def room_for_tables(argument: str, num_states: int, num_tables: int, num_actions
         f"{num_actions:,} actions,",
         "make it smaller, or use ImplicitJMDP and local_jipe2, which enumerate no states",
     )
-
-
-def stacked(parts: Sequence[tuple[Floats, Floats]]) -> Tables:
-    """From the probabilities (K,) and tables (K, A, 2), (reward, next state), of every state."""
-    probs, tables = map(np.concatenate, zip(*parts, strict=True))
-    states = np.repeat(np.arange(len(parts)), [own.size for own, _ in parts])
-    return states, probs, tables[..., 0], tables[..., 1].astype(np.int64), len(parts)
 
 
 def tables_of_step(
@@ -87,27 +80,27 @@ def tables_of_step(
     return np.tile(probs, (num_states, 1)), rewards, successors
 
 
-def counted_tables(simulator: Simulator, count: int, seed: checks.Seed) -> Tables:
+def counted_tables(simulator: Simulator, count: int, seed: checks.Seed) -> OfStates:
     """Every state queried `count` times for all its actions; equal answers are one table.
 
     Every state has a random stream of its own.
     """
     num_states = simulator.num_states
     actions = list(range(simulator.num_actions))
-    parts = []
+    counted = []
     with progress(num_states * count, "from_simulator", unit="query") as bar:
         for s in range(num_states):
             rng = checks.generator(seed, "from_simulator", s)
             drawn = [checked_query(simulator, s, actions, rng) for _ in range(count)]
             tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
-            parts.append((times / count, tables))
+            counted.append((times / count, tables))
             bar.update(count)
-    return stacked(parts)
+    return counted
 
 
-def quantile(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
+def quantile(probs: Sequence[Floats]) -> tuple[Floats, Ints]:
     """Common random numbers: one uniform number through every action's inverse cdf."""
-    cdfs = [np.cumsum(law)[:-1] for law in laws]  # the inner breakpoints; the last one is 1
+    cdfs = [np.cumsum(own)[:-1] for own in probs]  # the inner breakpoints; the last one is 1
     cuts = np.sort(np.concatenate([[0.0, 1.0], *cdfs]))
     widths = np.diff(cuts)
     keep = widths > _SLIVER
@@ -116,7 +109,7 @@ def quantile(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
     return widths[keep] / widths[keep].sum(), np.stack(outcomes, axis=1)
 
 
-def quantile_tables(transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> Tables:
+def quantile_tables(transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> OfStates:
     """One uniform number goes through the outcomes of every action, from worst to best.
 
     The arguments are those of `JMDP.from_mdp`.
@@ -126,17 +119,17 @@ def quantile_tables(transition_probs: ArrayLike, rewards: ArrayLike, gamma: floa
     num_states, num_actions = probs.shape[:2]
     shape = (num_states, num_actions, num_states)
     checks.same_shape("transition_probs", probs.shape, shape, f"({', '.join(axes)})")
-    reward_axes = axes if checks.as_array("rewards", rewards).ndim == 3 else axes[:2]
-    reward = checks.floats("rewards", rewards, **dict(zip(reward_axes, shape, strict=False)))
+    ndim = 3 if checks.as_array("rewards", rewards).ndim == 3 else 2
+    reward = checks.floats("rewards", rewards, *axes[:ndim], shape=shape[:ndim])
     reward = np.broadcast_to(reward.reshape(num_states, num_actions, -1), shape)
     order = _worst_to_best(probs, reward, gamma)
-    parts = []
-    for best, laws, paid in zip(order, np.take_along_axis(probs, order, -1), reward, strict=True):
-        widths, picks = quantile(laws)  # (K,), (K, A)
+    coupled = []
+    for best, own, paid in zip(order, np.take_along_axis(probs, order, -1), reward, strict=True):
+        widths, picks = quantile(own)  # (K,), (K, A)
         successors = np.take_along_axis(best, picks.T, 1)
         outcomes = [np.take_along_axis(paid, successors, 1), successors]
-        parts.append((widths, np.stack(outcomes).T))
-    return stacked(parts)
+        coupled.append((widths, np.stack(outcomes).T))
+    return coupled
 
 
 def _worst_to_best(probs: Floats, reward: Floats, gamma: float) -> Ints:
@@ -151,10 +144,10 @@ def _worst_to_best(probs: Floats, reward: Floats, gamma: float) -> Ints:
 
 
 def is_product(probs: Floats, outcomes: Floats) -> bool:
-    """Whether the joint law of the actions' outcomes is the product of its marginals.
+    """Whether the joint distribution of the actions' outcomes is the product of its marginals.
 
-    probs (K,) of the tables, outcomes (K, A, ...). It is enough to compare the two laws at the
-    tables: the joint law has no mass elsewhere, so that the product law, if it is the same there,
+    probs (K,) of the tables, outcomes (K, A, ...). It is enough to compare the two at the
+    tables: the joint one has no mass elsewhere, so that the product, if it is the same there,
     has none either.
     """
     labels = [_labels(of_action) for of_action in (outcomes, *outcomes.swapaxes(0, 1))]

@@ -28,7 +28,7 @@ from jmdp_lib.machine import both, inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, checked_query
 from jmdp_lib.moments import StoredMoments
-from jmdp_lib.operators.draws import action_law, draw
+from jmdp_lib.operators.draws import draw, of_actions
 from jmdp_lib.operators.pairs import PairOperator
 
 Coordinate = Sequence[tuple[int, int]]
@@ -66,18 +66,18 @@ def sample_t2(
     if checks.as_array("coordinate", coordinate).shape not in ((1, 2), (2, 2)):
         raise ValueError(f"coordinate must be [(s, a)] or [(s, a), (t, b)], got {coordinate!r}")
     num_states, num_actions = layout.policy.shape
-    i = 0
-    for s, a in coordinate:
-        state = checks.index("state", s, num_states)
-        i = i * layout.policy.size + state * num_actions + checks.index("action", a, num_actions)
-    i += (len(coordinate) - 1) * layout.policy.size
+    x, *other = (
+        checks.index("state", s, num_states) * num_actions + checks.index("action", a, num_actions)
+        for s, a in coordinate
+    )
+    i = layout.policy.size * (1 + x) + other[0] if other else x
     return backup(rng, values, i, simulator, layout.rules(simulator.gamma))
 
 
 class Rules(NamedTuple):
     """What a backup depends on besides the moments and the steps of two branches.
 
-    policy: (S, A). actions: the law of every state's action, as the state-action s A + a. full: the
+    policy: (S, A). actions: `draws.of_actions`. full: the
     form of the layout.
     """
 
@@ -113,7 +113,7 @@ class Layout:
 
     def rules(self, gamma: float) -> Rules:
         """What compiled targets know of this layout."""
-        return Rules(self.policy, action_law(self.policy), gamma, self.full)
+        return Rules(self.policy, of_actions(self.policy), gamma, self.full)
 
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
@@ -181,7 +181,7 @@ def backup(
 
 @inline
 def compiled_backup(rng: Any, values: Any, i: int, model: Any, rules: Any) -> float:
-    """The same from known tables. model: their law in every state, rewards and next states."""
+    """The same from known tables. model: what to draw them from, rewards and next states."""
     s, a, t, b = _start(rng, i, rules)
     tables, rewards, next_states = model
     k = draw(rng, tables, s)
@@ -205,18 +205,24 @@ class Branch(NamedTuple):
 @both(inline="always")
 def _start(rng: Any, i: int, rules: Any) -> tuple[int, int, int, int]:
     """The state-actions (s, a) and (t, b) of a coordinate; of c(s, t) the policy draws a and b."""
-    size, num_actions = rules.policy.shape
-    num = size * num_actions
-    x = y = i
-    if i >= num and rules.full:
-        x, y = (i - num) // num, (i - num) % num
-    elif i >= num + num * num_actions:
-        cross = i - num - num * num_actions
-        x, y = draw(rng, rules.actions, cross // size), draw(rng, rules.actions, cross % size)
-    elif i >= num:
-        x = (i - num) // num_actions
-        y = x - x % num_actions + (i - num) % num_actions
-    return x // num_actions, x % num_actions, y // num_actions, y % num_actions
+    num_states, num_actions = rules.policy.shape
+    num = num_states * num_actions
+    if i < num:
+        s, a = divmod(i, num_actions)
+        return s, a, s, a
+    if not rules.full and i < num * (1 + num_actions):
+        x, b = divmod(i - num, num_actions)
+        s, a = divmod(x, num_actions)
+        return s, a, s, b
+    if rules.full:
+        x, y = divmod(i - num, num)
+    else:
+        s, t = divmod(i - num * (1 + num_actions), num_states)
+        x = draw(rng, rules.actions, s)
+        y = draw(rng, rules.actions, t)
+    s, a = divmod(x, num_actions)
+    t, b = divmod(y, num_actions)
+    return s, a, t, b
 
 
 @both()

@@ -1,6 +1,7 @@
-"""Draws from many finite laws at once, in compiled loops.
+"""Draws from many finite distributions at once, in compiled loops.
 
-The entries of all laws stand one after another; law s owns entries starts[s] to starts[s + 1] - 1.
+The entries of all distributions stand one after another; those of number s are starts[s] up to
+starts[s + 1] - 1.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def find(u: float, cdf: Any, low: int, high: int) -> int:
 
 @cached()
 def alias_tables(starts: Any, probs: Any) -> Any:
-    """Walker's method for many laws at once: threshold (L,) and alias (L,) for probs (L,).
+    """Walker's method: threshold (L,) and alias (L,) for probs (L,).
 
-    Entry i of a law with n entries is drawn by a uniform number in its cell: itself below
+    Entry i of a distribution with n entries is drawn by a uniform number in its cell: itself below
     threshold[i], else alias[i]; one comparison whatever n is.
     """
     threshold = np.ones(probs.size)
@@ -63,8 +64,8 @@ def alias_tables(starts: Any, probs: Any) -> Any:
     return threshold, alias
 
 
-class Law(NamedTuple):
-    """Many laws at once, to draw from by `draw`.
+class AliasTables(NamedTuple):
+    """N distributions, to draw from by `draw`.
 
     starts: (N + 1,). threshold: (L,). meaning: (2 L,), what each entry and its alias stand for.
     """
@@ -74,7 +75,7 @@ class Law(NamedTuple):
     meaning: Ints
 
     @classmethod
-    def of(cls, starts: Ints, probs: Floats, meaning: Ints) -> Law:
+    def of(cls, starts: Ints, probs: Floats, meaning: Ints) -> AliasTables:
         """probs, meaning: (L,) of the entries. Those of probability zero are left out."""
         kept = np.flatnonzero(probs)
         starts = np.searchsorted(kept, starts)
@@ -83,27 +84,27 @@ class Law(NamedTuple):
         return cls(starts, threshold, meaning[entries].ravel())
 
 
-def table_law(jm: JMDP) -> Law:
-    """The law of every state's table."""
-    return Law.of(jm.starts, jm.probs, np.arange(jm.probs.size))
+def of_tables(jm: JMDP) -> AliasTables:
+    """The table that a state draws."""
+    return AliasTables.of(jm.starts, jm.probs, np.arange(jm.probs.size))
 
 
-def action_law(policy: Floats) -> Law:
-    """The law of every state's action under a policy (S, A), as the state-action s A + a."""
+def of_actions(policy: Floats) -> AliasTables:
+    """The action that a policy (S, A) draws at a state, as the state-action s A + a."""
     pairs = np.arange(policy.size + 1)
-    return Law.of(pairs[:: policy.shape[1]], policy.ravel(), pairs)
+    return AliasTables.of(pairs[:: policy.shape[1]], policy.ravel(), pairs)
 
 
 @both()
-def draw(rng: Any, law: Any, s: int) -> int:
-    """What an entry of law s means; no draw where there is no choice.
+def draw(rng: Any, tables: Any, s: int) -> int:
+    """What the entry means that distribution s draws; no number is used where there is no choice.
 
     Between an entry and its alias there is no branch, since none could be predicted.
     """
-    low = law.starts[s]
-    size = law.starts[s + 1] - low
+    low = tables.starts[s]
+    size = tables.starts[s + 1] - low
     if size == 1:
-        return law.meaning[2 * low]
+        return tables.meaning[2 * low]
     u = rng.random() * size
     i = low + int(u)
-    return law.meaning[2 * i + int(u - int(u) >= law.threshold[i])]
+    return tables.meaning[2 * i + int(u - int(u) >= tables.threshold[i])]

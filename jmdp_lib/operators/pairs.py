@@ -264,7 +264,7 @@ def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
     """
     policy = checks.policy_matrix(jm, policy)
     axes = ("state", "action", "other state", "other action")
-    weights = checks.floats("law", law, **dict(zip(axes, policy.shape * 2, strict=True)))
+    weights = checks.floats("law", law, *axes, shape=policy.shape * 2)
     checks.refuse("law", weights, weights < 0.0, "is negative", axes)
     return _acting(policy, *_arrived(jm, weights))
 

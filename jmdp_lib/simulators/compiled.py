@@ -1,6 +1,7 @@
 """The player of a JMDP: many branches, of one policy or of several, in compiled code.
 
-`montecarlo.simulate_pairs` plays the same for two branches of one policy, and faster.
+`montecarlo.simulate_pairs` plays the same for two branches of one policy, and faster. A *step* is
+that of `montecarlo.BranchModel`: a table and an action in one number.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def _draw_steps(rng: Any, at: Any, model: Any, task: Any, given: bool) -> tuple[
     for j in range(at.one.size):
         if at.one[j] != j:
             continue
-        at.steps[j] = draw(rng, model.law, at.states[j])
+        at.steps[j] = draw(rng, model.steps, at.states[j])
         if given:
             at.steps[j] = with_action(at.steps[j], task.actions[j], model)
         elif model.several:

@@ -198,7 +198,8 @@ def _estimate_rows(
     jm: JMDP, policy: Policy, rows: ArrayLike, num_runs: int, seed: Seed, settings: Settings
 ) -> GapEstimate:
     """Estimates (K,) of rows (state, action, other action), each played by itself."""
-    asked = checks.integers("actions", rows, "row", **{"(state, action, other action)": 3}).tolist()
+    axes = ("row", "(state, action, other action)")
+    asked = checks.integers("actions", rows, *axes, shape=(None, 3)).tolist()
     root = checks.seed_sequence(seed, "sample_gaps")
     start = CompiledPlayer(jm, asked[0][0], settings.coupling)
     policies = (start.checked_policy(policy),)

@@ -30,7 +30,7 @@ from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators.backups import FORMS, Layout, backup, compiled_backup
-from jmdp_lib.operators.draws import table_law
+from jmdp_lib.operators.draws import of_tables
 from jmdp_lib.solvers.fixed_point import Solution
 
 _AT_ONCE = 50_000  # updates between two looks at Ctrl-C
@@ -160,7 +160,8 @@ def incremental_jipe2(
     layout = Layout(matrix, checks.one_of("form", form, FORMS))
     step = StepSize.of(step_size)
     stops = spread_stops(checkpoints, num_updates)
-    _require_room(simulator, layout)
+    what = f"incremental JIPE-2 in the form {form!r} with {layout.size:,} coordinates"
+    require(128.0 * layout.size, what)  # values, visits, T_2 of them
     values = np.zeros(layout.size) if initial is None else _packed("initial", initial, layout)
     truth = None if reference is None else _packed("reference", reference, layout)
     learned = Learned(values, np.zeros(values.size, dtype=np.int64))
@@ -187,10 +188,11 @@ def incremental_jipe2(
 def _at_stops(stops: Sequence[int], update: Callable[[int], None]) -> Iterator[None]:
     """Make updates, and pause at each stop."""
     with progress(stops[-1], "incremental JIPE-2") as bar:
-        for made, stop in pairwise([0, *stops]):
-            for start in range(made, stop, _AT_ONCE):
-                update(min(stop - start, _AT_ONCE))
-                bar.update(min(stop - start, _AT_ONCE))
+        for last, stop in pairwise([0, *stops]):
+            for start in range(last, stop, _AT_ONCE):
+                count = min(stop - start, _AT_ONCE)
+                update(count)
+                bar.update(count)
             yield
 
 
@@ -199,15 +201,6 @@ class Learned(NamedTuple):
 
     values: Floats
     visits: Ints
-
-
-def _require_room(simulator: Simulator, layout: Layout) -> None:
-    """Refuse more coordinates than fit into memory, before they are made."""
-    needed = 16 * 8.0 * layout.size  # values, visits, T_2 of them
-    if isinstance(simulator, JMDP):
-        needed += simulator.rewards.size * (150.0 + 24.0 * simulator.num_actions)
-    form = f"in the form {layout.form!r} with {layout.size:,} coordinates"
-    require(needed, f"incremental JIPE-2 {form}")
 
 
 def _packed(name: str, given: Solution | Moments, layout: Layout) -> Floats:
@@ -267,7 +260,7 @@ def updater(
     fields = astuple(step)
     rules = layout.rules(simulator.gamma)
     if isinstance(simulator, JMDP):
-        model = table_law(simulator), simulator.rewards, simulator.next_states
+        model = of_tables(simulator), simulator.rewards, simulator.next_states
         world = model, rules
         return lambda count: _compiled_updates(rng, count, learned, fields, world)
     values, visits = learned

@@ -12,12 +12,12 @@ For any weights, with c_1^2 = max (nu P) / nu, c_2^2 = max (d P_2) / d, c_3^2 = 
 
 is a modulus of Pi T_2 in max{||mu||_nu, beta ||Sigma||_d} for a fixed cone. (The augmented cone
 moves with theta, which converges by itself, at rate gamma c_1; once it stands, so does the cone.)
-The paper's weights are a stationary law of the pair chain P_2, for which all three are one. The
-diagonal is absorbing for that chain, so wherever branches meet at all the law sits on it and says
-nothing about gaps. The discounted occupancy d = (1 - eta) sum_t eta^t xi_0 P_2^t with eta = gamma
-keeps every pair that xi_0 gives weight to, and d P_2 <= d / eta bounds all three by eta^(-1/2).
-For weights with kappa >= 1 nothing is promised: the equation may be solved, but error_bound is
-infinite and `converged` false.
+The paper's weights are a stationary distribution of the pair chain P_2, for which all three are
+one. The diagonal is absorbing for that chain, so wherever branches meet at all they sit on it and
+say nothing about gaps. The discounted occupancy d = (1 - eta) sum_t eta^t xi_0 P_2^t with eta =
+gamma keeps every pair that xi_0 gives weight to, and d P_2 <= d / eta bounds all three by
+eta^(-1/2). For weights with kappa >= 1 nothing is promised: the equation may be solved, but
+error_bound is infinite and `converged` false.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ProjectedSolution(Solution):
     def _distance(self, exact: Moments, theta: Floats, matrix: Floats) -> float:
         """||(phi theta, phi Theta phi') - exact|| in the weighted norm."""
         pi = self.projection
-        phi = self.projection.phi
+        phi = pi.phi
         mean = phi @ theta - exact.mean.ravel()
         second = phi @ matrix @ phi.T - exact.full_second().reshape(pi.pairs.shape)
         squares = np.sum(pi.nu * mean**2), self.beta**2 * np.sum(pi.pairs * second**2)
@@ -138,40 +138,42 @@ def projected_jipe2(
         >>> policy = jl.uniform_policy(jm)
         >>> groups = np.repeat(np.eye(3), 2, axis=0)  # two states after one another look alike
         >>> features = jl.action_features(groups, jm.num_actions)
-        >>> found, exact = jl.projected_jipe2(jm, policy, features), jl.jipe2(jm, policy).moments
-        >>> found.converged, found.theta.shape, found.Theta.shape
+        >>> solution = jl.projected_jipe2(jm, policy, features)
+        >>> solution.converged, solution.theta.shape, solution.Theta.shape
         (True, (6,), (6, 6))
-        >>> error, bound = found.approximation_error(exact), found.approximation_bound(exact)
+        >>> exact = jl.jipe2(jm, policy).moments
+        >>> error, bound = solution.approximation_error(exact), solution.approximation_bound(exact)
         >>> print(f"error {error:.3f}, at most {bound:.3f} by the theorem")
         error 0.364, at most 2.357 by the theorem
     """
     operator = PairOperator.of("projected_jipe2", jm, policy)
-    matrix = operator.policy
+    policy = operator.policy
     allowed = checks.positive("tol", tol) * jm.reward_bound
     checks.one_of("weights", weights, WEIGHTS)
     checks.one_of("cone", cone, CONES)
-    phi = projection.checked_features(features, matrix.shape)
-    _require_room(jm, phi.shape[1])
-    pairs = _pair_weights(jm, matrix, weights)
+    phi = projection.checked_features(features, policy.shape)
+    _require_room(jm, *phi.shape)
+    pairs = _pair_weights(jm, policy, weights)
     pi = Projection(phi, pairs, cone)
-    kappa, beta = modulus(jm, matrix, pi)
+    kappa, beta = modulus(jm, policy, pi)
     step = ProjectionStep(operator, pi, beta)
-    # Where no contraction is known: stop on the residual, claim nothing.
-    rate, limit = (kappa, None) if kappa < 1.0 else (0.0, 10_000)
-    state, end = iterate(step, step.solve(), rate, allowed, limit, "projected JIPE-2")
-    if kappa >= 1.0:
+    start = step.solve()
+    if kappa < 1.0:
+        state, end = iterate(step, start, kappa, allowed, None, "projected JIPE-2")
+    else:  # stop on the residual, as for a rate of zero, and claim nothing
+        state, end = iterate(step, start, 0.0, allowed, 10_000, "projected JIPE-2")
         end = end._replace(converged=False, error_bound=np.inf)
         warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
-    theta, big = pi.unwhiten(*state)
-    fit = step.fitted(phi, theta, big)
+    theta, big_theta = pi.unwhiten(*state)
+    fit = step.fitted(phi, theta, big_theta)
     resolution = 1e-7 * float(np.abs(fit.mean).max())  # second moments are differences of squares
     return ProjectedSolution(
         Moments(2, fit.mean, fit.blocks, StoredMoments(fit.second), 0.0, resolution),
         *end,
         theta=theta,
-        Theta=big,
-        features=phi.reshape(*matrix.shape, -1),
-        pair_weights=pairs.reshape(matrix.shape * 2),
+        Theta=big_theta,
+        features=phi.reshape(*policy.shape, -1),
+        pair_weights=pairs.reshape(policy.shape * 2),
         cone=cone,
         contraction=kappa,
         beta=beta,
@@ -186,16 +188,9 @@ def _pair_weights(jm: JMDP, policy: Floats, weights: str) -> Floats:
     return np.outer(pairs.sum(1), pairs.sum(1)) if weights == "product" else pairs
 
 
-def _require_room(jm: JMDP, d: int) -> None:
-    """Refuse what does not fit into memory, with d features.
-
-    GMRES for the weights holds vectors over all pairs of states, T_2 and the projection over those
-    of state-actions; the projection also products of features at all pairs of outcomes, and of all
-    features.
-    """
-    num = jm.num_states * jm.num_actions
-    tables = jm.rewards.size * jm.num_actions
-    size = 8.0 * (RESTART * jm.num_states**2 + 16 * num**2 + 3 * d**2 * (num + tables) + 3 * d**4)
+def _require_room(jm: JMDP, num: int, d: int) -> None:
+    """For vectors over all pairs of states and of state-actions, and products of all features."""
+    size = 8.0 * (RESTART * jm.num_states**2 + 16 * num**2 + 6 * d**4)
     what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
     require(size, what, "jipe2 is exact and holds far less")
 
@@ -206,7 +201,7 @@ def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
     if gamma == 0.0:
         return 0.0, 1.0
     pushed = pair_step(jm, policy, pi.pairs.reshape(policy.shape * 2)).reshape(pi.pairs.shape)
-    alone = jm.transitions.T @ pi.nu  # law of the next state
+    alone = jm.transitions.T @ pi.nu  # of the next state
     c_1 = _growth((policy * alone[:, None]).ravel(), pi.nu)
     c_2 = _growth(pushed, pi.pairs)
     c_3 = _growth(pushed.sum(0), pi.nu)
@@ -296,11 +291,11 @@ class ProjectionStep:
         jm = self.operator.jm
         psi = self.pi.psi
         shaped = psi.reshape(*self.operator.policy.shape, -1)
-        apart = self.pi.pairs.copy()
-        same = np.einsum("sasb->sab", apart.reshape(self.operator.policy.shape * 2))
+        between = self.pi.pairs.copy()
+        same = np.einsum("sasb->sab", between.reshape(self.operator.policy.shape * 2))
         weight = jm.probs[:, None, None] * same[jm.table_states]  # (T, A, A)
         same[...] = 0.0
-        four = projection.products_of(psi, np.asarray(jm.transitions @ self._value), apart)
+        four = projection.products_of(psi, np.asarray(jm.transitions @ self._value), between)
         square = np.einsum("sa,sai,saj->sij", self.operator.policy, shaped, shaped, optimize=True)
         table, a, b = np.nonzero(weight)
         here = jm.table_states[table]

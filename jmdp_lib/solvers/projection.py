@@ -75,7 +75,8 @@ class Projection(ReadOnly):
 
     def floor(self, theta: Floats) -> Floats:
         """What Theta must not fall below: theta theta' in the augmented cone, else zero."""
-        return np.outer(theta, theta) * (self.cone == "augmented")
+        moved = np.outer(theta, theta)
+        return moved if self.cone == "augmented" else np.zeros_like(moved)
 
     def project(self, right: Floats, theta: Floats) -> Floats:
         """argmin <Theta, N Theta> / 2 - <right, Theta> over the cone at whitened theta.
@@ -102,8 +103,10 @@ def tabular_features(model: Sized) -> Floats:
         (3, 2, 6)
     """
     shape = checks.sizes_of(model)
-    _room_for_features(*shape, shape[0] * shape[1])
-    return np.eye(shape[0] * shape[1]).reshape(*shape, -1)
+    size = shape[0] * shape[1]
+    what = f"an array of features (S, A, d) = {(*shape, size)}"
+    require(8.0 * size**2, what, "use fewer, as those of rbf_features")
+    return np.eye(size).reshape(*shape, -1)
 
 
 def rbf_features(rows: int, columns: int, centres: int) -> Floats:
@@ -120,13 +123,11 @@ def rbf_features(rows: int, columns: int, centres: int) -> Floats:
     """
     for name, value in (("rows", rows), ("columns", columns), ("centres", centres)):
         checks.at_least(name, value, 1)
-    what = f"rbf_features of rows * columns = {rows * columns:,} cells and {centres:,}**2 centres"
-    require(32.0 * rows * columns * centres**2, what, "use fewer centres")
     spacing = max(1.0, (max(rows, columns) - 1) / max(1, centres - 1))
     bumps = []
     for size in (rows, columns):
-        apart = np.arange(size)[:, None] - np.linspace(0, size - 1, centres)
-        bumps.append(np.exp(-(apart**2) / (2.0 * spacing**2)))
+        distance = np.arange(size)[:, None] - np.linspace(0, size - 1, centres)
+        bumps.append(np.exp(-(distance**2) / (2.0 * spacing**2)))
     return np.hstack([np.kron(*bumps), np.ones((rows * columns, 1))])
 
 
@@ -140,18 +141,8 @@ def action_features(state_features: ArrayLike, num_actions: int) -> Floats:
     """
     phi = checks.floats("state_features", state_features, "state", "feature")
     num_actions = checks.at_least("num_actions", num_actions, 1)
-    _room_for_features(len(phi), num_actions, num_actions * phi.shape[1])
     both = np.einsum("sc,ab->sabc", phi, np.eye(num_actions))
     return both.reshape(len(phi), num_actions, -1)
-
-
-def _room_for_features(num_states: int, num_actions: int, dimension: int) -> None:
-    """Refuse features (S, A, d) that do not fit into memory."""
-    require(
-        8.0 * num_states * num_actions * dimension,
-        f"an array of features (S, A, d) = {(num_states, num_actions, dimension)}",
-        "use fewer, as those of rbf_features",
-    )
 
 
 def checked_features(features: ArrayLike, shape: tuple[int, ...]) -> Floats:
@@ -159,7 +150,8 @@ def checked_features(features: ArrayLike, shape: tuple[int, ...]) -> Floats:
 
     A column is divided by its largest entry if the squares of parameters would not be numbers.
     """
-    phi = checks.floats("features", features, state=shape[0], action=shape[1], feature=None)
+    axes = ("state", "action", "feature")
+    phi = checks.floats("features", features, *axes, shape=(*shape, None))
     phi = phi.reshape(-1, phi.shape[2])
     largest = np.abs(phi).max(0)
     if not largest.all():
@@ -203,18 +195,19 @@ def solve_in_cone(
         relaxed = 1.6 * free - 0.6 * inside
         new = to_vector(psd_part(to_matrix(relaxed + dual)))
         dual += relaxed - new
-        apart = np.linalg.norm(free - new) / (1.0 + np.linalg.norm(new))
-        moved = rho * np.linalg.norm(new - inside) / (1.0 + np.linalg.norm(shift))
+        primal = np.linalg.norm(free - new) / (1.0 + np.linalg.norm(new))
+        change = rho * np.linalg.norm(new - inside) / (1.0 + np.linalg.norm(shift))
         inside = new
-        if max(apart, moved) <= tol:
+        if max(primal, change) <= tol:
             break
-        if turn % 20 == 0 and turn <= 500 and not 0.2 <= apart / (moved + 1e-300) <= 5.0:
-            factor = float(np.clip(np.sqrt(apart / (moved + 1e-300)), 0.1, 10.0))
+        ratio = primal / (change + 1e-300)
+        if turn % 20 == 0 and turn <= 500 and not 0.2 <= ratio <= 5.0:
+            factor = float(np.clip(np.sqrt(ratio), 0.1, 10.0))
             rho *= factor
             dual /= factor
             factors = linalg.lu_factor(matrix + rho * np.eye(len(right)))
     else:
-        warn(f"the projection onto the cone stopped {apart:.1e} away from it")
+        warn(f"the projection onto the cone stopped {primal:.1e} away from it")
     bar.close()
     return floor + size * to_matrix(inside)
 

@@ -1,0 +1,74 @@
+"""The book, built once, its address, and a tab of a real browser to read it in."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The book, built once, whichever process asks first."""
+    import fcntl
+
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with open(base / "book.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (base / "book").exists():
+            command = [sys.executable, ROOT / "book" / "build.py", "--out", base / "book"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+    return base / "book"
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def address(site: Path) -> Iterator[str]:
+    """The address of the book, for a browser of this machine."""
+    handler = functools.partial(Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Any]:
+    """A page of the system's Chromium, driven by playwright."""
+    from playwright.sync_api import sync_playwright
+
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
+        message = (
+            "no browser to read the book with: install Chromium (Debian: apt install chromium)"
+        )
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    # Whatever a page asks of another host fails, and is seen.
+    flags.append("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=executable, args=flags)
+        page = browser.new_page()
+        page.set_default_timeout(180_000)
+        yield page
+        browser.close()
