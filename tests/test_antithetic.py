@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import brute
 import numpy as np
 import pytest
-from conftest import ROOT
 
 import jmdp_lib as jl
 
+ROOT = Path(__file__).resolve().parents[1]
 NOISES = 4
 PROBS = [0.15, 0.35, 0.35, 0.15]  # as probable as their opposites
 POLICY = np.array([[0.3, 0.7], [0.6, 0.4]])
