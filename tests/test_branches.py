@@ -26,6 +26,7 @@ from jmdp_lib.simulators import (
     compare_policies,
     estimate_gaps,
 )
+from jmdp_lib.simulators.gaps import GapEstimate, GapStatistics, joined
 
 RNG = np.random.default_rng(0)
 PROBS = np.tile(RNG.dirichlet(np.full(3, 3.0)), (3, 1))  # one law of tables for all states
@@ -256,7 +257,8 @@ def test_what_is_cut_off_is_stated():
     largest = 0.5**2 * np.ptp([*SMALL.rewards.ravel(), 0.0]) / 0.5
     assert 0.0 < found.truncation_error[0, 1] <= largest
     assert np.allclose(high - low, 2 * (1.959964 * found.mean_error + found.truncation_error))
-    half = jl.simulators.results.GapEstimate(*np.zeros((4, 1)), *np.full((4, 1), 0.5), 100)
+    one = replace(GapStatistics.alone(), prob_worse=0.5)
+    half = GapEstimate(**joined([one], 1), num_runs=100)
     assert np.allclose(half.interval("prob_worse"), [[0.4038315], [0.5961685]])  # Wilson's
     with pytest.raises(ValueError, match="'mean', 'prob_worse', 'prob_tie', 'prob_better', got"):
         half.interval("median")

@@ -15,9 +15,8 @@ from test_vector import DEPOT, MODELS, Tables
 
 import jmdp_lib as jl
 from jmdp_lib.simulators import CoupledEnv, SimulatorError, compare_policies
-from jmdp_lib.simulators.estimates import estimated
+from jmdp_lib.simulators.estimates import estimated, player_of
 from jmdp_lib.simulators.plans import Plan, Settings
-from jmdp_lib.simulators.players import player_of
 
 
 def plan_of(env, policies, state, coupling="joint", truncation=1e-4, gamma=None, horizon=None):

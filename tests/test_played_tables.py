@@ -13,8 +13,8 @@ from test_executors import Pickles
 import jmdp_lib as jl
 from jmdp_lib.large import implicit
 from jmdp_lib.simulators import rows
+from jmdp_lib.simulators.estimates import player_of
 from jmdp_lib.simulators.plans import Chunk, Plan, Settings
-from jmdp_lib.simulators.players import player_of
 
 COUPLINGS = ["joint", "independent", "common"]
 

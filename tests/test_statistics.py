@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple, replace
+
 import numpy as np
 import pytest
 
 import jmdp_lib as jl
 from jmdp_lib import checks
 from jmdp_lib.simulators import estimate_gaps
-from jmdp_lib.simulators.results import GapEstimate
-from jmdp_lib.simulators.statistics import GapSums, gap_statistics
+from jmdp_lib.simulators.gaps import GapEstimate, GapStatistics, GapSums, joined
 
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
 UNIFORM = jl.uniform_policy(GRID)
@@ -25,8 +26,27 @@ def test_statistics_of_parts_are_those_of_the_whole():
     left_out = np.array([np.var(np.delete(x, i), ddof=1) for i in range(40)])
     error = np.sqrt(39 / 40 * np.sum((left_out - left_out.mean()) ** 2))
     variance = np.var(x, ddof=1)
-    expected = [x.mean(), np.sqrt(variance / 40), variance, error, 0.0, 0.0, 1.0, 0.0, 0.0]
-    assert gap_statistics(parts) == pytest.approx(expected)
+    found = GapStatistics.of(parts, 7.0)
+    assert (found.mean, found.mean_error) == pytest.approx((x.mean(), np.sqrt(variance / 40)))
+    assert (found.variance, found.variance_error) == pytest.approx((variance, error))
+    assert (found.prob_worse, found.prob_tie, found.prob_better) == (0.0, 0.0, 1.0)
+    assert (found.truncation_error, found.prob_open) == (0.0, 0.0)
+
+
+def test_a_gap_the_other_way_round_is_that_of_the_negative_sample():
+    """All statistics at once, also those that somebody adds."""
+    x = np.random.default_rng(1).normal(0.3, size=50)
+    apart = np.full(50, 0.1)
+    there, back = (
+        GapStatistics.of([GapSums.of(sign * x, apart, 2.0, (0.0, 0.0), np)], 2.0)
+        for sign in (1.0, -1.0)
+    )
+    assert there.prob_worse != there.prob_better
+    assert astuple(there.flipped()) == pytest.approx(astuple(back))
+    assert astuple(there.flipped().flipped()) == pytest.approx(astuple(there))
+    zero = GapStatistics.of([GapSums.of(0.0 * x, 0.0 * x, 2.0, (0.0, 0.0), np)], 2.0)
+    alone = GapStatistics.alone()
+    assert astuple(alone) == astuple(alone.flipped()) == astuple(zero)
 
 
 def test_sampled_gaps_are_those_of_simulated_pairs():
@@ -85,8 +105,8 @@ def test_intervals_that_rest_on_too_few_runs_say_so():
 
 @pytest.mark.filterwarnings("ignore:the intervals of")
 def test_levels():
-    values = [[1.0], [0.5], [0.1], [0.2], [0.1], [0.2], [0.7]]
-    gaps = GapEstimate(*map(np.array, values), 0.0, 100)
+    one = replace(GapStatistics.alone(), mean=1.0, mean_error=0.5, variance=0.1)
+    gaps = GapEstimate(**joined([one], 1), num_runs=100)
     assert np.allclose(gaps.interval("mean"), [[1 - 0.5 * 1.959964], [1 + 0.5 * 1.959964]])
     low, high = gaps.interval("mean", level=0.5)
     assert np.allclose([low, high], [[1 - 0.5 * 0.6744898], [1 + 0.5 * 0.6744898]])

@@ -17,7 +17,7 @@ from jmdp_lib.simulators import (
     VectorSimulator,
     compare_actions,
     estimate_gaps,
-    vector_player,
+    vector,
 )
 
 COUPLINGS = ("joint", "independent", "common")
@@ -109,7 +109,7 @@ def test_gaps_of_random_models_are_those_of_jipe2_and_their_laws(coupling, actio
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(vector_player, "_CHUNK", 300)
+    monkeypatch.setattr(vector, "_CHUNK", 300)
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
@@ -209,10 +209,10 @@ def test_array_libraries_agree(library, coupling):
 def test_a_gpu_computes_with_narrow_types(monkeypatch):
     """Its types and its chunks, tried on a processor."""
     torch = pytest.importorskip("torch")
-    from jmdp_lib.simulators.vector_simulator import Arrays
+    from jmdp_lib.simulators.batch import Arrays
 
     monkeypatch.setattr(Arrays, "on_gpu", True)
-    monkeypatch.setattr(vector_player, "_GPU_CHUNK", 3000)
+    monkeypatch.setattr(vector, "_GPU_CHUNK", 3000)
     sim, state = depot_of("torch")
     found = estimate_gaps(sim, torch.tensor(UNIFORM), [2, 1], state, num_runs=20_000)
     assert abs(found.variance[0, 1] - 28.123) <= 4.0 * found.variance_error[0, 1]

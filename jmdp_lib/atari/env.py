@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from jmdp_lib import checks
 from jmdp_lib.atari.emulator import compact, load, ram_and_paddles, rom_id
 from jmdp_lib.model.simulator import Outcome
-from jmdp_lib.simulators.coupled import Coupled
+from jmdp_lib.simulators.coupled_env import Coupled
 
 Bytes = NDArray[np.uint8]
 MAX_FRAMES = 108_000  # of an episode, which is truncated then, as is usual for Atari
@@ -135,9 +135,7 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         >>> bool((env.restore(here) == observation).all())
         True
         >>> env.redraw()
-        >>> twin = env.twin()
-        >>> _ = twin.restore(env.snapshot())
-        >>> env.same_state(twin)
+        >>> env.same_state(env.twin())
         True
     """
 
@@ -196,8 +194,14 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         return tuple([self._outcome(*item, clones) for item in self._keys(actions).items()])
 
     def twin(self) -> CoupledAtari:
-        """Another one of the same game and settings, not started yet; so is a pickle."""
-        return copy.copy(self)
+        """Another one of the same game, here and with the same table.
+
+        Both draw later tables from one generator. A pickle, unlike it, has not been started.
+        """
+        other = copy.copy(self)
+        other.np_random = self.np_random
+        other.restore(self.snapshot())
+        return other
 
     @property
     def previous(self) -> int:
@@ -254,7 +258,8 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         draw = snapshot.draw
         fewest = self.frame_skip if self.sticky_prob == 1.0 else 0
         possible = range(fewest, 1 + self.frame_skip * (self.sticky_prob > 0.0))
-        fits = draw is None or (
+        unused = draw is None or snapshot.over
+        fits = unused or (
             isinstance(draw, Draw)
             and type(draw.repeats) is int
             and draw.repeats in possible

@@ -7,7 +7,7 @@ import lazy_loader
 from jmdp_lib.model.simulator import Outcome, Simulator, SimulatorError, StepSimulator
 from jmdp_lib.simulators.decisions import compare_actions, compare_policies
 from jmdp_lib.simulators.estimates import estimate_gaps
-from jmdp_lib.simulators.vector_simulator import VectorSimulator
+from jmdp_lib.simulators.vector import VectorSimulator
 
 if TYPE_CHECKING:
     from jmdp_lib.simulators.coupled_env import CoupledEnv

@@ -18,18 +18,24 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import progress
 from jmdp_lib.model import DEFAULT_COUPLING, CouplingName
-from jmdp_lib.simulators.estimates import gap_table, value_table
-from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings
-from jmdp_lib.simulators.players import player_of
-from jmdp_lib.simulators.results import Decision, GapEstimate
-from jmdp_lib.simulators.statistics import (
+from jmdp_lib.simulators.batch import Arrays
+from jmdp_lib.simulators.confidence import (
     FIRST_ASYMPTOTIC,
-    GapSums,
+    Decision,
     gap_interval,
-    value_sums,
     variance_reduction,
 )
-from jmdp_lib.simulators.vector_simulator import Arrays
+from jmdp_lib.simulators.estimates import player_of
+from jmdp_lib.simulators.gaps import (
+    GapEstimate,
+    GapStatistics,
+    GapSums,
+    of_all_pairs,
+    value_sums,
+    value_table,
+)
+from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings
+from jmdp_lib.simulators.rows import Environment
 
 _TAIL = 1e-3  # share of the largest return that is cut off
 _FIRST_CERTAIN = 8  # runs before the first look at one that always holds
@@ -163,7 +169,7 @@ def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float
         if reward_range is not None:
             raise ValueError('method="asymptotic" uses no reward_range: pass one of the two')
         return None
-    if reward_range is None and not hasattr(env, "restore"):
+    if reward_range is None and not isinstance(env, Environment):
         reward_range = getattr(env, "reward_range", None)
     if reward_range is None:
         raise ValueError(
@@ -386,8 +392,8 @@ class _Runs:
         rest = self.plan.largest_future(self.spread)
         largest = max(np.abs(each).max() for each in self.returns)
         rounding = self.plan.rounding(largest, self.spread)
-        sums = [
-            [GapSums.of(self._gaps(*pair), apart, rest, rounding, np)]
+        pairs = [
+            GapStatistics.of([GapSums.of(self._gaps(*pair), apart, rest, rounding, np)], rest)
             for pair, apart in self.apart.items()
         ]
         sizes = [each.size for each in self.returns]
@@ -397,7 +403,7 @@ class _Runs:
         ]
         values = value_table(self.plan, whole, self.rewards)
         counts = np.minimum.outer(sizes, sizes)
-        return gap_table(self.plan, sums, self.rewards, num_runs=counts, **values)
+        return GapEstimate(**of_all_pairs(pairs, len(sizes)), num_runs=counts, **values)
 
     def method(self) -> str:
         """Which confidence sequence it is, and when it holds."""

@@ -34,10 +34,15 @@ from gymnasium.error import ResetNeeded
 Env = gymnasium.Env[Any, Any]
 Moves = tuple[tuple[int, Any], ...]
 """Draws and actions of consecutive steps."""
+# What belongs to libraries that may be absent, and takes seconds to import, goes by its name.
 _GENERATORS = ("Generator", "RandomState", "Random")  # numpy's and torch's, numpy's, Python's
+_PHYSICS = "MjData"  # of MuJoCo: copies by itself, in microseconds
+_MODEL = "MjModel"  # of MuJoCo: large, and the same for all copies
+# There is no general rule for what is no part of a state: an attribute that no step reads looks
+# like any other. Without this one, branches that meet on the frozen lake would count as apart.
+_ONLY_DRAWN = "lastaction"  # of Gymnasium's toy-text environments: `render` alone reads it
 _CONSTANT = (type, types.FunctionType, types.ModuleType, gymnasium.Space, EnvSpec)
 _MANY = 10  # entries from which on a dictionary is shared by all copies
-_ONLY_DRAWN = "lastaction"  # of toy-text environments: for pictures, no part of the state
 
 
 class OtherGenerator(ValueError):
@@ -73,7 +78,7 @@ class Copies:
         self.load(self.save(env), self.spare)  # the user's own tables are not shared
         for x in vars(self.spare.unwrapped).values():
             large = isinstance(x, dict) and len(x) >= _MANY
-            if large or type(x).__name__ == "MjModel":
+            if large or type(x).__name__ == _MODEL:
                 self.shared.append((x, pickle.dumps(x)))
         self.pristine = self.save(self.spare)
 
@@ -95,7 +100,7 @@ class Copies:
         memo = self._by_id(contents) | dict(zip(map(id, _layers(env)), self.marks, strict=True))
         memo[id(env.unwrapped.np_random)] = self.generator
         for x in contents[-1].values():
-            if type(x).__name__ == "MjData":
+            if type(x).__name__ == _PHYSICS:
                 memo[id(x)] = copy.copy(x)
         saved = copy.deepcopy(contents, memo)
         for x in memo.values():
@@ -111,7 +116,7 @@ class Copies:
         """
         memo = self._by_id(origin) | dict(zip(map(id, self.marks), _layers(env), strict=True))
         for name, x in origin[-1].items():
-            if type(x).__name__ == "MjData":
+            if type(x).__name__ == _PHYSICS:
                 own = vars(env.unwrapped)[name]
                 sys.modules["mujoco"].mj_copyData(own, x.model, x)
                 memo[id(x)] = own

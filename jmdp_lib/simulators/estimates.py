@@ -5,33 +5,45 @@ become one once they share state and action. So the differences of their returns
 are known as soon as the branches are one.
 
 `estimate_gaps` cuts the runs into chunks for this process or an executor. Chunks are summed up
-where they are played, or, where they are small, kept until the end. Another statistic of gaps is
-one of `statistics.gap_statistics`.
+where they are played, or, where they are small, kept until the end. `player_of` finds what plays a
+simulator. Another statistic of gaps is one of `gaps.GapStatistics`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, as_completed
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
+from jmdp_lib.large.implicit import ImplicitJMDP, with_law
 from jmdp_lib.machine import progress, require
-from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
+from jmdp_lib.model import DEFAULT_COUPLING, JMDP, Coupling, CouplingName, require_noise
 from jmdp_lib.model.simulator import SimulatorError
+from jmdp_lib.simulators.batch import Arrays
 from jmdp_lib.simulators.compiled import CompiledPlayer
-from jmdp_lib.simulators.executors import in_executor
-from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings
-from jmdp_lib.simulators.players import player_of
-from jmdp_lib.simulators.results import GapEstimate
-from jmdp_lib.simulators.statistics import GapSums, gap_ends, gap_statistics, value_sums
-from jmdp_lib.simulators.vector_simulator import Arrays
+from jmdp_lib.simulators.gaps import (
+    GapEstimate,
+    GapStatistics,
+    GapSums,
+    gap_ends,
+    joined,
+    of_all_pairs,
+    value_sums,
+    value_table,
+)
+from jmdp_lib.simulators.plans import Chunk, Plan, Player, Runs, Settings
+from jmdp_lib.simulators.rows import Environment, EnvironmentPlayer, QueriedPlayer, inside_episode
+from jmdp_lib.simulators.vector import VectorPlayer, VectorSimulator
+
+Result = TypeVar("Result")
 
 # Whole runs that are played for the values alone: how many are wanted at least, how many steps they
 # may take in any case, and which share of the steps of all other runs.
@@ -122,6 +134,32 @@ def estimate_gaps(
     return estimated(plan, num_runs, root, keep_returns, executor)
 
 
+def player_of(env: Any, state: Any, coupling: Coupling) -> Player:
+    """The player of a simulator; arguments as of `estimate_gaps`. Another kind has a line here."""
+    if isinstance(env, Environment):
+        return EnvironmentPlayer(inside_episode(env, state), [env.twin()], coupling)
+    queried = hasattr(env, "query") and hasattr(env, "num_actions")
+    if not isinstance(env, VectorSimulator) and not queried:
+        raise ValueError(
+            f"{env!r} is no simulator: it must be a CoupledEnv, a CoupledAtari, a JMDP, an "
+            "ImplicitJMDP, a VectorSimulator, or have num_actions, gamma and query"
+        )
+    if state is None:
+        raise ValueError(
+            "state= must be given: the state at which the branches start (rows (state, action, "
+            "other action) are for estimate_gaps of a JMDP alone)"
+        )
+    if isinstance(env, JMDP):
+        return CompiledPlayer(env, state, coupling)
+    if isinstance(env, ImplicitJMDP) and coupling.across_states:
+        require_noise(env)
+        law = env.at(state)[0]
+        env = replace(env, tables=partial(with_law, law, env.tables))
+    if isinstance(env, VectorSimulator):
+        return VectorPlayer(env, state, coupling)
+    return QueriedPlayer(env, state, coupling)
+
+
 def estimated(
     plan: Plan,
     num_runs: int,
@@ -130,25 +168,23 @@ def estimated(
     executor: Executor | None = None,
 ) -> GapEstimate:
     """Estimates of all gaps of a plan; what went well before a failure is in the error."""
+    if keep_returns:
+        size = 8.0 * num_runs * (len(plan.names) + 2 * len(plan.pairs))
+        require(2.0 * size, f"the returns of num_runs = {num_runs:,}", "do without keep_returns")
     chunks, failure = _play(plan, num_runs, root, keep_returns, executor)
-    if chunks and not plan.player.sums_chunks:
-        chunks = [_summed(plan, chunks, keep_returns)]
-    done = sum(chunk.num_runs for chunk in chunks)
     whole = chunks if all(chunk.values for chunk in chunks) else []
     if failure is None and not whole:
         whole, failure = _play_whole(plan, chunks, root, executor)
+    done = sum(chunk.num_runs for chunk in chunks)
     found = None
     if done >= 3:
-        sums = [*zip(*(chunk.sums for chunk in chunks), strict=True)]
-        seen = _extremes(chunks)
-        rest: dict[str, Any] = {"num_runs": done, "entropy": root.entropy}
+        tables = of_all_pairs(_statistics(plan, chunks), len(plan.names))
+        rest = _values(plan, chunks, whole)
         if keep_returns:
             kept = zip(*(chunk.kept for chunk in chunks), strict=True)
             rest["returns"], rest["gaps"] = map(np.concatenate, kept)
-            rest["largest_gap"] = plan.largest_gap(seen)
-        values = [*zip(*(chunk.values for chunk in whole), strict=True)]
-        rest |= value_table(plan, values, _extremes(chunks + whole))
-        found = gap_table(plan, sums, seen, **rest)
+            rest["largest_gap"] = plan.largest_gap(_extremes(chunks))
+        found = GapEstimate(**tables, **rest, num_runs=done, entropy=root.entropy)
     if found is not None and failure is None:
         return found
     ours = isinstance(failure, SimulatorError)
@@ -165,22 +201,23 @@ def _estimate_rows(
     axes = ("row", "(state, action, other action)")
     asked = checks.integers("actions", rows, *axes, shape=(None, 3)).tolist()
     root = checks.seed_sequence(seed, "sample_gaps")
-    player = CompiledPlayer(jm, asked[0][0], settings.coupling)
-    policies = (player.checked_policy(policy),)
-    plan = player.tried(Plan(player, policies, (0, 0), [], "action", settings))
+    start = CompiledPlayer(jm, asked[0][0], settings.coupling)
+    policies = (start.checked_policy(policy),)
+    plan = start.tried(Plan(start, policies, (0, 0), [], "action", settings))
+    player: Any = plan.player
+    plans = []
     for s, *pair in asked:
-        checks.index("state", s, jm.num_states)
-        for action in pair:
-            checks.index("action", action, jm.num_actions)
+        names = [checks.index("action", action, jm.num_actions) for action in pair]
+        plans.append(replace(plan, player=player.at(s), names=names))
     found = []
-    for s, *pair in asked:
-        player.state = s
-        own_seed = checks.seed_sequence(root, s, *pair)
-        found.append(vars(estimated(replace(plan, names=pair), num_runs, own_seed)))
-    tables = [name for name, value in found[0].items() if np.ndim(value) == 2]
-    columns: Any = {name: np.array([each[name][0, 1] for each in found]) for name in tables}
-    columns |= {name: np.array([each[name] for each in found]) for name in ("value", "value_error")}
-    return GapEstimate(**columns, num_runs=num_runs, entropy=root.entropy)
+    values = []
+    for (s, *pair), own in zip(asked, plans, strict=True):
+        chunks, _ = _play(own, num_runs, checks.seed_sequence(root, s, *pair), False, None)
+        found += _statistics(own, chunks)
+        values.append(_values(own, chunks, chunks))
+    columns: Any = {name: np.array([each[name] for each in values]) for name in values[0]}
+    tables = joined(found, len(found))
+    return GapEstimate(**tables, **columns, num_runs=num_runs, entropy=root.entropy)
 
 
 def _play(
@@ -189,29 +226,19 @@ def _play(
     root: np.random.SeedSequence,
     keep_returns: bool,
     executor: Executor | None,
-) -> tuple[list[Any], BaseException | None]:
-    """All chunks of runs, or those that went well and why there are no more."""
-    if keep_returns:
-        size = 8.0 * num_runs * (len(plan.names) + 2 * len(plan.pairs))
-        require(2.0 * size, f"the returns of num_runs = {num_runs:,}", "do without keep_returns")
-    chunk = plan.player.chunk_size
-    starts = range(0, num_runs, chunk)
-
-    def job(start: int) -> tuple[Any, ...]:
-        seed = checks.seed_sequence(root, start // chunk)
-        return plan, seed, min(chunk, num_runs - start), keep_returns
-
-    if executor is not None:
-        return in_executor(_play_elsewhere, [*map(job, starts)], executor)
-    chunks = []
-    with progress(len(starts), "estimate_gaps", unit="chunk") as bar:
-        for start in starts:
-            try:
-                chunks.append(_play_chunk(*job(start)))
-            except SimulatorError as error:
-                return chunks, error
-            bar.update()
-    return chunks, None
+) -> tuple[list[_Summed], BaseException | None]:
+    """The sums of all chunks of runs, or of those that went well and why there are no more."""
+    size = plan.player.chunk_size
+    chunks = [
+        Chunk(
+            plan,
+            checks.seed_sequence(root, start // size),
+            min(size, num_runs - start),
+            whole=keep_returns,
+        )
+        for start in range(0, num_runs, size)
+    ]
+    return _play_chunks(plan, chunks, keep_returns, executor)
 
 
 def _play_whole(
@@ -225,29 +252,43 @@ def _play_whole(
     wanted = max(_WHOLE_RUNS, int(steps / plan.settings.horizon))
     most = max(3, sum(chunk.num_runs for chunk in chunks) // 4)
     size = min(wanted, most, plan.player.chunk_size)
-    job = (plan, checks.seed_sequence(root, "values"), size, False, True)
+    chunk = Chunk(plan, checks.seed_sequence(root, "values"), size, whole=True)
+    return _play_chunks(plan, [chunk], False, executor)
+
+
+def _play_chunks(
+    plan: Plan, chunks: list[Chunk], keep: bool, executor: Executor | None
+) -> tuple[list[_Summed], BaseException | None]:
+    """The sums of the runs of chunks, or of those that went well and why there are no more."""
+    played: list[Any]
     if executor is not None:
-        played, failure = in_executor(_play_elsewhere, [job], executor)
+        played, failure = in_executor(
+            _play_elsewhere, [(chunk, keep) for chunk in chunks], executor
+        )
     else:
-        try:
-            played, failure = [_play_chunk(*job)], None
-        except SimulatorError as error:
-            return [], error
+        played, failure = [], None
+        with progress(len(chunks), "estimate_gaps", unit="chunk") as bar:
+            for chunk in chunks:
+                try:
+                    played.append(_play_chunk(chunk, keep))
+                except SimulatorError as error:
+                    failure = error
+                    break
+                bar.update()
     if played and not plan.player.sums_chunks:
-        played = [_summed(plan, played, False)]
+        played = [_summed(plan, played, keep)]
     return played, failure
 
 
-def _play_elsewhere(plan: Plan, *rest: Any) -> Any:
+def _play_elsewhere(chunk: Chunk, keep: bool) -> Any:
     """As `_play_chunk`, with a player of its own: threads may share this one."""
-    return _play_chunk(replace(plan, player=plan.player.own()), *rest)
+    return _play_chunk(chunk._replace(plan=chunk.plan.with_own_player()), keep)
 
 
-def _play_chunk(
-    plan: Plan, seed: np.random.SeedSequence, size: int, keep: bool, whole: bool = False
-) -> Any:
+def _play_chunk(chunk: Chunk, keep: bool) -> Any:
     """The runs of a chunk, or what is kept of them."""
-    runs = plan.player.play(Chunk(plan, seed, size, whole=keep or whole))
+    plan = chunk.plan
+    runs = plan.player.play(chunk)
     return _summed(plan, [runs], keep) if plan.player.sums_chunks else runs
 
 
@@ -289,14 +330,14 @@ def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Summed:
     return _Summed(
         num_runs=returns.shape[1],
         sums=sums,
-        values=_values(chunks, returns, xp),
+        values=_value_sums(chunks, returns, xp),
         steps=sum(runs.steps for runs in chunks),
         extremes=extremes,
         kept=kept,
     )
 
 
-def _values(chunks: list[Runs], returns: Any, xp: Any) -> list[GapSums]:
+def _value_sums(chunks: list[Runs], returns: Any, xp: Any) -> list[GapSums]:
     """The sums of every branch, if all runs are whole. returns: (m, N) of all chunks."""
     if not all(runs.whole for runs in chunks):
         return []
@@ -312,42 +353,46 @@ def _extremes(parts: Sequence[Runs | _Summed]) -> tuple[float, float]:
     return min(lows), max(highs)
 
 
-def value_table(
-    plan: Plan, sums: Sequence[Sequence[GapSums]], seen: tuple[float, float]
-) -> dict[str, Floats]:
-    """(m,) the values of `GapEstimate`, from the parts of every branch's sums; nan where unknown.
+def _statistics(plan: Plan, chunks: Sequence[_Summed]) -> list[GapStatistics]:
+    """Of every pair of branches."""
+    low, high = _extremes(chunks)
+    rest = plan.largest_future(high - low)
+    sums = zip(*(chunk.sums for chunk in chunks), strict=True)
+    return [GapStatistics.of(parts, rest) for parts in sums]
 
-    From a cut on, a branch earns what all rewards have in common, and at most so much more.
-    seen: the lowest and the highest reward of all.
+
+def _values(plan: Plan, chunks: Sequence[_Summed], whole: Sequence[_Summed]) -> dict[str, Any]:
+    """The values of `GapEstimate`, from chunks of whole runs."""
+    sums = [*zip(*(chunk.values for chunk in whole), strict=True)]
+    return value_table(plan, sums, _extremes([*chunks, *whole]))
+
+
+def in_executor(
+    work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], executor: Executor
+) -> tuple[list[Result], BaseException | None]:
+    """What `work` made of the jobs, in their order, by an executor of the user's.
+
+    If a job fails, because of its own error or since its worker died, the jobs that wait are
+    cancelled; what was done by then comes back, with the error.
     """
-    low, high = seen
-    common = 0.0 if plan.settings.gamma == 1.0 else min(max(low, 0.0), high)
-    most = plan.largest_future(max(high - common, common - low))
-    table = np.full((2, len(plan.names)), math.nan)
-    for j, parts in enumerate(sums):
-        if sum(part.num_gaps for part in parts) >= 3:
-            mean, error, *_, left = gap_statistics(parts)
-            table[0, j] = mean + left * plan.largest_future(common)
-            table[1, j] = error + (left * most if left else 0.0)
-    return {"value": table[0], "value_error": table[1]}
-
-
-def gap_table(
-    plan: Plan, sums: Sequence[Sequence[GapSums]], extremes: tuple[float, float], **rest: Any
-) -> GapEstimate:
-    """Estimates (m, m) from the parts of every pair's sums.
-
-    How far cuts may have moved a mean follows from the discounts from which on gaps are open.
-    extremes: of all rewards. rest: further fields of `GapEstimate`.
-    """
-    size = len(plan.names)
-    table = np.zeros((9, size, size))
-    for (i, j), parts in zip(plan.pairs, sums, strict=True):
-        table[:, i, j] = table[:, j, i] = gap_statistics(parts)
-        table[0, j, i] *= -1.0
-        table[[4, 6], j, i] = table[[6, 4], i, j]  # what is worse for one is better for the other
-    table[5] += np.eye(size)  # an action against itself: always a tie
-    *columns, rest["prob_open"], apart = table
-    most = plan.largest_future(extremes[1] - extremes[0])
-    values: Any = (*columns, np.where(apart > 0, most, 0.0) * apart)
-    return GapEstimate(*values, **rest)
+    futures: list[Future[Result]] = []
+    error: BaseException | None = None
+    try:
+        for job in jobs:
+            future = executor.submit(work, *job)
+            if not isinstance(future, Future):
+                raise TypeError(f"executor.submit must return a Future, got {future!r}")
+            futures.append(future)
+        with progress(len(jobs), "estimate_gaps", unit="chunk") as bar:
+            for future in as_completed(futures):
+                if future.result() is None:
+                    raise TypeError("a future of the executor returned None and not what it played")
+                bar.update()
+    except Exception as failure:
+        error = failure
+    finally:
+        for future in futures:
+            future.cancel()
+    done = [x for x in futures if x.done() and not x.cancelled() and x.exception() is None]
+    results = [future.result() for future in done]
+    return [result for result in results if result is not None], error

@@ -1,8 +1,8 @@
 """What is compared: branches from one state, their policies, and how long they are played.
 
-A `Player` plays the runs of one kind of simulator, and `players.player_of` finds it. `compiled`
-plays a JMDP; all others are batches (`batch`), whose rows are stepped at once (`vector_player`) or
-one after the other (`rows`).
+A `Player` plays the runs of one kind of simulator, and `estimates.player_of` finds it. `compiled`
+plays a JMDP; all others are batches (`batch`), whose rows are stepped at once (`vector`) or one
+after the other (`rows`).
 """
 
 from __future__ import annotations
@@ -50,6 +50,28 @@ class Runs(NamedTuple):
     extremes: tuple[float, float]
     steps: int = 0
     offset: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class PlayedPolicy:
+    """A checked policy.
+
+    An action is where cumulative probabilities pass a uniform number, so that one number picks one
+    action from two policies wherever these agree.
+
+    source: probabilities (S, A), or a function; policies with one source are equal. steps: the
+    cumulative probabilities that its player keeps, or None.
+    """
+
+    source: Any
+    steps: Any = None
+
+    def __eq__(self, other: object) -> bool:
+        ours = self.source
+        theirs: Any = getattr(other, "source", None)
+        if callable(ours) or callable(theirs):
+            return callable(ours) and callable(theirs) and bool(ours == theirs)
+        return np.array_equal(ours, theirs)
 
 
 class Player(ABC):
@@ -212,6 +234,10 @@ class Plan:
         """(m, m) which branches are one from the start, for good."""
         kinds = range(len(self.kinds)) if self.compared == "action" else self.kinds
         return np.equal.outer(kinds, kinds)
+
+    def with_own_player(self) -> Plan:
+        """For another thread."""
+        return replace(self, player=self.player.own())
 
     def only(self, chosen: Sequence[int]) -> Plan:
         """Some of the branches."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import combinations, repeat
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -26,26 +27,48 @@ from jmdp_lib.model.simulator import (
     check_simulator,
     checked_query,
 )
-from jmdp_lib.simulators.batch import BatchPlayer, Played, follow
-from jmdp_lib.simulators.plans import Chunk
-from jmdp_lib.simulators.policies import PlayedPolicy, policy_table
-from jmdp_lib.simulators.vector_simulator import Arrays
+from jmdp_lib.simulators.batch import Arrays, BatchPlayer, Played, policy_table
+from jmdp_lib.simulators.plans import Chunk, PlayedPolicy
 
 _MOST_KEPT = 100_000  # states for which it is kept what a policy says of them
 _DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a stated horizon
 
+
+@runtime_checkable
+class Environment(Protocol):
+    """A simulator with a state of its own, such as `CoupledEnv` and `CoupledAtari`.
+
+    It also has the attributes `draw`, `observed`, `np_random`, `action_space` and
+    `observation_space`; `simulators.coupled_env.Coupled` says what all of them are.
+    """
+
+    def twin(self) -> Any:
+        """Another one, here and with the same table; both draw later tables from one generator."""
+
+    def snapshot(self) -> Any:
+        """This state, with its table."""
+
+    def restore(self, snapshot: Any) -> Any:
+        """Go to a state; a table is drawn if the snapshot has none."""
+
+    def redraw(self, draw: Any = None) -> None:
+        """Replace the table by a fresh one, or by the one of a given draw."""
+
+    def same_state(self, other: Any) -> bool:
+        """Whether both stand at one state; in doubt they do not."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Execute one branch of the table."""
+
+
 Groups = list[tuple[int, dict[int, list[int]]]]
 """Of one run, for every draw: the state, the actions that are played, and by which branches."""
 
+Result = tuple[list[int], float, int, bool, bool]
+"""Of branches: reward, next state, whether they end, and whether by a time limit.
 
-class Result(NamedTuple):
-    """Of branches: their reward, next state, whether they end, and whether by a time limit."""
-
-    branches: list[int]
-    reward: float
-    after: int
-    over: bool = False
-    cut: bool = False
+A plain tuple, since there is one for every query.
+"""
 
 
 class Numbers:
@@ -83,7 +106,7 @@ class RowPlayer(BatchPlayer):
         """What a policy sees at a state."""
 
     @abstractmethod
-    def outcomes(self, groups: Groups, rng: Any) -> Iterator[Result]:
+    def outcomes(self, groups: Groups, rng: Any) -> list[Result]:
         """What a step of a run does to branches."""
 
     def generator(self, seed: np.random.SeedSequence) -> np.random.Generator:
@@ -105,69 +128,87 @@ class RowPlayer(BatchPlayer):
     def own(self) -> RowPlayer:
         return copy.deepcopy(self)
 
-    def choose(self, policy: Any, states: Any, alive: Any, uniforms: Any) -> Any:
-        actions = []
-        rows = (part.tolist() for part in (states, alive, uniforms))
-        for state, lives, number in zip(*rows, strict=True):
-            action = 0
-            if lives and self.num_actions is None:
-                action = self.number_of(policy.source(checks.read_only(self.seen(state))))
-            elif lives:
-                action = bisect_right(self._steps(policy, self.seen(state)), number)
-            actions.append(action)
-        return np.array(actions)
+    def choose(self, policies: Sequence[Any], states: Any, alive: Any, uniforms: Any) -> Any:
+        rows = zip(policies, states.tolist(), alive.tolist(), uniforms, strict=True)
+        return np.array(
+            [
+                [
+                    self._action(policy, self.seen(state), number) if lives else 0
+                    for state, lives, number in zip(here, living, numbers.tolist(), strict=True)
+                ]
+                for policy, here, living, numbers in rows
+            ]
+        )
 
-    def _steps(self, policy: PlayedPolicy, seen: Any) -> Any:
-        """Cumulative probabilities, for what is seen, of all actions but the last."""
+    def _action(self, policy: PlayedPolicy, seen: Any, number: float) -> int:
+        """The action of a policy; of those that it chooses at random, the one of a number."""
+        if self.num_actions is None:
+            return self.number_of(policy.source(checks.read_only(seen)))
         kept = policy.steps
         if kept is not None and seen in kept:
-            return kept[seen]
+            return bisect_right(kept[seen], number)
         probs = checks.policy_row(policy.source, seen, self.num_actions)
         steps = probs[:-1].cumsum().tolist()
         if kept is not None and len(kept) < _MOST_KEPT:
             kept[seen] = steps
-        return steps
+        return bisect_right(steps, number)
 
     def step(self, states: Any, actions: Any, going: Any, sharing: Any, rng: Any) -> Played:
-        own = np.zeros_like(states) + np.arange(len(states))[:, None]
-        leaders = np.array(follow(np, sharing, own))
-        columns = [part.T.tolist() for part in (states, actions, going, leaders)]
-        found = [self._step_run(rng, *run) for run in zip(*columns, strict=True)]
-        rewards, following, *ends = (np.array(part).T for part in zip(*found, strict=True))
-        self.extremes += [rewards[going].min(), rewards[going].max()]
-        return Played(rewards, following, *ends if self.episodes_end else ())
+        columns = [part.T.tolist() for part in (states, actions, going)]
+        shared = zip(*(each.tolist() for each in sharing), strict=True) if sharing else repeat(())
+        pairs = [*combinations(range(len(states)), 2)]
+        paid: list[float] = []
+        ended: list[tuple[int, int, bool]] = []
+        rewards = []
+        for run, (here, chosen, goes, together) in enumerate(zip(*columns, shared, strict=False)):
+            earned = [0.0] * len(here)
+            groups = _groups(here, chosen, goes, pairs, together)
+            for branches, reward, after, over, cut in self.outcomes(groups, rng):
+                paid.append(reward)
+                for branch in branches:
+                    earned[branch] = reward
+                    here[branch] = after
+                    if over:
+                        ended.append((branch, run, cut))
+            rewards.append(earned)
+        self.extremes += [min(paid), max(paid)]
+        played = Played(np.array(rewards).T, np.array(columns[0]).T)
+        return self._with_ends(played, ended) if self.episodes_end else played
 
-    def _step_run(
-        self, rng: Any, states: list[int], actions: list[int], going: list[bool], leaders: list[int]
-    ) -> tuple[list[float], list[int], list[bool], list[bool]]:
-        """Rewards, states, ends and cuts of the branches of one run: 0 where one does not go on.
+    def _with_ends(self, played: Played, ended: list[tuple[int, int, bool]]) -> Played:
+        """ended: branches and runs whose episodes are over, and whether by a time limit."""
+        over = np.zeros(played.rewards.shape, bool)
+        cut = np.zeros_like(over)
+        for branch, run, by_limit in ended:
+            over[branch, run] = True
+            cut[branch, run] = by_limit
+        return played._replace(over=over, cut=cut)
 
-        leaders: the first branches with which these share a draw.
-        """
-        width = len(states)
-        draws: dict[int, dict[int, list[int]]] = {}
-        for branch, leader in enumerate(leaders):
-            if going[branch]:
-                draws.setdefault(leader, {}).setdefault(actions[branch], []).append(branch)
-        groups = [(states[leader], asked) for leader, asked in draws.items()]
-        rewards = [0.0] * width
-        over = [False] * width
-        cut = [False] * width
-        for found in self.outcomes(groups, rng) if groups else ():
-            for branch in found.branches:
-                rewards[branch] = found.reward
-                states[branch] = found.after
-                over[branch] = found.over
-                cut[branch] = found.cut
-        return rewards, states, over, cut
+    def refuse(self, reward: float, action: Any, state: Any) -> None:
+        raise SimulatorError(
+            f"reward {reward} of action {action} in state {state} is not in reward_range "
+            f"{self.limits}"
+        )
 
-    def check_reward(self, reward: float, action: Any, state: Any) -> None:
-        low, high = self.limits or ANY_REWARD
-        if not low <= reward <= high:
-            raise SimulatorError(
-                f"reward {reward} of action {action} in state {state} is not in reward_range "
-                f"{self.limits}"
-            )
+
+def _groups(
+    states: list[int],
+    actions: list[int],
+    going: list[bool],
+    pairs: list[tuple[int, int]],
+    together: tuple[bool, ...],
+) -> Groups:
+    """The draws of a run. together: for every pair of branches, whether they share one."""
+    leaders = [*range(len(states))]  # the first branches with which these share a draw
+    if True in together:
+        for (i, j), both in zip(pairs, together, strict=True):
+            if both and leaders[j] == j:
+                leaders[j] = i
+    draws: dict[int, dict[int, list[int]]] = {}
+    for branch, leader in enumerate(leaders):
+        if going[branch]:
+            draws.setdefault(leader, {}).setdefault(actions[branch], []).append(branch)
+    return [(states[leader], played) for leader, played in draws.items()]
 
 
 class QueriedPlayer(RowPlayer):
@@ -197,24 +238,34 @@ class QueriedPlayer(RowPlayer):
 
     def begin(self, chunk: Chunk) -> Any:
         self.numbers = Numbers()
-        return np.full((len(chunk.plan.names), chunk.size), self.numbers.of(self.here, self.here))
+        return np.full((len(chunk.plan.names), chunk.size), self._number(self.here))
+
+    def _number(self, state: Any) -> int:
+        return self.numbers.of(state, state) if self.num_states is None else state
 
     def seen(self, state: int) -> Any:
-        return self.numbers.things[state]
+        return self.numbers.things[state] if self.num_states is None else state
 
-    def outcomes(self, groups: Groups, rng: Any) -> Iterator[Result]:
+    def outcomes(self, groups: Groups, rng: Any) -> list[Result]:
         common = self.coupling.across_states
-        if common:  # one generator in one state, which is drawn for the time step
+        if common and groups:  # one generator in one state, which is drawn for the time step
             draw = rng.bit_generator.random_raw
             self.moment["state"]["state"] = draw() << 64 | draw()
-        for number, asked in groups:
+            rng = self.shared
+        low, high = self.limits or ANY_REWARD
+        numbered = self.num_states is not None
+        results: list[Result] = []
+        for number, played in groups:
             if common:
-                self.shared.bit_generator.state = self.moment
-            state = self.seen(number)
-            answer = self.ask(state, [*asked], self.shared if common else rng)
-            for (reward, after), (action, branches) in zip(answer, asked.items(), strict=True):
-                self.check_reward(reward, action, state)
-                yield Result(branches, reward, self.numbers.of(after, after))
+                rng.bit_generator.state = self.moment
+            state = number if numbered else self.seen(number)
+            answer = self.ask(state, [*played], rng)
+            for (reward, after), (action, branches) in zip(answer, played.items(), strict=True):
+                if not low <= reward <= high:
+                    self.refuse(reward, action, state)
+                place = after if numbered else self._number(after)
+                results.append((branches, reward, place, False, False))
+        return results
 
 
 class EnvironmentPlayer(RowPlayer):
@@ -272,15 +323,17 @@ class EnvironmentPlayer(RowPlayer):
     def seen(self, state: int) -> Any:
         return self.envs[state].observed
 
-    def outcomes(self, groups: Groups, rng: Any) -> Iterator[Result]:
+    def outcomes(self, groups: Groups, rng: Any) -> list[Result]:
         here: list[int] = []  # where branches are after the step
+        results: list[Result] = []
         for number, action, branches in self._placed(groups):
             reward, terminated, truncated = self._step_one(self.envs[number], action)
             ended = terminated or truncated
             met = [k for k in here if not ended and self.envs[k].same_state(self.envs[number])]
             here += [] if ended or met else [number]
             cut = truncated and not terminated
-            yield Result(branches, reward, met[0] if met else number, ended, cut)
+            results.append((branches, reward, met[0] if met else number, ended, cut))
+        return results
 
     def _placed(self, groups: Groups) -> list[tuple[int, int, list[int]]]:
         """An environment for every action that is played, in its state and with its draw.
@@ -311,7 +364,9 @@ class EnvironmentPlayer(RowPlayer):
         except Exception as error:
             where = f"state {env.observed}, action {action}"
             raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
-        self.check_reward(reward, action, seen)
+        low, high = self.limits or ANY_REWARD
+        if not low <= reward <= high:
+            self.refuse(reward, action, seen)
         return reward, terminated, truncated
 
 

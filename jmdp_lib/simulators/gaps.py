@@ -1,17 +1,20 @@
-"""Results: what the calls of this room return. Estimates of gaps with their errors, and decisions.
+"""Statistics of gaps: what runs are summed up to, and the estimates that the sums give.
 
-`GapEstimate` is what branches that were played say about gaps, $G = Z(s, a) - Z(s, b)$; a further
-statistic of gaps is a field of it. `Decision` is what a comparison decided.
+**One more statistic of gaps** is a field of `GapStatistics`, with a line in its `of` and, if it
+changes when branches are swapped, one in its `flipped`. If it needs another sum, that is a field of
+`GapSums`. Everything else, tables of all pairs and rows of a JMDP alike, takes the fields as they
+are.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,13 +24,185 @@ from jmdp_lib.machine import ReadOnly
 
 if TYPE_CHECKING:
     from jmdp_lib.laws.brackets import GapLaw
+    from jmdp_lib.simulators.plans import Plan
 
 _NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
 _ENOUGH = 5  # runs that carry a variance, for a normal interval to mean something
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class GapEstimate(ReadOnly):
+class GapSums(NamedTuple):
+    """Sums over N gaps, all that their statistics need: parts of a sample merge into the whole.
+
+    square, cube, fourth: sums of powers of what the gaps differ from their mean. below, zero,
+    above: how many gaps are. unsure: how many are at zero since the cut at the horizon or rounding
+    left their sign open. apart: the sum of the discounts from which on gaps are open.
+    """
+
+    size: float
+    mean: float
+    square: float
+    cube: float
+    fourth: float
+    below: float
+    zero: float
+    above: float
+    unsure: float
+    apart: float
+
+    @classmethod
+    def of(
+        cls, gaps: Any, apart: Any, rest: float, rounding: tuple[float, float], xp: Any
+    ) -> GapSums:
+        """Of gaps (N,), an array of the library `xp`.
+
+        apart: (N,) a gap may still change by this times `rest`. rounding: up to which sizes other
+        gaps are ties, and may be anything. Whatever may be a tie counts as zero.
+        """
+        tie, lost = rounding
+        cut = _cut(apart, rest, xp)
+        open_up_to = cut + lost
+        mean = float(xp.mean(gaps))
+        difference = gaps - mean
+        square = difference * difference
+        zero = xp.abs(gaps) <= open_up_to
+        unsure = zero & ((cut > 0.0) | (xp.abs(gaps) > tie))
+        return cls(
+            size=gaps.shape[0],
+            mean=mean,
+            square=float(xp.sum(square)),
+            cube=float(xp.sum(square * difference)),
+            fourth=float(xp.sum(square * square)),
+            below=float(xp.count_nonzero(gaps < -open_up_to)),
+            zero=float(xp.count_nonzero(zero)),
+            above=float(xp.count_nonzero(gaps > open_up_to)),
+            unsure=float(xp.count_nonzero(unsure)),
+            apart=float(xp.sum(apart)),
+        )
+
+
+def _cut(apart: Any, rest: float, xp: Any) -> Any:
+    """(N,) how much gaps may still change: none that is final, even if `rest` is infinite."""
+    return apart * xp.where(apart > 0.0, xp.full_like(apart, rest), xp.zeros_like(apart))
+
+
+def gap_ends(gaps: Floats, apart: Floats, rest: float, rounding: tuple[float, float]) -> Floats:
+    """(N, 2) ends between which every gap lies; arguments as of `GapSums.of`."""
+    tie, lost = rounding
+    final = (np.abs(gaps) <= tie) & (apart == 0.0)
+    reach = np.where(final, 0.0, _cut(apart, rest, np) + lost)
+    gaps = np.where(final, 0.0, gaps)
+    return np.stack([gaps - reach, gaps + reach], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class GapStatistics:
+    """Estimates for gaps, numbers of one gap or arrays of many; `GapEstimate` says what they are.
+
+    truncation_error, prob_open: since runs are cut off.
+    """
+
+    mean: Floats
+    mean_error: Floats
+    variance: Floats
+    variance_error: Floats
+    prob_worse: Floats
+    prob_tie: Floats
+    prob_better: Floats
+    truncation_error: Floats
+    prob_open: Floats
+
+    @classmethod
+    def of(cls, parts: Sequence[GapSums], rest: float) -> GapStatistics:
+        """Of the parts of one sample, which are merged (Pébay 2008): nothing large is subtracted.
+
+        The error of the variance is the jackknife's: no law is assumed. rest: how much a gap may
+        change that is open from the start.
+        """
+        sums: Any = GapSums(*np.transpose(parts))
+        n = sums.size.sum()
+        mean = sums.size / n @ sums.mean
+        off = sums.mean - mean
+        fourth = sums.fourth + 4.0 * off * sums.cube + 6.0 * off**2 * sums.square
+        fourth = np.sum(fourth + sums.size * off**4)
+        square = np.sum(sums.square + sums.size * off**2)
+        variance = square / (n - 1)
+        spread = np.sqrt(max(fourth - square**2 / n, 0.0) / (n - 1))  # of the squares
+        apart = sums.apart.sum() / n
+        truncation: Any = rest * apart if apart else 0.0
+        return cls(
+            mean=mean,
+            mean_error=np.sqrt(variance / n),
+            variance=variance,
+            variance_error=n / (n - 2) * spread / np.sqrt(n),
+            prob_worse=sums.below.sum() / n,
+            prob_tie=sums.zero.sum() / n,
+            prob_better=sums.above.sum() / n,
+            truncation_error=truncation,
+            prob_open=sums.unsure.sum() / n,
+        )
+
+    def flipped(self) -> GapStatistics:
+        """Of the other branch against this one: what is worse for one is better for the other."""
+        return replace(
+            self, mean=-self.mean, prob_worse=self.prob_better, prob_better=self.prob_worse
+        )
+
+    @classmethod
+    def alone(cls) -> GapStatistics:
+        """Of a branch against itself: always a tie."""
+        tie: Any = 1.0
+        return replace(cls(*np.zeros(len(fields(cls)))), prob_tie=tie)
+
+
+def joined(statistics: Sequence[GapStatistics], *shape: int) -> dict[str, Any]:
+    """All fields as arrays of this shape, for `GapEstimate`."""
+    return {
+        field.name: np.reshape([getattr(each, field.name) for each in statistics], shape)
+        for field in fields(GapStatistics)
+    }
+
+
+def of_all_pairs(pairs: Sequence[GapStatistics], size: int) -> dict[str, Any]:
+    """The same as tables (m, m), from the statistics of all pairs i < j of m branches."""
+    table = {(i, i): GapStatistics.alone() for i in range(size)}
+    for (i, j), statistics in zip(combinations(range(size), 2), pairs, strict=True):
+        table[i, j] = statistics
+        table[j, i] = statistics.flipped()
+    return joined([table[i, j] for i in range(size) for j in range(size)], size, size)
+
+
+def value_sums(returns: Any, left: Any, offset: float, xp: Any) -> GapSums:
+    """Of returns (N,) of whole runs of one branch, as if they were gaps.
+
+    left: (N,) the discounts from which on they are cut. offset: a part that they are without.
+    """
+    sums = GapSums.of(returns, left, 0.0, (0.0, 0.0), xp)
+    return sums._replace(mean=sums.mean + offset)
+
+
+def value_table(
+    plan: Plan, sums: Sequence[Sequence[GapSums]], seen: tuple[float, float]
+) -> dict[str, Any]:
+    """(m,) the values of `GapEstimate`, from the parts of every branch's sums; nan where unknown.
+
+    From a cut on, a branch earns what all rewards have in common, and at most so much more.
+    seen: the lowest and the highest reward of all.
+    """
+    low, high = seen
+    common = 0.0 if plan.settings.gamma == 1.0 else min(max(low, 0.0), high)
+    most = plan.largest_future(max(high - common, common - low))
+    table = np.full((2, len(plan.names)), math.nan)
+    for j, parts in enumerate(sums):
+        if sum(part.size for part in parts) >= 3:
+            found = GapStatistics.of(parts, 1.0)
+            left = found.truncation_error  # the mean discount from which on returns are cut
+            table[0, j] = found.mean + left * plan.largest_future(common)
+            table[1, j] = found.mean_error + (left * most if left else 0.0)
+    return {"value": table[0], "value_error": table[1]}
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class GapEstimate(GapStatistics, ReadOnly):
     """Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their standard errors, all of one shape.
 
     `estimate_gaps` has arrays (m, m), entry [i, j] about actions[i] against actions[j] of the m
@@ -76,17 +251,8 @@ class GapEstimate(ReadOnly):
         the median is from 1.44 to 1.89
     """
 
-    mean: Floats
-    mean_error: Floats
-    variance: Floats
-    variance_error: Floats
-    prob_worse: Floats
-    prob_tie: Floats
-    prob_better: Floats
-    truncation_error: Floats | float
     num_runs: Ints | int
     returns: Any = None
-    prob_open: Floats | float = 0.0
     entropy: Any = None
     value: Any = None
     value_error: Any = None
@@ -103,7 +269,7 @@ class GapEstimate(ReadOnly):
     def _apart(self) -> Any:
         """Which entries tell something: in tables of all pairs, those of two different actions."""
         shape = self.mean.shape
-        return ~np.eye(*shape, dtype=bool) if len(shape) == 2 else np.ones(shape, bool)
+        return ~np.eye(shape[0], dtype=bool) if len(shape) == 2 else np.ones(shape, bool)
 
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
         """Ends of confidence intervals, entry by entry.
@@ -170,79 +336,3 @@ class GapEstimate(ReadOnly):
         centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
         reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
         return centre - reach, centre + reach
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Decision(ReadOnly):
-    """What `compare_actions` or `compare_policies` found.
-
-    Attributes:
-        actions: the m actions that were asked for, or the numbers of the m policies.
-        verdict: "better", one action is best by more than the margin; "equivalent", those that
-            remain differ by at most the margin; or "undecided" when the budget ended.
-        best: the best action if the verdict is "better", else None.
-        remaining: the actions that no other was found to be better than.
-        intervals: (m, m, 2), lower and upper end for $E[Z(s, a_i) - Z(s, a_j)]$ at [i, j], where
-            $a_i$ is actions[i]. What returns lose by being cut off, at the horizon or by a time
-            limit of the environment, is included. If the range of the
-            rewards is known, all intervals hold at all looks at once with probability $1 - alpha$;
-            for an asymptotic sequence this is so only in the limit of large samples.
-        margin: as it was given.
-        num_queries: queries that were made: calls at one state, for one or more actions.
-        num_runs: runs of all branches.
-        variance_reduction: how many times as many independent runs would be needed for the same
-            certainty, estimated: the sum of $Var Z_a + Var Z_b$ over the pairs of actions, divided
-            by that of $Var(Z_a - Z_b)$.
-        method: which confidence sequence it is, and whether it holds at every sample size.
-        history: (L, 1 + 2 m**2), the number of queries and the intervals at each of L looks.
-        estimates: what the same runs say about all gaps, with standard errors, as from
-            `estimate_gaps`; of two actions, from the runs that played both; and the value of every
-            action, from the first runs, which are whole. None before three runs.
-            Its intervals do not know that a decision ended the runs: `intervals` do.
-        entropy: of the seed; passed as the seed, it repeats a call that had none.
-        open_pairs: if undecided, the pairs of `remaining`, (action, other, estimate of the mean
-            gap, its standard error), the one with the larger mean first; those of the leader come
-            first. Empty before the first look.
-        deciding_budget: if undecided, about how many queries would decide between the leader and
-            all others if the estimates are right: if all further runs are like those that were
-            played. Infinite where no budget would, nan if it is decided.
-    """
-
-    actions: tuple[Any, ...]
-    verdict: str
-    best: Any
-    remaining: tuple[Any, ...]
-    intervals: Floats
-    margin: float
-    num_queries: int
-    num_runs: int
-    variance_reduction: float
-    method: str
-    history: Floats
-    estimates: GapEstimate | None = None
-    entropy: Any = None
-    open_pairs: tuple[tuple[Any, Any, float, float], ...] = ()
-    deciding_budget: float = math.nan
-
-    def __repr__(self) -> str:
-        best = "" if self.best is None else f"best={self.best}, "
-        return (
-            f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
-            f"variance_reduction={self.variance_reduction:.3g}, {self.method}{self._outlook})"
-        )
-
-    @property
-    def _outlook(self) -> str:
-        """What would decide, in words: the leader against the others."""
-        if not self.open_pairs:
-            return ""
-        leader = self.open_pairs[0][0]
-        shown = [
-            f"{a} against {b}: {mean:.3g} +- {error:.2g}"
-            for a, b, mean, error in self.open_pairs
-            if a == leader
-        ]
-        budget = f"a budget of about {self.deciding_budget:,.0f} decides if that is right"
-        if math.isinf(self.deciding_budget):
-            budget = "no budget decides if that is right"
-        return f"; {', '.join(shown)}; {budget}"
