@@ -177,7 +177,7 @@ for name, row in table.iterrows():
     error = 5 * np.sqrt(row["to"] / num_pairs)
     inside = row["P(G < 0), from"] - error <= row["simulated"] <= row["to"] + error <= row["bound"]
     text = f"{row['gap variance']:.2f}; {row['simulated']:.2f}, {row['bound']:.2f}"
-    claim = f"{name}: Var G = simulated; P(G < 0), simulated, <= bound"
+    claim = f"{name}: Var G = simulated; P(G < 0), simulated, in its bracket <= bound"
     claims.check(claim, text, abs(z) < 5 and inside, enough=enough)
 marginals = np.array([(m.mean, m.variance) for m in solved.values()])
 assert np.ptp(marginals, axis=0).max() < 1e-6

@@ -231,7 +231,7 @@ plt.show()
 # <!-- alt: Twelve rows over ten time steps, with pale lines from each row to a row one step later. Dark lines run together into fewer and fewer paths; the numbers at the top are 12, 7, 7, 5, 3, 3, 3, 2, 1, 1. A blue and an orange path start side by side, meet at time 4 and continue as one black path. -->
 
 # %% [markdown]
-# `simulate_returns` samples all returns of a model from such maps. It does not use moments, so it can check them. We compare the covariances of *all* state-actions of the *windy gridworld* (section 0.3), here with 3x3 cells and a gust probability of 0.2. Returns from the goal are constant; the others have 528 variances and covariances. We allow six Monte Carlo standard errors; by the normal approximation, a right answer is off by more for about one seed in a million.
+# `simulate_returns` samples all returns of a model from such maps. It does not use moments, so it can check them. We compare the covariances of *all* state-actions of the *windy gridworld* (section 0.3), here with 3x3 cells. Returns from the goal are constant; the others have 528 variances and covariances. We allow six Monte Carlo standard errors; by the normal approximation, a right answer is off by more for about one seed in a million.
 
 # %%
 grid, goal = jl.windy_gridworld(3), jl.goal_policy(3)
@@ -347,7 +347,7 @@ plt.show()
 #
 # **The true moments are a fixed point** (19). By section 1.2, $Z(x) = R + \gamma Z_1(X')$, where $Z_1$ is independent of the first step and has the distribution of $Z$. Multiply two such returns and take the expectation, first conditionally on the draws of Figure 1.3. Every $Z_1$ then becomes a $\mu$, and every product of two a $\Sigma$. Section 1.5 shows that there is no other fixed point.
 #
-# **In code.** Let a model be given as arrays: state $s$ draws table $k$ with probability `probs[s, k]`, in which action $a$ earns `rewards[s, k, a]` and leads to `next_states[s, k, a]`. Average out the next actions first: $v(s) = \mathbb E\, M_\mu(s, A')$; $w(s, t) = \mathbb E\, M_\Sigma(s, A', t, \tilde A')$ for two branches, with independent next actions; $d(s) = \mathbb E\, M_\Sigma(s, A', s, A')$ for one branch. Then average over the tables:
+# **In code.** Let a model be given as arrays: state $s$ draws table $k$ with probability `probs[s, k]` (0 where it has fewer), in which action $a$ earns `rewards[s, k, a]` and leads to `next_states[s, k, a]`. Average out the next actions first: $v(s) = \mathbb E\, M_\mu(s, A')$; $w(s, t) = \mathbb E\, M_\Sigma(s, A', t, \tilde A')$ for two branches, with independent next actions, which merge where $s = t$ and $A' = \tilde A'$; $d(s) = \mathbb E\, M_\Sigma(s, A', s, A')$ for one branch. Then average over the tables:
 
 
 # %%
@@ -470,7 +470,7 @@ claims.check("modulus: 0.9 with the weight for |R| <= 3, above 1 for |R| <= 1", 
 #
 # The norm of $M - T_2 M$ is the **residual**. The right-hand side of (23), the **certificate**, can be computed without knowing $M^\pi$. It is `sol.error_bound`, and `sol.converged` says whether it is at most `tol` times $r_{\max}$, the largest absolute reward (`jm.reward_bound`).
 #
-# We compare residual, certificate and true error on the gridworld and on the *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each state a fair coin that pays 1 to one of the two. The last state is absorbing and, by our choice (section 2.3), pays 1 in every step. From $M_0 = 0$ the residual of $M_k$ is $\gamma^k$ in both worlds, and the true error is *equal* to the certificate. Chapter 2 explains why.
+# We compare residual, certificate and true error on the gridworld and on the *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each state a fair coin that pays 1 to one of the two. The last state pays 1 in every step (section 0.3). From $M_0 = 0$ the residual of $M_k$ is $\gamma^k$ in both worlds, and the true error is *equal* to the certificate. Chapter 2 explains why.
 
 
 # %%
@@ -660,7 +660,7 @@ claims.check(claim, f"{worst:.1f}", worst < 5, enough=num_draws >= 1000)
 #
 # $$M(i) \leftarrow M(i) + \alpha\,\big[(T_2 M)(i) - M(i) + \omega\big] .$$
 #
-# Three things work together. (a) Without noise each update pulls $M(i)$ towards $(T_2 M)(i)$. By Lemma 5.2 the (weighted) error of this target is at most $\gamma$ times that of the worst coordinate. (b) Given the past, the noise has mean zero and by Lemma A.3 a bounded variance as long as $M$ is bounded; $\sum\alpha^2 < \infty$ makes the sum of all noise converge. (c) $\sum\alpha = \infty$ means that the pull does not die out before $M$ has arrived. Since $\|\cdot\|_\lambda$ is a weighted maximum, coordinates may be updated one at a time and in any order. The theorems of [Tsitsiklis (1994)](../book/background.md#ref-tsitsiklis) and of [Jaakkola et al. (1993)](../book/background.md#ref-jaakkola) turn this idea into a proof.
+# (a) Without noise each update pulls $M(i)$ towards $(T_2 M)(i)$, whose weighted error is by Lemma 5.2 at most $\gamma$ times that of the worst coordinate. (b) Given the past, the noise has mean zero and by Lemma A.3 a bounded variance as long as $M$ is bounded; $\sum\alpha^2 < \infty$ makes its sum converge. (c) $\sum\alpha = \infty$ keeps up the pull until $M$ has arrived. Since $\|\cdot\|_\lambda$ is a weighted maximum, coordinates may be updated one at a time, in any order. [Tsitsiklis (1994)](../book/background.md#ref-tsitsiklis) and [Jaakkola et al. (1993)](../book/background.md#ref-jaakkola) turn this into a proof.
 #
 # </details>
 #

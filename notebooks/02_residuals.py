@@ -96,11 +96,7 @@ assert (data.next1 == data.next2).all()
 # %% [markdown]
 # ## 2.3 Figure 2: the residual
 #
-# JIPE-2 iterates $M_{k+1} = T_2 M_k$ from $M_0 = 0$. It stops when the certificate of Theorem 5.3 is small enough,
-#
-# $$\frac{1}{1-\gamma}\,\|M_k - T_2 M_k\|_\lambda \le \mathrm{tol}, \qquad
-# \|M\|_\lambda = \max\{\|M_\mu\|_\infty,\ \|M_\Sigma\|_\infty / \lambda\},\quad \lambda = \tfrac{2}{1-\gamma}.$$
-#
+# JIPE-2 iterates $M_{k+1} = T_2 M_k$ from $M_0 = 0$. It stops when the certificate of Theorem 5.3, $\|M_k - T_2 M_k\|_\lambda / (1 - \gamma)$, is at most `tol`.
 # `route="sweeps"` is exactly this iteration, and `residuals` holds its residuals, taken over all means and all $|\mathcal S|^2|\mathcal A|^2$ second moments.
 
 # %%

@@ -326,8 +326,8 @@ claims.check(claim, text, opposite, "differs from the release")
 # %% [markdown]
 # ## 3.6 How long is a shock shared? Three couplings
 #
-# In the paper's regime (`"joint"`) two branches share a shock *while they are at the same state*. One step later they are usually apart, and draw separately.
-# Demand, weather or traffic reach both branches wherever they are: that is `coupling="common"`, for a model with one distribution of the noise for all states, such as `JMDP.from_step` builds. Then $T_2$ moves branches at different states by the same noise, too. The proof of Lemma 5.2 does not ask how the two draws depend on each other, so the certificate of Theorem 5.3 stays.
+# In the paper's regime (`"joint"`) two branches share a shock *while they are at the same state*; one step later they are usually apart.
+# Demand or weather reach both wherever they are: that is `coupling="common"`, for a model with one distribution of the noise for all states, such as `JMDP.from_step` builds. Then $T_2$ moves branches at different states by the same noise, too. The proof of Lemma 5.2 does not ask how the two draws depend on each other, so the certificate of Theorem 5.3 stays.
 #
 # We look at three worlds, with one decision in each. In the middle of the windy grid: right or left? In a depot with five units in stock, which afterwards orders up to six: one unit or two? With two jobs in each of two queues: send the next job to the fast queue or to the slow one?
 
@@ -399,7 +399,7 @@ for coupling, law in zip(("joint", "common"), depot_laws, strict=True):
     low, high = law.cdf(1e-5)
     inside = low - error <= chance[coupling] <= high + error
     text = f"{chance[coupling]:.3f}, [{low:.3f}, {high:.3f}]"
-    claim = f"depot, {coupling}: simulated P(G <= 0) = bracket, to 4.5 s.e."
+    claim = f"depot, {coupling}: simulated P(G <= 0) in its bracket, to 4.5 s.e."
     claims.check(claim, text, inside, enough=enough)
 jm, policy, query = worlds["queues: fast, slow"]
 (law,) = jl.laws.gap_law(jm, policy, [query], width=0.01, coupling="common")
@@ -407,7 +407,7 @@ signs = [law.prob_worse, law.prob_tie, law.prob_better]
 found = three.loc[("queues: fast, slow", "common"), ["P(G < 0)", "P(G = 0)", "P(G > 0)"]]
 off = max(max(low - x, x - high) for x, (low, high) in zip(found, signs, strict=True))
 text = ", ".join(f"{np.mean(ends):.3f}" for ends in signs)
-claim = "queues, common: P(G < 0), P(G = 0), P(G > 0) as simulated, to 4.5 s.e."
+claim = "queues, common: simulated shares of G <, =, > 0 in their brackets, to 4.5 s.e."
 claims.check(claim, text, off < error, enough=enough)
 
 # %%

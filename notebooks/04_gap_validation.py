@@ -71,7 +71,7 @@ gaps = [
 at = tuple(np.transpose(gaps))  # m.gap_mean[at] is (K,), one number per gap
 
 # %% [markdown]
-# **Predicted**: Section 5.4 of the paper, with the sign corrected (decision 1),
+# **Predicted**: Section 5.4 of the paper, with the sign corrected ([decision 1](../book/paper.md#decision-1)),
 #
 # $$\mathrm{var}\,G = \Sigma(a,a) + \Sigma(b,b) - 2\,\Sigma(a,b) - (\mu_a - \mu_b)^2 .$$
 
@@ -137,7 +137,7 @@ for name, z in scores.items():
     largest, total = normal_p_values(z)
     text = f"{np.abs(z).max():.2f}, {np.mean(z**2):.2f} (p = {largest:.2f}, {total:.2f})"
     passed = min(largest, total) > 0.0025
-    claim = f"gap {name}, predicted = simulated: largest |z| of {z.size}, average z^2"
+    claim = f"gap {name}, predicted = simulated, p > 0.0025: largest |z|, average z^2"
     claims.check(claim, text, passed, enough=enough)
 
 # %% [markdown]
@@ -148,7 +148,7 @@ for name, z in scores.items():
 independent = jl.jipe2(grid, policy, tol=1e-10, coupling="independent").moments.gap_variance[at]
 wrong = (played.variance - independent) / variance_se
 unlike = normal_p_values(wrong)[1] < 0.0025
-claim = "variances without the coupling are rejected: average z^2 >> 1"
+claim = "variances without the coupling are rejected, p < 0.0025: average z^2"
 claims.check(claim, f"{np.mean(wrong**2):.0f}", unlike, enough=enough)
 
 # %% [markdown]
@@ -284,7 +284,7 @@ certain = (losses < 1e-12) & (played.prob_worse == 0.0)
 error = np.sqrt(losses * (1 - losses) / num_pairs)[~certain]
 z = (played.prob_worse - losses)[~certain] / error
 p = normal_p_values(z)[0]
-claim, value = "P(G < 0), simulated = exact: largest |z|", f"{np.abs(z).max():.2f}"
+claim, value = "P(G < 0), simulated = exact, p > 0.0025: largest |z|", f"{np.abs(z).max():.2f}"
 claims.check(claim, value, p > 0.0025, enough=enough)
 average = [f"{x.mean():.3f}" for x in (losses, ties)]
 claims.check("on average P(G<0) < P(G=0)", ", ".join(average), losses.mean() < ties.mean())

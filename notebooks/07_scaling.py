@@ -163,7 +163,7 @@ steps = {name: steps_to_reach(grid, *of_gaps) for name, of_gaps in asked.items()
 count = {name: int((np.triu(reached) > 0).sum()) for name, reached in steps.items()}
 solve = partial(jl.jipe2, grid, route="reachable")
 solved_for = [solve(policy, queries=queries).pairs for policy, queries in asked.values()]
-claim = "6x6: of 666 pairs, those reached are those solved for"
+claim = "6x6: of 666 pairs, as many are reached as solved for"
 claims.check(claim, solved_for, solved_for == list(count.values()))
 
 # %%
@@ -449,7 +449,7 @@ fewer = jl.jipe2(down, goal, route="reachable").pairs
 assert (fewer, count["goal policy"], columns_apart) == (325, 522, 2)
 
 # %% [markdown]
-# **What to read next.** Chapter 8 learns from samples. Chapter 9 computes the whole law of a gap.
+# **What to read next.** [Large models](../book/large_models.md) puts this on one page; [Limitations](../book/limitations.md) says where each method ends.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

@@ -243,15 +243,10 @@ plt.show()
 # %% [markdown]
 # ## 8.3 With features
 #
-# With features $\phi(x)$, the moments are $\mu(x) = \phi(x)^\top\theta$ and $\Sigma(x, y) = \phi(x)^\top\Theta\,\phi(y)$.
-# Projected JIPE-2 alternates $T_2$ with weighted least squares. If the modulus $\kappa$ of $\Pi\, T_2$ is below 1, it converges to a fixed point $\hat M$ with
+# Projected JIPE-2 (section 1.9) alternates $T_2$ with weighted least squares in the features $\phi(x)$. If the modulus $\kappa$ of $\Pi\, T_2$ is below 1, it converges, and (78) bounds
+# the error by $1/(1 - \kappa)$ times that of the best answer $\Pi M^\pi$ that the features can express.
 #
-# $$\|\hat M - M^\pi\| \le \frac{1}{1-\kappa}\,\|\Pi M^\pi - M^\pi\| . \tag{78}$$
-#
-# Here $\Pi$ is the projection of (69) and (70), and the norm is
-# $\max\{\|\mu\|_\nu, \beta\,\|\Sigma\|_{\nu_2}\}$, with weights $\nu$ over state-actions and $\nu_2$ over their pairs (the paper's $\mu_2$).
-#
-# So if the features can express the answer, the method finds it. With fewer features, here radial bumps on the 5x5 grid with a copy for each action, the
+# So if they can express the truth, the method finds it. With fewer features, here radial bumps on the 5x5 grid with a copy for each action, the
 # error falls as the number of bumps grows and stays below the bound. **This is no promise about gaps.** With 8, 20 and 40 such features, the average gap variance is 40, 6 and 3.5 times as
 # large as it should be.
 #

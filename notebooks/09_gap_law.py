@@ -169,7 +169,7 @@ plt.show()
 # $$\mathrm{CVaR}_p(G) = \max_x \Big(x - \frac{\varphi(x)}{p}\Big),$$
 #
 # and the slopes of $\varphi$ bound probabilities. `gap_law` keeps both brackets, and every answer is their intersection. Our example is the depot of [Use it on your own simulator](../book/own_simulator.md), whose stock of up to eleven units is filled up to six. It is empty: are four units better than three? With $\gamma = 0.9$, sums of
-# discounted rewards do not fall on any regular grid.
+# discounted rewards do not fall on any regular grid. (Over so few grids, we allow a slope to be off by 0.5.)
 
 # %%
 depot = jl.inventory(11, 4, gamma=0.9, holding_cost=0.0, lost_sale_cost=0.0)
@@ -183,9 +183,9 @@ for resolution in resolutions:
 sizes, probability, tail = np.transpose(widths)
 slopes = [np.polyfit(np.log(sizes), np.log(y), 1)[0] for y in (probability, tail)]
 claims.check(
-    "width against points, slope: P(G <= 0) near -1, CVaR near -2",
+    "width against points, slopes of P(G <= 0), CVaR: -1, -2, +- 0.5",
     f"{slopes[0]:.1f}, {slopes[1]:.1f}",
-    -1.5 < slopes[0] < -0.7 and -2.6 < slopes[1] < -1.6,
+    np.allclose(slopes, [-1, -2], rtol=0, atol=0.5),
     enough=len(resolutions) > 2,
 )
 
@@ -254,7 +254,8 @@ pd.DataFrame(np.transpose(columns), rows, pd.MultiIndex.from_tuples(names)).roun
 
 # %%
 text = f"{low[1]:.3f} to {high[1]:.3f}, {centre[1]:.3f}"
-claims.check("CVaR, bracket and sample; both answers within 4 s.e.", text, off.max() < 4)
+claim = "CVaR, bracket and sample; P(G <= 0), CVaR simulated: within 4 s.e. of the bracket"
+claims.check(claim, text, off.max() < 4)
 
 # %% [markdown]
 # **Simulate** if all three hold: you want a probability, *discounted* sums of rewards miss the grid, and there are many states. With 30 states and random rewards (`benchmarks/gap_law.md`), one gap took `gap_law` 9 processor seconds. Its bracket of $P(G \le 0)$ was 0.008 wide; the 95% interval of ten million pairs is 0.0006 wide.
