@@ -182,7 +182,7 @@ plt.show()
 # - **Branches merge**, because maps *coalesce*: if $f_t$ sends two state-actions to the same one, all later maps move them together.
 # - **One step splits off**: $Z(x) = R_0(x) + \gamma\, Z_1(f_0(x))$, where $Z_1$ is made of $f_1, f_2, \dots$ in the same way. So $Z_1$ is independent of the first map and has the distribution of $Z$. Multiply two such equations and take expectations: this gives the fixed-point equation (19) of section 1.3.
 #
-# Figure 1.2 shows nine such maps of a small shop: the stock is 0 to 3, the order 0 to 2, and the policy orders at random.
+# Figure 1.2 shows nine such maps of a small shop that orders at random.
 
 
 # %%

@@ -329,7 +329,7 @@ claims.check(claim, text, opposite, "differs from the release")
 # In the paper's regime (`"joint"`) two branches share a shock *while they are at the same state*; one step later they are usually apart.
 # Demand or weather reach both wherever they are: that is `coupling="common"`, for a model with one distribution of the noise for all states, such as `JMDP.from_step` builds. Then $T_2$ moves branches at different states by the same noise, too. The proof of Lemma 5.2 does not ask how the two draws depend on each other, so the certificate of Theorem 5.3 stays.
 #
-# We look at three worlds, with one decision in each. In the middle of the windy grid: right or left? In a depot with five units in stock, which afterwards orders up to six: one unit or two? With two jobs in each of two queues: send the next job to the fast queue or to the slow one?
+# We look at three worlds, with one decision in each. In the middle of the windy grid: right or left? In the depot of [Use it on your own simulator](../book/own_simulator.md), with five units in stock and orders up to six afterwards: one unit or two? With two jobs in each of two queues: send the next job to the fast queue or to the slow one?
 
 # %%
 ALL_THREE = ("independent", "joint", "common")

@@ -142,7 +142,7 @@ for name, z in scores.items():
 
 # %% [markdown]
 # Would the test notice a wrong prediction? Suppose that every action had a gust of
-# its own. This predicts the same means but other variances. Here $\sum z^2$ is hundreds of times its expected value, and the test rejects it:
+# its own. This predicts the same means but other variances. Here $\sum z^2$ is hundreds of times its expected value or more, and the test rejects it:
 
 # %%
 independent = jl.jipe2(grid, policy, tol=1e-10, coupling="independent").moments.gap_variance[at]

@@ -161,7 +161,7 @@ plt.show()
 # $$\varphi_{s,t}(x) = \sum_o p_o\, \gamma\, \varphi_{j(o)}\!\Big(\frac{x - d_o}{\gamma}\Big),$$
 #
 # and it is *convex*. So chords between grid points lie above it, and tangents below. A chord replaces the mass between two grid points by mass at these two
-# points, two tangents replace it by mass at its mean; both keep $\mathbb E D$, which is known exactly. Of two laws with one mean, one is the smaller in *convex order* if its $\varphi$ is nowhere above the other's; so this is a bracket in convex order. **Between two grid points, chord and tangent are off by at most $h/4$ times the mass between them: by second order in $h$ while that mass shrinks with $h$,
+# points, two tangents replace it by mass at its mean; both keep $\mathbb E D$, which is known exactly. Of two laws with the same mean, one is the smaller in *convex order* if its $\varphi$ is nowhere above the other's; so this is a bracket in convex order. **Between two grid points, chord and tangent are off by at most $h/4$ times the mass between them: by second order in $h$ while that mass shrinks with $h$,
 # as for a bounded density or many small atoms; by first order where a single atom is left.**
 #
 # Now let $\varphi(x) = \mathbb E\,(x - G)^+$ for a gap $G$. The mean of the worst share $p$ of outcomes, called CVaR (conditional value at risk), is

@@ -290,7 +290,7 @@ for (name, method), each in runs.items():
     look = {"color": "C0" if method == "betting" else "C1", "ls": "-" if name == "shared" else "--"}
     right.plot(np.sort(each), np.linspace(0, 1, each.size), label=f"{method}, {name}", **look)
 right.set(xscale="log", xlim=(30, None), xlabel="runs until it is known", ylabel="share decided")
-right.set_title("order 4 against order 3, shared or own demand")
+right.set_title("order 4 or 3, shared or own demand")
 right.xaxis.set_major_formatter("{x:,.0f}")
 right.xaxis.set_minor_formatter("")
 right.legend(loc="upper left")
