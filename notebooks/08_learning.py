@@ -314,8 +314,8 @@ assert ahead[5] < ahead[10]  # more features are not always better
 # With 25 features that look one step ahead, the gap variances are off by less than a third on average. With 40 bumps they are off by more than twice their size. The error in the theorem's norm falls to 0.002, because
 # means and all pairs at different states can now be expressed. The gap error that remains comes from pairs at one state.
 #
-# **The weights decide what is learned** ([decision 10](../book/paper.md#decision-10)). The paper's weights are a stationary distribution of the pair chain. If the chain of one branch is irreducible and aperiodic, and branches that meet in one state-action stay together (decision 3), all
-# its mass is on the diagonal $x = y$. (We exclude common noise here.) This determines variances, but not covariances and therefore not gaps. The
+# **The weights decide what is learned** ([decision 10](../book/paper.md#decision-10)). The paper's weights are a stationary distribution of the pair chain. Without common noise, all its mass is on the diagonal $x = y$
+# if the chain of one branch is irreducible and aperiodic. This determines variances, but not covariances and therefore not gaps. The
 # discounted pair occupancy $\nu_2 = (1-\eta)\sum_t \eta^t \xi_0 P_2^t$ starts from a distribution $\xi_0$ of pairs, half of it on pairs at one state. With $\gamma^2 < \eta < 1$ (here $\eta = \gamma$) it keeps weight on pairs off the
 # diagonal. Below, both are used on a random ergodic model with exact features, so that nothing but the weights can go wrong.
 

@@ -10,10 +10,10 @@
 # # 11. Simulators by the million
 #
 # If your simulator works on arrays, it can simulate hundreds of runs in the time
-# that one run takes on its own (`benchmarks/vector.md`). This chapter shows how, and simulates a call centre event by event. It asks how many runs shared noise saves, and which of two whole *policies* is better.
+# that one run takes on its own (`benchmarks/vector.md`).
 #
-# **What you will learn.** How to write a vectorised simulator; how many runs you need under each coupling; how to compare two policies in
-# the same world; and how to use a GPU.
+# **What you will learn.** How to write a vectorised simulator; how many runs you need under each coupling; how to compare two whole policies in
+# the same world; how to simulate a call centre event by event; and how to use a GPU.
 #
 # **What it needs.** Chapters 0 and 10, the three couplings of section 3.6, and NumPy. To run it, install the project
 # with `pip install -e ".[notebooks,torch]"` in its folder, and keep this notebook there: section 11.5 reads a file of `benchmarks/`.
@@ -185,7 +185,7 @@ for name, part in need.groupby("world", sort=False):
     claims.check(claim, text, own > joint > common)
 
 # %% [markdown]
-# At the queues, branches with the same arrivals and services differ by one job for a short time only. With arrivals of its own, each fluctuates separately for a long time, and all of this is noise in the gap.
+# At the queues, branches with the same arrivals and services differ by one job for a short time only. With separate arrivals, each branch fluctuates for a long time, and all of this is noise in the gap.
 #
 # **Decisions.** These factors hold for intervals that follow the variance. The default of `compare_actions` must allow for gaps up to $\pm 390$ at the depot (section 10.4): even if every gap were exactly 0.47, the mean, it would need about 3,600 runs. Asymptotic intervals may be looked at from 128 runs on, and with common noise these are enough. We count the runs until order 4 is known to be better than order 3, and show medians over seeds, with intervals that contain the true median with a probability of about 95%.
 
