@@ -263,7 +263,9 @@ def inventory_simulator(
         for demand in (0, min(full, most), most)
     ]
     ends = (min(pays), max(pays))
-    return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step, ends)
+    return StepSimulator(
+        (capacity + 1) * on_road, base, gamma, demand_probs, step, reward_range=ends
+    )
 
 
 def _check_amounts(*amounts: Any) -> None:
@@ -318,7 +320,7 @@ def two_queues_simulator(
         return -sum(left) - 5.0 * lost, left[0] * side + left[1]
 
     probs = np.where(events, chances, 1.0 - chances).prod(1)
-    return StepSimulator(side**2, 2, gamma, probs, step, (-2.0 * capacity - 5.0, 0.0))
+    return StepSimulator(side**2, 2, gamma, probs, step, reward_range=(-2.0 * capacity - 5.0, 0.0))
 
 
 def uniform_policy(jm: Sized) -> Floats:

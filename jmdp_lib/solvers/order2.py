@@ -75,8 +75,8 @@ def jipe2(
     states: (N,), if only the gaps of these states are wanted; instead of `gaps`.
     route: "reachable" solves one sparse system on the pairs of states that the wanted gaps reach,
         "dense" one on all pairs. "auto" takes the faster of these that fits into memory; `route` of
-        the solution says which one it was. A model that fits in no way is refused: `local_jipe2` can
-        still answer for a few of its states. "sweeps" repeats $T_2$ from `initial`: it always
+        the solution says which one it was. A model that fits in no way is refused: `local_jipe2`
+        can still answer for a few of its states. "sweeps" repeats $T_2$ from `initial`: it always
         solves all pairs, is slower, and has the residuals of every sweep.
     device: a torch device, such as "cuda", for the dense route, which "auto" then takes.
 
