@@ -88,7 +88,7 @@ print(f"variances {variance.min():.2f} to {variance.max():.2f}")
 
 # %%
 played = jl.simulators.estimate_gaps(
-    grid, policy, gaps, num_runs=num_pairs, rng=seed, truncation=1e-7
+    grid, policy, gaps=gaps, num_runs=num_pairs, rng=seed, truncation=1e-7
 )
 print(f"{len(gaps) * num_pairs:,} pairs")
 
@@ -187,27 +187,28 @@ table = pd.DataFrame(gaps, columns=["state", "action", "alternative"]).assign(
 
 # %% tags=["hide-input"]
 layout = [["mean", "variance", "ratio"], ["mean z", "variance z", "ratio"]]
-found = (mean, played.mean, played.mean_error), (variance, played.variance, played.variance_error)
+of_means = mean, played.mean, played.mean_error
+of_variances = variance, played.variance, played.variance_error
 
 
 def draw_errors(ax, below, predicted, simulated, errors):
     """Simulated against predicted values; below, their differences in standard errors."""
     below.axhspan(-2.0, 2.0, color="0.9", lw=0, zorder=0)
     below.axhline(0.0, color="0.6", lw=0.8, zorder=0)
-    off = (simulated - predicted) / errors
+    z = (simulated - predicted) / errors
     for marker, action in zip("os^D", np.unique(at[2]), strict=False):
         rows = at[2] == action
         bars = 2.0 * errors[rows]
         figures.agreement(ax, predicted[rows], simulated[rows], ACTIONS[action], bars)
-        below.plot(predicted[rows], off[rows], marker, ms=3.0, mfc="none", mew=0.7)
-    limit = max(3.4, 1.1 * np.abs(off).max())
+        below.plot(predicted[rows], z[rows], marker, ms=3.0, mfc="none", mew=0.7)
+    limit = max(3.4, 1.1 * np.abs(z).max())
     below.set(ylim=(-limit, limit), yticks=[-2, 0, 2], xlabel="predicted (JIPE-2)")
     ax.tick_params(labelbottom=False)
 
 
 def draw_moments(axes):
     """Means and variances, and the errors below them."""
-    for name, values in zip(scores, found, strict=True):
+    for name, values in zip(scores, (of_means, of_variances), strict=True):
         draw_errors(axes[name], axes[f"{name} z"], *values)
         axes[name].set_title(f"gap {name}")
     axes["mean"].set_ylabel("Monte Carlo")
@@ -246,7 +247,7 @@ plt.show()
 # chance alone:
 
 # %%
-few = jl.simulators.estimate_gaps(grid, policy, gaps, num_runs=few_pairs, rng=seed, truncation=1e-7)
+few = jl.simulators.estimate_gaps(grid, policy, gaps=gaps, num_runs=few_pairs, rng=seed, truncation=1e-7)
 share = few.prob_worse + few.prob_tie
 blue = (share > bounds["JIPE-2"]).sum()
 assert np.all(share <= jl.cantelli_bound(few.mean, few.variance))  # orange, as for every sample

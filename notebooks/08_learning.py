@@ -64,7 +64,8 @@ seeds = [np.random.SeedSequence([seed, k]) for k in range(num_seeds)]
 grid = jl.windy_gridworld(3, gamma=0.8)
 uniform = jl.uniform_policy(grid)
 exact = jl.jipe2(grid, uniform, tol=1e-10).moments
-learn = partial(jl.incremental_jipe2, grid, uniform, num_updates, (1.0, 0.7), reference=exact)
+learn = partial(jl.incremental_jipe2, grid, uniform, num_updates, reference=exact)
+learn = partial(learn, step_size=(1.0, 0.7))
 runs = {form: [learn(rng=s, form=form) for s in seeds] for form in ("full", "centred")}
 
 # %%
@@ -92,7 +93,7 @@ powers = (0.6, 0.8, 1.0)
 quick = jl.windy_gridworld(2, gamma=0.3)
 truth = jl.jipe2(quick, jl.uniform_policy(quick), tol=1e-12).moments
 study = partial(jl.incremental_jipe2, quick, jl.uniform_policy(quick), num_updates, reference=truth)
-studies = {p: [study((1.0, p), rng=s) for s in seeds] for p in powers}
+studies = {p: [study(step_size=(1.0, p), rng=s) for s in seeds] for p in powers}
 curves = {p: np.array([run.errors for run in each]) for p, each in studies.items()}
 visits = studies[0.8][0].updates / studies[0.8][0].values.size
 
@@ -102,9 +103,9 @@ for gamma in (0.6, 0.8):
     jm = jl.windy_gridworld(2, gamma=gamma)
     answer = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-12).moments
     most = min(num_updates, 1_000_000)  # the slope shows by then
-    learn = partial(jl.incremental_jipe2, jm, jl.uniform_policy(jm), most, (1.0, 1.0))
-    found = [learn(reference=answer, rng=s) for s in seeds[:5]]
-    slow[gamma] = found[0].updates / found[0].values.size, np.array([run.errors for run in found])
+    learn = partial(jl.incremental_jipe2, jm, jl.uniform_policy(jm), most, step_size=(1.0, 1.0))
+    each = [learn(reference=answer, rng=s) for s in seeds[:5]]
+    slow[gamma] = each[0].updates / each[0].values.size, np.array([run.errors for run in each])
 
 
 # %%
@@ -215,8 +216,8 @@ target = right.gap_variance[:, *pairs]
 repeat = partial(jl.incremental_jipe2, depot, policy, simulator_updates, **settings)
 many = {}  # (seeds, states, pairs of orders)
 for form in ("full", "centred"):
-    found = [repeat(form=form, rng=s).moments.gap_variance[:, *pairs] for s in seeds]
-    many[form] = np.nan_to_num(found)
+    learned = [repeat(form=form, rng=s).moments.gap_variance[:, *pairs] for s in seeds]
+    many[form] = np.nan_to_num(learned)
 squared = {f: ((g - target) ** 2).mean((1, 2)) for f, g in many.items()}
 share = np.mean(squared["centred"] < squared["full"])
 claim = "depot, share of seeds where the centred form is closer: >= 0.9"
@@ -225,8 +226,8 @@ claims.check(claim, f"{share:.2f}", share >= 0.9)
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(6.2, 2.7), sharex=True, sharey=True)
 data = {"exact": target.ravel()}
-for ax, (form, found) in zip(axes, many.items(), strict=True):
-    low, middle, high = np.quantile(found.reshape(len(found), -1), [0.1, 0.5, 0.9], axis=0)
+for ax, (form, learned) in zip(axes, many.items(), strict=True):
+    low, middle, high = np.quantile(learned.reshape(len(learned), -1), [0.1, 0.5, 0.9], axis=0)
     figures.agreement(ax, target, middle, form, [middle - low, high - middle])
     ax.set(title=f"{form} form", xlabel="exact")
     data |= {f"{form}, 10%": low, f"{form}, median": middle, f"{form}, 90%": high}
@@ -266,12 +267,11 @@ reference = jl.jipe2(wide, goal, tol=1e-10).moments
 bumps = {c: jl.action_features(jl.rbf_features(5, 5, c), 4) for c in (1, 2, 3)}
 fits = {phi.shape[-1]: jl.projected_jipe2(wide, goal, phi) for phi in bumps.values()}
 sizes = list(fits)
-found = [fits[d].approximation_error(reference) for d in sizes]
+reached = [fits[d].approximation_error(reference) for d in sizes]
 allowed = [fits[d].approximation_bound(reference) for d in sizes]
-below = np.all(np.array(found) <= allowed)
-print("errors", np.round(found, 3), "bounds", np.round(allowed, 1))
-assert below  # the theorem
-assert np.all(np.diff(found) < 0)
+print("errors", np.round(reached, 3), "bounds", np.round(allowed, 1))
+assert np.all(np.array(reached) <= allowed)  # the theorem
+assert np.all(np.diff(reached) < 0)
 
 # %%
 next_cell, _ = wide.marginal_mdp()  # (25, 4, 25)
@@ -282,8 +282,8 @@ later = np.einsum("sa,satb,tb->st", goal, reference.full_second(), goal)
 leak = 0.95 * (np.outer(paid, value) + np.outer(value, paid))
 Theta = np.outer(paid, paid) + leak + 0.95**2 * later
 told = np.einsum("sai,ij,tbj->satb", next_cell, Theta, next_cell, optimize=True)
-off = np.abs(told - reference.full_second()).transpose(0, 2, 1, 3)[~np.eye(25, dtype=bool)].max()
-assert off < 1e-6  # all second moments of different states are expressed
+errors = np.abs(told - reference.full_second()).transpose(0, 2, 1, 3)
+assert errors[~np.eye(25, dtype=bool)].max() < 1e-6  # all second moments of different states are expressed
 
 # %% [markdown]
 # The column *norm* is the error that the theorem bounds. *Gap error* is the average error of a gap variance divided by the average gap variance, and

@@ -85,8 +85,8 @@ def first_to_arrive(jm, policy, goal):
     ahead[goal] = np.arange(len(chain)) != goal
     s, t = np.nonzero(ahead + ahead.T + np.eye(len(chain)) == 0)  # two branches, on their way
     step = np.einsum("ps,pt->pst", chain[s], chain[t])
-    known = np.einsum("pst,st->p", step, ahead)
-    ahead[s, t] = np.linalg.solve(np.eye(s.size) - step[:, s, t], known)
+    at_once = np.einsum("pst,st->p", step, ahead)
+    ahead[s, t] = np.linalg.solve(np.eye(s.size) - step[:, s, t], at_once)
     one, other = jm.next_states[:, :, None], jm.next_states[:, None]
     return np.add.reduceat(jm.probs[:, None, None] * ahead[one, other], jm.starts[:-1])
 
@@ -250,7 +250,7 @@ variance = worst.var() + 0.9 * (worst[-1] - worst.mean()) ** 2
 centre = np.array([share, worst.mean()])
 error = np.sqrt([share * (1 - share) / gaps.size, variance / worst.size])
 low, high = np.transpose([found.cdf(0.0), found.cvar(0.1)])
-off = np.maximum(low - centre, centre - high) / error
+outside = np.maximum(low - centre, centre - high) / error
 columns = [low, high, centre - 1.96 * error, centre + 1.96 * error]
 names = [("bracket", "low"), ("bracket", "high"), ("sample", "low"), ("sample", "high")]
 rows = ["P(G <= 0)", "CVaR, worst tenth"]
@@ -259,7 +259,7 @@ pd.DataFrame(np.transpose(columns), rows, pd.MultiIndex.from_tuples(names)).roun
 # %%
 text = f"{low[1]:.3f} to {high[1]:.3f}, {centre[1]:.3f}"
 claim = "CVaR, bracket and sample; P(G <= 0), CVaR simulated: within 4 s.e. of the bracket"
-claims.check(claim, text, off.max() < 4)
+claims.check(claim, text, outside.max() < 4)
 
 # %% [markdown]
 # **Simulate** if all three hold: you want a probability, *discounted* sums of rewards miss the grid, and there are many states. With 30 states and random rewards (`benchmarks/gap_law.md`), one gap took `gap_law` 9 processor seconds. Its bracket of $P(G \le 0)$ was 0.008 wide; the 95% interval of ten million pairs is 0.0006 wide.
@@ -294,15 +294,15 @@ everything = jl.laws.gap_law(
     jl.goal_policy(3),
     gaps=[(s, a, b) for s in range(9) for a in range(4) for b in range(4) if a != b],
 )
-asked = [x for x in everything if x.mean[0] > 1e-6]
-truth = np.array([1.0 - x.prob_better[0] for x in asked])
-raw = [[1.0, *(moments.gap_moment([x.query] * k) for k in range(1, 9))] for x in asked]
+favourable = [x for x in everything if x.mean[0] > 1e-6]
+truth = np.array([1.0 - x.prob_better[0] for x in favourable])
+raw = [[1.0, *(moments.gap_moment([x.query] * k) for k in range(1, 9))] for x in favourable]
 bounds = {n: np.array([largest_up_to(0.0, r[: n + 1]) for r in raw]) for n in orders}
 
 # %%
 ratios = np.array([truth / bound for bound in bounds.values()])
 assert ratios.max() <= 1 + 1e-6
-cantelli = moments.inferiority_bound[tuple(np.transpose([x.query for x in asked]))]
+cantelli = moments.inferiority_bound[tuple(np.transpose([x.query for x in favourable]))]
 assert np.allclose(bounds[2], cantelli, atol=1e-6)  # order 2 is the bound of Section 5.4
 ladder = np.median(ratios, 1)
 text, rises = ", ".join(f"{x:.2f}" for x in ladder), np.all(np.diff(ladder) >= 0)

@@ -88,8 +88,8 @@ class Depot:
 
 # %%
 up_to_six = np.clip(6 - np.arange(12), 0, 4)
-asked = {"state": 0, "actions": [0, 1, 2, 3, 4], "policy": up_to_six, "rng": seed}
-decision = jl.simulators.compare_actions(Depot(), **asked)
+question = {"state": 0, "actions": [0, 1, 2, 3, 4], "policy": up_to_six, "rng": seed}
+decision = jl.simulators.compare_actions(Depot(), **question)
 print(f"{decision.verdict}: order {decision.best}, known after {decision.num_queries:,} queries")
 print(decision.method)
 
@@ -115,7 +115,7 @@ claims.check("exact mean gaps inside their intervals: all", text, inside.all())
 # differ by at most one coin are *equivalent*, and to establish this is a decision, too.
 
 # %%
-relaxed = jl.simulators.compare_actions(Depot(), **asked | {"actions": [3, 4]}, margin=1.0)
+relaxed = jl.simulators.compare_actions(Depot(), **question | {"actions": [3, 4]}, margin=1.0)
 gap = exact.gap_mean[0, 4, 3]
 text = f"{gap:.2f}, {relaxed.verdict} after {relaxed.num_queries:,} queries"
 alike = relaxed.verdict == "equivalent" and abs(gap) <= 1.0
@@ -257,8 +257,9 @@ gaps = {
 runs = {}
 for (name, x), method in product(gaps.items(), ("betting", "asymptotic")):
     x = x.reshape(shape)
-    known = log_capital(x / 390) >= np.log(40) if method == "betting" else asymptotic_ends(x)[0] > 0
-    runs[name, method] = np.where(known.any(0), known.argmax(0) + 1, longest)
+    betting = method == "betting"
+    decided = log_capital(x / 390) >= np.log(40) if betting else asymptotic_ends(x)[0] > 0
+    runs[name, method] = np.where(decided.any(0), decided.argmax(0) + 1, longest)
 median = {key: np.median(each) for key, each in runs.items()}
 pd.Series(median).unstack().astype(int)
 
@@ -320,15 +321,15 @@ frozen = gymnasium.make("FrozenLake-v1", desc=["FFFF", "FHFH", "FFFH", "HFSG"]) 
 lake = jl.simulators.CoupledEnv(frozen, rng=seed)
 lake.reset(seed=seed)
 moves = [0, 3, 0, 3, 0, 0, 0, 0, 3, 1, 0, 0, 0, 2, 1, 0]  # left, down, right, up: 0 to 3
-asked_here = {"policy": moves.__getitem__, "gamma": 0.9, "rng": seed}
-walk = jl.simulators.compare_actions(lake, actions=[1, 0], reward_range=(0.0, 1.0), **asked_here)
+on_ice = {"policy": moves.__getitem__, "gamma": 0.9, "rng": seed}
+walk = jl.simulators.compare_actions(lake, actions=[1, 0], reward_range=(0.0, 1.0), **on_ice)
 text = f"{walk.verdict}, {walk.num_queries:,} queries"
 claims.check("FrozenLake, left of the goal: down is better than left", text, walk.best == 1)
 
 # %%
 slips = {
     c: jl.simulators.estimate_gaps(
-        lake, actions=[1, 0, 2], num_runs=lake_runs, coupling=c, **asked_here
+        lake, actions=[1, 0, 2], num_runs=lake_runs, coupling=c, **on_ice
     ).variance[0]
     for c in ("joint", "independent")
 }
@@ -357,8 +358,8 @@ claims.check(claim, text, differ)
 
 # %%
 plain = jl.inventory_simulator(**depot)
-for known, simulated in ((tables, plain), (jl.two_queues(), jl.two_queues_simulator())):
-    one, two = (jl.JMDP.from_simulator(env, 5, rng=seed) for env in (known, simulated))
+for worlds in ((tables, plain), (jl.two_queues(), jl.two_queues_simulator())):
+    one, two = (jl.JMDP.from_simulator(world, 5, rng=seed) for world in worlds)
     assert np.array_equal(one.rewards, two.rewards)  # equal seeds give equal draws
     assert np.array_equal(one.probs, two.probs)
 usual = np.eye(5)[np.clip(7 - np.arange(12), 0, 4)]
@@ -370,9 +371,9 @@ assert np.all(after.value >= before.value - 1e-8)  # the theorem
 # %%
 rows = []
 for size, k in product(queries, range(num_models)):
-    counted = jl.JMDP.from_simulator(plain, size, rng=[seed, k])
-    found = jl.laws.cautious_improvement(counted, usual, level=0.0)
-    choices = {"greedy": np.eye(5)[found.advantage.argmax(1)], "cautious": found.policy}
+    counted = jl.JMDP.from_simulator(plain, size, rng=np.random.SeedSequence([seed, k]))
+    advice = jl.laws.cautious_improvement(counted, usual, level=0.0)
+    choices = {"greedy": np.eye(5)[advice.advantage.argmax(1)], "cautious": advice.policy}
     for name, policy in choices.items():
         gained = jl.laws.cautious_improvement(tables, policy, level=0.0).value - before.value
         rows.append((name, size, gained.mean(), gained.min() < -1e-8, (policy != usual).any()))
@@ -440,8 +441,8 @@ plt.show()
 # %% tags=["hide-cell"]
 costly = depot | {"holding_cost": 1.5}
 plain = jl.inventory_simulator(**costly)
-found = jl.simulators.compare_actions(plain, **asked, method="asymptotic").best
-assert found == 2 == jl.jipe2(jl.inventory(**costly), up_to_six).moments.mean[0].argmax()
+best = jl.simulators.compare_actions(plain, **question, method="asymptotic").best
+assert best == 2 == jl.jipe2(jl.inventory(**costly), up_to_six).moments.mean[0].argmax()
 
 # %% [markdown]
 # **Exercise 2.** In `two_queues`, the first queue has the faster server. Start from the policy that always joins it, and improve until no state switches. Where
@@ -456,10 +457,10 @@ assert found == 2 == jl.jipe2(jl.inventory(**costly), up_to_six).moments.mean[0]
 
 # %% tags=["hide-cell"]
 queues = jl.two_queues()
-found = jl.laws.cautious_improvement(queues, np.zeros(36, int), level=0.0)
-while found.switched.any():
-    found = jl.laws.cautious_improvement(queues, found.policy, level=0.0)
-joins = found.policy.argmax(1).reshape(6, 6)  # [jobs in the first, jobs in the second]
+improved = jl.laws.cautious_improvement(queues, np.zeros(36, int), level=0.0)
+while improved.switched.any():
+    improved = jl.laws.cautious_improvement(queues, improved.policy, level=0.0)
+joins = improved.policy.argmax(1).reshape(6, 6)  # [jobs in the first, jobs in the second]
 assert np.flatnonzero(joins[:5, 5] == 1).tolist() == [1, 2, 3, 4]
 assert np.flatnonzero(joins[5, :5] == 0).tolist() == [1, 2, 3, 4]
 

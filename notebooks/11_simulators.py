@@ -80,9 +80,9 @@ depot = jl.simulators.VectorSimulator(
 
 # %%
 up_to_six = np.clip(6 - np.arange(12), 0, 4)
-asked = {"policy": up_to_six, "actions": [4, 3], "state": 0, "rng": seed}
-found = jl.simulators.estimate_gaps(depot, num_runs=num_runs, **asked)
-print(f"the fourth unit gains {found.mean[0, 1]:.3f}, standard error {found.mean_error[0, 1]:.3f}")
+today = {"policy": up_to_six, "actions": [4, 3], "state": 0, "rng": seed}
+played = jl.simulators.estimate_gaps(depot, num_runs=num_runs, **today)
+print(f"the fourth unit gains {played.mean[0, 1]:.3f}, standard error {played.mean_error[0, 1]:.3f}")
 
 # %% [markdown]
 # We compare it with the exact answer: `JMDP.from_step` makes tables of the same `step`.
@@ -95,18 +95,18 @@ exact = jl.jipe2(tables, up_to_six).moments
 truth = {"mean": exact.gap_mean[0, 4, 3], "variance": exact.gap_variance[0, 4, 3]}
 
 
-def errors_off(estimate, truth):
-    """How many standard errors mean and variance are off, the larger of the two."""
+def largest_error(estimate, truth):
+    """Of mean and variance, in standard errors."""
     pairs = [(name, getattr(estimate, name)[0, 1] - value) for name, value in truth.items()]
-    return max(abs(off) / getattr(estimate, f"{name}_error")[0, 1] for name, off in pairs)
+    return max(abs(error) / getattr(estimate, f"{name}_error")[0, 1] for name, error in pairs)
 
 
 # %%
-both = {**truth, "s": found.mean[0, 1], "v": found.variance[0, 1]}
+both = {**truth, "s": played.mean[0, 1], "v": played.variance[0, 1]}
 text = "{mean:.3f}, {variance:.2f}; {s:.3f}, {v:.2f}".format(**both)
 claim = "four units against three, E G, Var G, exact; simulated: within 4 s.e."
-claims.check(claim, text, errors_off(found, truth) < 4)
-low, high = found.interval("prob_better", level=0.9999)
+claims.check(claim, text, largest_error(played, truth) < 4)
+low, high = played.interval("prob_better", level=0.9999)
 inside = low[0, 1] <= law.prob_better[1] and high[0, 1] >= law.prob_better[0]
 ends = [low[0, 1], high[0, 1], *law.prob_better]
 text = "[{:.3f}, {:.3f}] and [{:.3f}, {:.3f}]".format(*ends)
@@ -151,7 +151,7 @@ queues = jl.simulators.VectorSimulator(queue_step, coins, num_actions=2, gamma=0
 # %%
 i, j = np.divmod(np.arange(36), 6)
 worlds = {
-    "depot": (depot, asked, 0.05, (tables, up_to_six, (0, 4, 3))),
+    "depot": (depot, today, 0.05, (tables, up_to_six, (0, 4, 3))),
     "two queues": (
         queues,
         {"policy": join_shorter, "actions": [0, 1], "state": [3, 3], "rng": seed},
@@ -168,16 +168,15 @@ for name, (world, question, half, (jm, policy, at)) in worlds.items():
             world, num_runs=num_runs // 2, coupling=coupling, **question
         )
         moments = jl.jipe2(jm, policy, coupling=coupling).moments
-        known = {"mean": moments.gap_mean[at], "variance": moments.gap_variance[at]}
-        off = errors_off(gap, known)
-        needed = [(1.96 / half) ** 2 * x for x in (gap.variance[0, 1], known["variance"])]
-        rows.append((name, coupling, half, off, *needed))
-need = pd.DataFrame(rows, columns=["world", "coupling", "half", "off", "measured", "exact"])
+        exact = {"mean": moments.gap_mean[at], "variance": moments.gap_variance[at]}
+        assert largest_error(gap, exact) < 4  # standard errors
+        needed = [(1.96 / half) ** 2 * x for x in (gap.variance[0, 1], exact["variance"])]
+        rows.append((name, coupling, half, *needed))
+need = pd.DataFrame(rows, columns=["world", "coupling", "half", "measured", "exact"])
 table = need.set_index(["world", "coupling"])[["measured", "exact"]].map("{:,.0f}".format)
 table.rename_axis([None, None])
 
 # %%
-assert need.off.max() < 4  # standard errors
 for name, part in need.groupby("world", sort=False):
     own, joint, common = part.measured
     text = f"{own / common:,.0f} and {joint / common:,.0f}"
@@ -196,7 +195,7 @@ assert weights @ (1 + wager) ** 3500 < 2 / 0.05 < weights @ (1 + wager) ** 3600
 rank = int(stats.binom.ppf(0.025, num_seeds, 0.5))  # so many runs may lie beyond either end
 rows = []
 for coupling, method in product(couplings, ("asymptotic", "betting")):
-    ask = partial(jl.simulators.compare_actions, depot, **asked | {"coupling": coupling})
+    ask = partial(jl.simulators.compare_actions, depot, **today | {"coupling": coupling})
     runs = np.sort(
         [
             ask(rng=np.random.SeedSequence([seed, k]), method=method).num_runs
@@ -262,7 +261,7 @@ for coupling in couplings:
     mean, variances[coupling] = (
         x[0] for x in jl.laws.policy_gaps(tables, *policies, coupling=coupling)
     )
-    assert errors_off(gap, {"mean": mean, "variance": variances[coupling]}) < 4
+    assert largest_error(gap, {"mean": mean, "variance": variances[coupling]}) < 4
     assert decided[coupling].best == 0
 assert mean > 1
 own, joint, common = variances.values()
@@ -408,12 +407,13 @@ torch_depot = jl.simulators.VectorSimulator(
 runs = gpu_runs if on_gpu else num_runs
 begin = perf_counter()
 played = jl.simulators.estimate_gaps(
-    torch_depot, num_runs=runs, truncation=1e-6, **{**asked, "state": empty}
+    torch_depot, num_runs=runs, truncation=1e-6, **today | {"state": empty}
 )  # a billion runs would see what the usual horizon cuts off
 took = perf_counter() - begin
 print(f"{runs:,} pairs on {empty.device}: {took:.2f} s", file=sys.stderr)
-off = errors_off(played, truth)
-claims.check("in torch, mean and variance: within 4 s.e. of the exact ones", f"{off:.1f}", off < 4)
+error = largest_error(played, truth)
+name = "in torch, mean and variance: within 4 s.e. of the exact ones"
+claims.check(name, f"{error:.1f}", error < 4)
 
 # %% [markdown]
 # We measured this once on a large GPU, with the uniform policy and five units in stock, ordering two units against one. The last
