@@ -27,8 +27,10 @@ from jmdp_lib.fast.systems import (
     SolvedPairs,
     choose_pairs,
     solve_chains,
+    solve_dense,
+    solve_fastest,
     solve_pairs,
-    solve_route,
+    solve_reachable,
 )
 
 __all__ = [
@@ -50,6 +52,8 @@ __all__ = [
     "scaled_kernels",
     "solve",
     "solve_chains",
+    "solve_dense",
+    "solve_fastest",
     "solve_pairs",
-    "solve_route",
+    "solve_reachable",
 ]

@@ -6,7 +6,9 @@ and has the paper's curve of residuals.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,14 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
-from jmdp_lib.fast import AskedGaps, CollapsedT2, solve_route
+from jmdp_lib.fast import (
+    AskedGaps,
+    CollapsedT2,
+    SolvedPairs,
+    solve_dense,
+    solve_fastest,
+    solve_reachable,
+)
 from jmdp_lib.machine import require, rounding_of, rounding_of_returns
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.moments import Moments, StoredMoments
@@ -23,18 +32,10 @@ from jmdp_lib.solvers.fixed_point import (
     Certificate,
     Solution,
     certify,
-    collect_moments,
     false_variance,
     iterate,
+    solution,
 )
-
-# What may be given together with each route.
-ROUTES = {
-    "auto": ("queries", "device"),
-    "sweeps": ("initial", "max_iterations"),
-    "reachable": ("queries",),
-    "dense": ("queries", "device"),
-}
 
 
 def jipe2(
@@ -98,27 +99,29 @@ def jipe2(
         >>> print(f"with two gusts: {apart.gap_mean[gap]:.3f}, {apart.gap_variance[gap]:.3f}")
         with two gusts: 1.962, 0.961
     """
-    options = {"initial": initial, "max_iterations": max_iterations}
-    _check_options(route, **options, queries=queries, device=device)
-    tol = checks.positive("tol", tol)
+    options: dict[str, Any] = {"queries": queries, "device": device}
+    options |= {"initial": initial, "max_iterations": max_iterations}
+    given = {name: value for name, value in options.items() if value is not None}
+    solve, takes = ROUTES[checks.one_of("route", route, [*ROUTES])]
+    for name in given:
+        if name not in takes:
+            takers = " or ".join(f"route={other!r}" for other in ROUTES if name in ROUTES[other][1])
+            raise ValueError(f"{name}= needs {takers}, got route={route!r}")
     operator = PairOperator.of("jipe2", jm, policy, coupling)
-    if route != "sweeps":
-        return _solved(operator, AskedGaps.of(jm, queries), tol, route, device)
+    return solve(operator, checks.positive("tol", tol), **given)
+
+
+def _sweeps(
+    operator: PairOperator, tol: float, initial: Any = None, max_iterations: int | None = None
+) -> Solution:
+    """T_2 repeated."""
+    jm = operator.jm
     # Three states, each as C and Sigma, their differences, and arrays over tables and actions.
     needed = 72.0 * operator.policy.size**2 + jm.rewards.size * (150.0 + 24.0 * jm.num_actions)
     require(needed, f"JIPE-2 by sweeps on {jm.num_states:,} states")
     if initial is None:
         return _swept_from_zero(operator, tol, max_iterations)
     return _swept_from(initial, operator, tol, max_iterations)
-
-
-def _check_options(route: str, **options: Any) -> None:
-    """Refuse an option that the route would ignore."""
-    checks.one_of("route", route, [*ROUTES])
-    for name, value in options.items():
-        if value is not None and name not in ROUTES[route]:
-            takers = " or ".join(f"route={other!r}" for other in ROUTES if name in ROUTES[other])
-            raise ValueError(f"{name}= needs {takers}, got route={route!r}")
 
 
 def _swept_from_zero(operator: PairOperator, tol: float, max_iterations: int | None) -> Solution:
@@ -151,19 +154,18 @@ def _swept(
     jm: JMDP, state: PairState, end: Certificate, offset: float, variance_error: float
 ) -> Solution:
     """The solution of sweeps; offset: of all returns, which is in no variance."""
-    excess = replace(state, offset=0.0) if state.offset else state
-    moments = collect_moments(
+    return solution(
         jm,
+        end,
         order=2,
-        excess=excess.mean,
-        blocks=state.blocks,
-        source=StoredMoments(excess.second),
+        excess=state.excess,
+        covariance=state.blocks,
+        source=StoredMoments(replace(state, offset=0.0).second),
         offset=offset,
-        error_bound=end.error_bound,
         variance_error=variance_error,
+        route="sweeps",
+        num_unknowns=jm.num_states * (jm.num_states + 1) // 2,
     )
-    num_pairs = jm.num_states * (jm.num_states + 1) // 2
-    return Solution(moments, **end._asdict(), route="sweeps", pairs=num_pairs)
 
 
 def _unplayed(left: float, state: PairState) -> float:
@@ -191,13 +193,18 @@ def _start(
     return replace(start, excess=start.excess - offset)
 
 
-def _solved(
-    operator: PairOperator, gaps: AskedGaps, tol: float, route: str, device: str | None
+def _linear_systems(
+    solve: Callable[..., SolvedPairs],
+    operator: PairOperator,
+    tol: float,
+    queries: ArrayLike | None = None,
+    **options: Any,
 ) -> Solution:
-    """The moments by linear systems, for returns without what the rewards have in common."""
+    """The fixed point, solved for returns without what the rewards have in common."""
     jm = operator.jm
+    gaps = AskedGaps.of(jm, queries)
     system = CollapsedT2(jm.without_offset, operator.policy, operator.coupling)
-    solved = solve_route(system, gaps, tol * system.jm.reward_bound, route, device)
+    solved = solve(system, gaps, tol * system.jm.reward_bound, **options)
     end = certify(
         solved.residuals,
         rounding=solved.rounding + rounding_of(0) * jm.reward_bound,
@@ -209,14 +216,24 @@ def _solved(
     last = float(solved.residuals[-1])
     solver_error = (last + solved.rounding) / (1.0 - jm.gamma)
     variance_error = 4.0 * last * system.weight / (1.0 - jm.gamma**2)  # c contracts by gamma^2
-    moments = collect_moments(
+    return solution(
         jm,
+        end,
         order=2,
         excess=solved.backup.mean,
-        blocks=system.blocks(solved.backup, solved.pairs, gaps),
+        covariance=system.blocks(solved.backup, solved.pairs, gaps),
         source=solved,
         offset=jm.return_offset,
-        error_bound=end.error_bound,
         variance_error=variance_error + false_variance(jm.gamma, solver_error),
+        route=solved.route,
+        num_unknowns=solved.num_pairs,
     )
-    return Solution(moments, **end._asdict(), route=solved.route, pairs=solved.num_pairs)
+
+
+# What solves each route, and the options that it takes.
+ROUTES: dict[str, tuple[Callable[..., Solution], tuple[str, ...]]] = {
+    "auto": (partial(_linear_systems, solve_fastest), ("queries", "device")),
+    "sweeps": (_sweeps, ("initial", "max_iterations")),
+    "reachable": (partial(_linear_systems, solve_reachable), ("queries",)),
+    "dense": (partial(_linear_systems, solve_dense), ("queries", "device")),
+}

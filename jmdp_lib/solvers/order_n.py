@@ -12,7 +12,7 @@ from jmdp_lib.fast import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.operators.pairs import PairOperator
-from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, false_variance
+from jmdp_lib.solvers.fixed_point import Solution, certify, false_variance, solution
 
 
 def jipe(
@@ -72,19 +72,20 @@ def jipe(
     )
     # What is solved when it is read is to be as near as this says, and rounding comes on top.
     source = replace(source, goal=0.25 * end.error_bound * (1.0 - jm.gamma))
-    mean, blocks = source.same_state()
+    mean, covariance = source.same_state()
     solver_error = float(solved.residuals[-1] + rounding) / (1.0 - jm.gamma)
-    moments = collect_moments(
+    return solution(
         jm,
+        end,
         order=order,
         excess=mean,
-        blocks=blocks,
+        covariance=covariance,
         source=source,
         offset=jm.return_offset,
-        error_bound=end.error_bound,
         variance_error=_variance_error(operator, mean, solver_error),
+        route="reachable",
+        num_unknowns=solved.x.size,
     )
-    return Solution(moments, **end._asdict(), route="reachable", pairs=solved.x.size)
 
 
 def _variance_error(operator: PairOperator, mean: Floats, solver_error: float) -> float:
