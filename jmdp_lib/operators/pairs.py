@@ -32,6 +32,7 @@ from scipy.sparse.linalg import LinearOperator, gmres
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.machine import progress
 from jmdp_lib.model import JMDP, JOINT, Coupling, checked_coupling, require_tables
 
 RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
@@ -285,7 +286,15 @@ def occupancy(jm: JMDP, policy: Floats) -> Floats:
     start = np.append(*_arrived(jm, law))
     operator = LinearOperator((start.size,) * 2, matvec=lambda u: u - eta * moved(u), dtype=float)
     rounding = max(1e-13, 1e-14 / (1.0 - eta))
-    arrivals, failed = gmres(operator, start, rtol=rounding, restart=RESTART)
+    with progress(None, "pair occupancy", "step") as bar:
+        arrivals, failed = gmres(
+            operator,
+            start,
+            rtol=rounding,
+            restart=RESTART,
+            callback=lambda _: bar.update(),
+            callback_type="pr_norm",
+        )
     if failed:
         raise ValueError(f"the pair occupancy at discount {eta} could not be solved for")
     last = start + eta * moved(np.maximum(arrivals, 0.0))
