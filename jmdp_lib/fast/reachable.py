@@ -1,9 +1,9 @@
-"""The pairs of states that asked gaps reach, and the collapsed pair operator on these alone.
+"""The pairs of states that some gaps reach, and the collapsed pair operator on these alone.
 
 The states that these gaps lead to are numbered, successors first. A set of pairs (i, j), j <= i,
-of their numbers is a bitmap of 64-bit words. The place of a pair in the set is the number of bits
-before it, so that c is one plain vector, and c -> c_0 + gamma^2 P_2 c a sparse matrix. A policy that never returns to a state it left leads from every
-pair to places before its own.
+of their numbers is a bitmap. The place of a pair in the set is the number of bits before it, so
+that c is one plain vector, and c -> c_0 + gamma^2 P_2 c a sparse matrix. A policy that never
+returns to a state it left leads from every pair to places before its own.
 """
 
 from __future__ import annotations

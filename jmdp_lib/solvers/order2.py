@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,16 +37,20 @@ from jmdp_lib.solvers.fixed_point import (
     solution,
 )
 
+Route = Literal["auto", "sweeps", "reachable", "dense"]
+
 
 def jipe2(
     jm: JMDP,
     policy: Policy,
+    *,
     tol: float = 1e-8,
     coupling: CouplingName = DEFAULT_COUPLING,
+    gaps: ArrayLike | None = None,
+    states: ArrayLike | None = None,
+    route: Route = "auto",
     initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None = None,
     max_iterations: int | None = None,
-    queries: ArrayLike | None = None,
-    route: str = "auto",
     device: str | None = None,
 ) -> Solution:
     """First and second moments of the joint returns: JIPE-2, the fast solver for order 2.
@@ -68,12 +72,13 @@ def jipe2(
         route="sweeps".
     max_iterations: sweeps after which to stop; as many as `tol` can need unless given. Needs
         route="sweeps".
-    queries: which covariances are wanted: those of all actions at states (N,), or of rows
-        (state, a, b), (N, 3); all unless given. Others are nan in the moments' arrays.
-    route: "reachable" solves one sparse system on the pairs of states that `queries` reach, "dense"
-        one on all pairs. "auto" takes the faster of these that fits into memory; the solution's
-        `route` says which one it was. A model that fits in no way is refused: `local_jipe2` can
-        still answer for a few of its states. "sweeps" repeats $T_2$ from `initial`: it always
+    gaps: (N, 3), rows (state, a, b), if only these gaps are wanted. What no gap that is wanted
+        needs is nan in the moments' arrays.
+    states: (N,), if only the gaps of these states are wanted; instead of `gaps`.
+    route: "reachable" solves one sparse system on the pairs of states that the wanted gaps reach,
+        "dense" one on all pairs. "auto" takes the faster of these that fits into memory; `route` of
+        the solution says which one it was. A model that fits in no way is refused: `local_jipe2`
+        can still answer for a few of its states. "sweeps" repeats $T_2$ from `initial`: it always
         solves all pairs, is slower, and has the residuals of every sweep.
     device: a torch device, such as "cuda", for the dense route, which "auto" then takes.
 
@@ -99,7 +104,7 @@ def jipe2(
         >>> print(f"with two gusts: {apart.gap_mean[gap]:.3f}, {apart.gap_variance[gap]:.3f}")
         with two gusts: 1.962, 0.961
     """
-    options: dict[str, Any] = {"queries": queries, "device": device}
+    options: dict[str, Any] = {"gaps": gaps, "states": states, "device": device}
     options |= {"initial": initial, "max_iterations": max_iterations}
     given = {name: value for name, value in options.items() if value is not None}
     solve, takes = ROUTES[checks.one_of("route", route, [*ROUTES])]
@@ -197,14 +202,15 @@ def _linear_systems(
     solve: Callable[..., SolvedPairs],
     operator: PairOperator,
     tol: float,
-    queries: ArrayLike | None = None,
+    gaps: ArrayLike | None = None,
+    states: ArrayLike | None = None,
     **options: Any,
 ) -> Solution:
     """The fixed point, solved for returns without what the rewards have in common."""
     jm = operator.jm
-    gaps = AskedGaps.of(jm, queries)
+    wanted = AskedGaps.of(jm, gaps, states)
     system = CollapsedT2(jm.without_offset, operator.policy, operator.coupling)
-    solved = solve(system, gaps, tol * system.jm.reward_bound, **options)
+    solved = solve(system, wanted, tol * system.jm.reward_bound, **options)
     end = certify(
         solved.residuals,
         rounding=solved.rounding + rounding_of(0) * jm.reward_bound,
@@ -221,7 +227,7 @@ def _linear_systems(
         end,
         order=2,
         excess=solved.backup.mean,
-        covariance=system.blocks(solved.backup, solved.pairs, gaps),
+        covariance=system.blocks(solved.backup, solved.pairs, wanted),
         source=solved,
         offset=jm.return_offset,
         variance_error=variance_error + false_variance(jm.gamma, solver_error),
@@ -232,8 +238,8 @@ def _linear_systems(
 
 # What solves each route, and the options that it takes.
 ROUTES: dict[str, tuple[Callable[..., Solution], tuple[str, ...]]] = {
-    "auto": (partial(_linear_systems, solve_fastest), ("queries", "device")),
+    "auto": (partial(_linear_systems, solve_fastest), ("gaps", "states", "device")),
     "sweeps": (_sweeps, ("initial", "max_iterations")),
-    "reachable": (partial(_linear_systems, solve_reachable), ("queries",)),
-    "dense": (partial(_linear_systems, solve_dense), ("queries", "device")),
+    "reachable": (partial(_linear_systems, solve_reachable), ("gaps", "states")),
+    "dense": (partial(_linear_systems, solve_dense), ("gaps", "states", "device")),
 }

@@ -18,6 +18,7 @@ from jmdp_lib.solvers.fixed_point import Solution, certify, false_variance, solu
 def jipe(
     jm: JMDP,
     policy: Policy,
+    *,
     order: int = 2,
     tol: float = 1e-8,
     coupling: CouplingName = DEFAULT_COUPLING,
