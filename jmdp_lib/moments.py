@@ -374,9 +374,3 @@ def same_state_moments(
     axes = shape[:1] + shape[1:] * order
     moments = [once(*((s, a) for a in sorted(actions))) for s, *actions in np.ndindex(axes)]
     return np.reshape(moments, axes)
-
-
-def second_moments(moment: Callable[[list[StateAction]], float], shape: tuple[int, ...]) -> Floats:
-    """(S, A, S, A) of a function that gives one coordinate at a time; shape is (S, A)."""
-    moments = [moment(list(pair)) for pair in product(np.ndindex(shape), repeat=2)]
-    return np.reshape(moments, shape + shape)

@@ -37,7 +37,7 @@ from jmdp_lib.fast.affine import Chain, Solved, solve
 from jmdp_lib.fast.collapsed import ragged
 from jmdp_lib.machine import progress, require, rounding_of
 from jmdp_lib.model import JMDP, JOINT, Coupling
-from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
+from jmdp_lib.moments import StateAction, norm_weight, same_state_moments
 
 Branches = tuple[tuple[int, int], ...]  # (number, multiplicity), see `MultisetOperator`
 Law = dict[Branches, float]  # a polynomial: coefficient of each product of successor branches
@@ -346,4 +346,5 @@ class MomentsFromMultisets:
         pairs = combinations(np.ndindex(shape), 2)
         rows = self.operator.rows_of(map(self.operator.coordinate, pairs))
         self.solve(self.operator.closure(rows))
-        return second_moments(self.moment, shape)
+        every = [self.moment(pair) for pair in product(np.ndindex(shape), repeat=2)]
+        return np.reshape(every, shape * 2)

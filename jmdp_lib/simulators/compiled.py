@@ -14,7 +14,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.machine import hot, inline
+from jmdp_lib.machine import cached, hot, inline
 from jmdp_lib.model import JMDP, Coupling, checked_coupling
 from jmdp_lib.montecarlo import (
     RUNS_PER_STREAM,
@@ -24,7 +24,7 @@ from jmdp_lib.montecarlo import (
     fill_rows,
     with_action,
 )
-from jmdp_lib.operators.draws import draw, find
+from jmdp_lib.operators.draws import draw
 from jmdp_lib.simulators.plans import Chunk, Plan, PlayedPolicy, Player, Runs
 
 _FEW = 256  # runs per random stream of a decision
@@ -154,6 +154,20 @@ class Branches(NamedTuple):
     def of(cls, size: int) -> Branches:
         states, steps, one, source = np.zeros((4, size), np.int64)
         return cls(states, steps, one, source, np.zeros(size))
+
+
+@cached(nogil=True)
+def find(u: float, cdf: Any, low: int, high: int) -> int:
+    """Index in low..high-1 at which the cumulative probability passes a number."""
+    while high - low > 8:
+        middle = (low + high) // 2
+        if cdf[middle - 1] <= u:
+            low = middle
+        else:
+            high = middle
+    while low < high - 1 and cdf[low] <= u:
+        low += 1
+    return low
 
 
 @inline
