@@ -99,15 +99,13 @@ def coupled_reward_chain(
         >>> print(f"{moments.variance[0, 0]:.6f} {moments.correlation[0, 0, 1]:.6f}")
         0.616525 -0.272475
     """
-    num_states = checks.at_least("num_states", num_states, 1)
-    scale = checks.one_of("rewards", rewards, get_args(Scale))
-    room_for_tables("num_states", num_states, 2, 2)
-    pays = np.eye(2) if scale == "unit" else 2.0 * np.eye(2) - 1.0
-    reward = np.tile(pays, (num_states, 1, 1))  # (S, K=2, A=2): table k favours action k
-    reward[-1] = 1.0
-    after = np.minimum(np.arange(num_states) + 1, num_states - 1)
-    successor = np.tile(after[:, None, None], (1, 2, 2))
-    return JMDP(np.full((num_states, 2), 0.5), reward, successor, gamma)
+    last = checks.at_least("num_states", num_states, 1) - 1
+    worst = 0.0 if checks.one_of("rewards", rewards, get_args(Scale)) == "unit" else -1.0
+
+    def step(state: int, action: int, coin: int) -> tuple[float, int]:
+        return (1.0 if state == last or action == coin else worst), min(state + 1, last)
+
+    return JMDP.from_step(num_states, 2, gamma, [0.5, 0.5], step)
 
 
 def example_1(gamma: float = 0.9) -> JMDP:

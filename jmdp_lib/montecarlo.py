@@ -76,7 +76,7 @@ def simulate_pairs(
     chosen = [checks.index("action", action, jm.num_actions) for action in actions]
     num_pairs = checks.at_least("num_pairs", num_pairs, 1)
     steps = checks.at_least("horizon", steps, 1)
-    model = BranchModel.of(jm, matrix[None], checked_coupling(jm, coupling), jm.gamma, steps)
+    model = BranchModel.of(jm, matrix, checked_coupling(jm, coupling), jm.gamma, steps)
     returns = np.empty((num_pairs, 2))
 
     def fill(stream: np.random.Generator, rows: slice) -> None:
@@ -118,16 +118,14 @@ def fill_rows(
 
 
 class BranchModel(NamedTuple):
-    """What kernels know of a JMDP, Q policies and a coupling.
+    """What kernels know of a JMDP, a policy and a coupling.
 
     A *step* of a branch, t A + a, names its table t and its action a.
 
-    steps: what `draw` takes for the step of a branch at a state, under the first policy.
-    starts: (S + 1,) of the tables. rewards, next_states: (T A,) of steps. several: whether Q > 1.
-    policy_cdf: (Q S A,), cumulative within each state. forever: (S,) what a branch earns in every
-    step if it can only stay where it is and earn the same, under the first policy, else nan: what
-    is left is then a geometric sum. offset: what `JMDP.reward_offset`, which no step pays, is worth
-    in every return up to the horizon.
+    steps: what `draw` takes for the step of a branch at a state. starts: (S + 1,) of the tables.
+    rewards, next_states: (T A,) of steps. forever: (S,) what a branch earns in every step if it can
+    only stay where it is and earn the same, else nan: what is left is then a geometric sum. offset:
+    what `JMDP.reward_offset`, which no step pays, is worth in every return up to the horizon.
     """
 
     at_one_state: bool
@@ -138,20 +136,18 @@ class BranchModel(NamedTuple):
     starts: Ints
     rewards: Floats
     next_states: Ints
-    several: bool
-    policy_cdf: Floats
     steps: AliasTables
     forever: Floats
     offset: float
 
     @classmethod
     def of(
-        cls, jm: JMDP, policies: Floats, coupling: Coupling, gamma: float, horizon: int
+        cls, jm: JMDP, policy: Floats, coupling: Coupling, gamma: float, horizon: int
     ) -> BranchModel:
-        """policies: (Q, S, A). The coupling has been checked."""
+        """policy: (S, A). The coupling has been checked."""
         offset = jm.reward_offset * discounted(gamma, horizon)
         jm = jm.without_offset
-        weights = jm.probs[:, None] * policies[0, jm.table_states]  # (T, A)
+        weights = jm.probs[:, None] * policy[jm.table_states]  # (T, A)
         firsts = jm.starts * jm.num_actions
         steps = AliasTables.of(firsts, weights.ravel(), np.arange(weights.size))
         rewards = jm.rewards.ravel()
@@ -170,8 +166,6 @@ class BranchModel(NamedTuple):
             starts=jm.starts,
             rewards=rewards,
             next_states=next_states,
-            several=len(policies) > 1,
-            policy_cdf=np.cumsum(policies, axis=-1).ravel(),
             steps=steps,
             forever=np.where(settled, earned[first], np.nan),
             offset=offset,

@@ -26,7 +26,7 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import ReadOnly, require, rounding_of
+from jmdp_lib.machine import ReadOnly, rounding_of
 from jmdp_lib.model.coupling import Coupling
 from jmdp_lib.model.simulator import Simulator, check_simulator, draw_index
 from jmdp_lib.model.tables import (
@@ -386,8 +386,6 @@ class JMDP(_Tables):
     def marginal_mdp(self) -> tuple[Floats, Floats]:
         """The MDP without the coupling, eq. (5): transitions (S, A, S) and mean rewards (S, A)."""
         shape = (self.num_states, self.num_actions, self.num_states)
-        size = 8 * np.prod(shape, dtype=float) + 48.0 * self.rewards.size  # and sparse, while made
-        require(size, f"the marginal MDP of shape {shape}")
         return self.transitions.toarray().reshape(shape), self.averaging @ self.rewards
 
     @cached_property

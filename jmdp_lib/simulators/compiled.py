@@ -33,12 +33,14 @@ _FEW = 256  # runs per random stream of a decision
 class CompiledPlayer(Player):
     """Plays the branches of a JMDP. Its policies are tables, also those that were functions.
 
-    model: what compiled code reads, of one plan: made once, and not for every look of a decision.
+    model, policy_cdf: what compiled code reads, of one plan: made once, and not for every look of a
+    decision.
     """
 
     chunk_size = 2**16
     rounded = False
     model: Any = None
+    policy_cdf: Any = None
 
     def __init__(self, jm: JMDP, state: Any, coupling: Coupling) -> None:
         self.jm = jm
@@ -60,7 +62,8 @@ class CompiledPlayer(Player):
         tables = np.stack([policy.source for policy in plan.policies])
         gamma, horizon, _ = plan.settings
         ready = copy.copy(self)
-        ready.model = BranchModel.of(self.jm, tables, self.coupling, gamma, horizon)
+        ready.model = BranchModel.of(self.jm, tables[0], self.coupling, gamma, horizon)
+        ready.policy_cdf = tables.cumsum(-1).ravel() if len(tables) > 1 else np.zeros(0)
         return replace(plan, player=ready)
 
     def play(self, chunk: Chunk) -> Runs:
@@ -75,6 +78,7 @@ class CompiledPlayer(Player):
             kinds=np.array(plan.kinds, np.int64),
             one=plan.alike.argmax(axis=1),
             whole=chunk.whole or not chunk.counted,
+            policy_cdf=self.policy_cdf,
         )
         labels = np.empty((size, width), np.int64)
         runs = BranchRuns(np.zeros((size, width)), labels, np.zeros(size, np.int64))
@@ -115,6 +119,7 @@ class BranchTask(NamedTuple):
     actions: (m,) their first actions; (0,) if these are drawn, by one number for all branches.
     kinds: (m,) which policy each of them follows. one: (m,) the first branch that it is one with
     from the start, for good. whole: on to the horizon, even where all branches are one for good.
+    policy_cdf: (Q S A,), cumulative within each state, if there are several policies; else (0,).
     """
 
     state: int
@@ -122,6 +127,7 @@ class BranchTask(NamedTuple):
     kinds: Ints
     one: Ints
     whole: bool
+    policy_cdf: Floats
 
 
 class BranchRuns(NamedTuple):
@@ -203,11 +209,11 @@ def _draw_steps(rng: Any, at: Any, model: Any, task: Any, given: bool) -> tuple[
         at.steps[j] = draw(rng, model.steps, at.states[j])
         if given:
             at.steps[j] = with_action(at.steps[j], task.actions[j], model)
-        elif model.several:
+        elif task.policy_cdf.size:
             at.numbers[j] = rng.random() if at.source[j] == j else at.numbers[at.source[j]]
             low = (task.kinds[j] * (model.starts.size - 1) + at.states[j]) * model.num_actions
             high = low + model.num_actions
-            action = find(at.numbers[j], model.policy_cdf, low, high) - low
+            action = find(at.numbers[j], task.policy_cdf, low, high) - low
             at.steps[j] = with_action(at.steps[j], action, model)
         met = _couple(at, j, model, task.kinds)
         played += at.one[j] == j
@@ -228,7 +234,7 @@ def fill_runs(rng: Any, runs: Any, at: Any, model: Any, task: Any) -> None:
         played = size
         weight = 1.0
         left = model.horizon
-        while left > 0 and (played > 1 or model.several or left == model.horizon):
+        while left > 0 and (played > 1 or task.policy_cdf.size or left == model.horizon):
             given = left == model.horizon and task.actions.size > 0
             played, queries = _draw_steps(rng, at, model, task, given)
             if played == 1 and not task.whole:

@@ -72,14 +72,13 @@ class StepSize:
 
     @classmethod
     def of(cls, value: Steps) -> StepSize:
-        """A schedule from itself, from (scale, power), or from a constant (which is refused)."""
+        """A schedule from itself, or from (scale, power)."""
         if isinstance(value, StepSize):
             return value
-        parts: Any = value if np.shape(value) == (2,) else (value, 0.0)
-        return cls(*(checks.real("step size", part) for part in parts))
+        return cls(*checks.floats("step_size", value, "(scale, power)", shape=(2,)).tolist())
 
 
-Steps = StepSize | tuple[float, float] | float
+Steps = StepSize | tuple[float, float]
 """What a user may pass for a step size: all that `StepSize.of` takes."""
 
 
@@ -159,7 +158,8 @@ def incremental_jipe2(
         [1.56, 1.57]
     """
     matrix = checks.policy_matrix(check_simulator(simulator), policy)
-    layout = Layout(matrix, checks.one_of("form", form, get_args(Form)))
+    checks.one_of("form", form, get_args(Form))
+    layout = Layout.of(matrix, simulator.gamma, form)
     step = StepSize.of(step_size)
     stops = spread_stops(checkpoints, num_updates)
     what = f"incremental JIPE-2 in the form {form!r} with {layout.size:,} coordinates"
@@ -249,10 +249,10 @@ def _learned_moments(layout: Layout, values: Floats, gamma: float, error_bound: 
 def _compiled_updates(rng: Any, count: int, learned: Any, step: Any, world: Any) -> None:
     """`count` updates of eq. (28) in place, for known tables."""
     values, visits = learned
-    model, rules = world
+    model, layout = world
     for _ in range(count):
         i = int(rng.random() * values.size)
-        target = compiled_backup(rng, values, i, model, rules)
+        target = compiled_backup(rng, values, i, model, layout)
         visits[i] += 1
         values[i] += alpha(step, visits[i]) * (target - values[i])
 
@@ -262,17 +262,16 @@ def updater(
 ) -> Callable[[int], None]:
     """A function that makes `count` updates in place, of coordinates drawn uniformly."""
     fields = astuple(step)
-    rules = layout.rules(simulator.gamma)
     if isinstance(simulator, JMDP):
         model = of_tables(simulator), simulator.rewards, simulator.next_states
-        world = model, rules
+        world = model, layout
         return lambda count: _compiled_updates(rng, count, learned, fields, world)
     values, visits = learned
 
     def update(count: int) -> None:
         for _ in range(count):
             i = int(rng.random() * values.size)
-            target = backup(rng, values, i, simulator, rules)
+            target = backup(rng, values, i, simulator, layout)
             visits[i] += 1
             values[i] += alpha(fields, visits[i]) * (target - values[i])
 

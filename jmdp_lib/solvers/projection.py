@@ -16,7 +16,7 @@ from scipy import linalg
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized, frozen
-from jmdp_lib.machine import ReadOnly, progress, require
+from jmdp_lib.machine import ReadOnly, progress
 from jmdp_lib.solvers.fixed_point import warn
 
 _EXTREME = 1e50  # features beyond this, or below its inverse, are scaled
@@ -104,10 +104,7 @@ def tabular_features(model: Sized) -> Floats:
         (3, 2, 6)
     """
     shape = checks.sizes_of(model)
-    size = shape[0] * shape[1]
-    what = f"an array of features (S, A, d) = {(*shape, size)}"
-    require(8.0 * size**2, what, "use fewer, as those of rbf_features")
-    return np.eye(size).reshape(*shape, -1)
+    return np.eye(shape[0] * shape[1]).reshape(*shape, -1)
 
 
 def rbf_features(rows: int, columns: int, centres: int) -> Floats:
@@ -189,9 +186,8 @@ def solve_in_cone(
     inside = to_vector(psd_part(start - floor)) / size
     dual = (shift - matrix @ inside) / rho
     factors = linalg.lu_factor(matrix + rho * np.eye(len(right)))
-    bar = progress(_TURNS, "projection onto the cone", "turn")
-    for turn in range(1, _TURNS + 1):
-        bar.update()
+    turns = range(1, _TURNS + 1)
+    for turn in progress(_TURNS, "projection onto the cone", "turn", turns):
         free = linalg.lu_solve(factors, shift + rho * (inside - dual))
         relaxed = 1.6 * free - 0.6 * inside
         new = to_vector(psd_part(to_matrix(relaxed + dual)))
@@ -209,7 +205,6 @@ def solve_in_cone(
             factors = linalg.lu_factor(matrix + rho * np.eye(len(right)))
     else:
         warn(f"the projection onto the cone stopped {primal:.1e} away from it")
-    bar.close()
     return floor + size * to_matrix(inside)
 
 
