@@ -109,12 +109,10 @@ def fill_rows(
         fill(stream, slice(start, start + per_stream))
 
     starts = range(0, size, per_stream)
-    with (
-        ThreadPoolExecutor(get_num_threads()) as pool,
-        progress(size, "runs of a JMDP", "run") as bar,
-    ):
-        for _ in pool.map(fill_chunk, starts):
-            bar.update(per_stream)
+    with ThreadPoolExecutor(get_num_threads()) as pool:
+        chunks = pool.map(fill_chunk, starts)
+        for _ in progress(len(starts), "runs of a JMDP", "chunk", chunks):
+            pass
 
 
 class BranchModel(NamedTuple):

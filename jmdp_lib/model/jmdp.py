@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,20 +37,8 @@ from jmdp_lib.model.tables import (
 )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _Tables(ReadOnly):
-    """The fields of a `JMDP`, which says what they are; they are checked, and sorted by state."""
-
-    gamma: float
-    starts: Ints
-    probs: Floats
-    rewards: Floats
-    next_states: Ints
-    queries_per_state: int | None = None
-    knows_noise: bool = True
-
-
-class JMDP(_Tables):
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class JMDP(ReadOnly):
     """A finite joint MDP (Definition 4.3), immutable, with T outcome tables sorted by state.
 
     `JMDP(table_probs, rewards, next_states, gamma)` takes arrays (S, K), (S, K, A) and (S, K, A):
@@ -84,6 +72,14 @@ class JMDP(_Tables):
         ([[0.5, 0.5]], True)
     """
 
+    gamma: float
+    starts: Ints
+    probs: Floats
+    rewards: Floats
+    next_states: Ints
+    queries_per_state: int | None = None
+    knows_noise: bool = True
+
     def __init__(
         self, table_probs: ArrayLike, rewards: ArrayLike, next_states: ArrayLike, gamma: float
     ) -> None:
@@ -92,19 +88,22 @@ class JMDP(_Tables):
         num_states = len(probs)
         reward, successor = _checked_tables(rewards, next_states, probs.shape, num_states)
         drawn = np.nonzero(probs)
-        starts = np.searchsorted(drawn[0], np.arange(num_states + 1))
-        super().__init__(gamma, starts, probs[drawn], reward[drawn], successor[drawn])
+        self._set(
+            gamma=gamma,
+            starts=np.searchsorted(drawn[0], np.arange(num_states + 1)),
+            probs=probs[drawn],
+            rewards=reward[drawn],
+            next_states=successor[drawn],
+        )
 
-    @classmethod
-    def _of(cls, **fields: Any) -> JMDP:
-        """A model of fields that are checked."""
-        jm = cls.__new__(cls)
-        _Tables.__init__(jm, **fields)
-        return jm
+    def _set(self, **fields: Any) -> Self:
+        """Fields that are checked, once and for all."""
+        self.__setstate__(fields)
+        return self
 
     def _with(self, **changes: Any) -> JMDP:
         """This model with some fields replaced."""
-        return JMDP._of(**self.__getstate__() | changes)
+        return JMDP.__new__(JMDP)._set(**self.__getstate__() | changes)
 
     def with_gamma(self, gamma: float) -> JMDP:
         """The same tables with another discount factor.
@@ -151,7 +150,7 @@ class JMDP(_Tables):
         order = np.argsort(state, kind="stable")
         order = order[prob[order] > 0]
         state = state[order]
-        return cls._of(
+        return cls.__new__(cls)._set(
             gamma=gamma,
             starts=np.searchsorted(state, np.arange(num_states + 1)),
             probs=prob[order] / totals[state],

@@ -235,7 +235,7 @@ def _arrived(jm: JMDP, weights: Floats) -> tuple[Floats, Floats]:
     """Where branches of a law (S, A, S, A) go: two (S, S), and those that are one (S,)."""
     num_states = jm.num_states
     states = np.arange(num_states)
-    same = weights[states, :, states].copy()  # (S, A, A)
+    same = weights[states, :, states]  # (S, A, A)
     alone = np.einsum("saa->sa", same).copy()  # one branch
     np.einsum("saa->sa", same)[...] = 0.0
 
