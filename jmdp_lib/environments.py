@@ -36,9 +36,16 @@ def windy_gridworld(
 
     States count row by row from the top left: cell (row, column) is state row * size + column.
     The goal, top right, is absorbing; every transition into or inside it earns 1, all others 0.
-    Each table is one gust draw *for all four actions*: with probability gust_prob the agent is
-    moved one more cell in direction `gust`, one of "U", "R", "D" and "L" (left in the paper),
-    after its own move. Walls clip both moves.
+    Each table is one gust draw *for all four actions*. Walls clip both moves.
+
+    Args:
+        size: cells along a side.
+        gust_prob: probability that a gust moves the agent one more cell after its own move.
+        gamma: discount factor in [0, 1).
+        gust: where gusts blow: "U", "R", "D" or "L"; left in the paper.
+
+    Returns:
+        A JMDP of size**2 states and 4 actions.
 
     Example:
         >>> import jmdp_lib as jl
@@ -64,7 +71,13 @@ def windy_gridworld(
 
 
 def goal_policy(size: int = 5) -> Floats:
-    """The policy of Figure 1, (S, 4): right until the last column, then up.
+    """The policy of Figure 1: right until the last column, then up.
+
+    Args:
+        size: cells along a side of the windy gridworld.
+
+    Returns:
+        Probabilities (S, 4).
 
     Example:
         >>> import jmdp_lib as jl
@@ -87,10 +100,18 @@ def coupled_reward_chain(
 ) -> JMDP:
     """The coupled reward chain $s_0 -> s_1 -> ... -> s_{n-1}$ with two actions (Figure 3).
 
-    Every state draws its own fair coin $U$, 0 or 1. With `rewards="unit"` the two actions earn
-    $U$ and $1 - U$; with "signed" they earn $2U - 1$ and $1 - 2U$, as in the paper's picture. Both
-    move to the next state. The last state is absorbing and pays 1 to both. The correlations of the
-    returns are the same for both scales.
+    Every state draws its own fair coin $U$, 0 or 1. Both actions move to the next state. The last
+    state is absorbing and pays 1 to both. The correlations of the returns are the same for both
+    scales of rewards.
+
+    Args:
+        num_states: $n$, with the absorbing one.
+        gamma: discount factor in [0, 1).
+        rewards: with "unit" the two actions earn $U$ and $1 - U$; with "signed" they earn $2U - 1$
+            and $1 - 2U$, as in the paper's picture.
+
+    Returns:
+        A JMDP of num_states states and 2 actions.
 
     Example:
         >>> import jmdp_lib as jl
@@ -111,6 +132,9 @@ def coupled_reward_chain(
 def example_1(gamma: float = 0.9) -> JMDP:
     """Example 1: one state and a fair coin $U$; the rewards are $R^{(1)} = U$, $R^{(2)} = 1 - U$.
 
+    Args:
+        gamma: discount factor in [0, 1).
+
     Example:
         >>> import jmdp_lib as jl
         >>> import numpy as np
@@ -127,6 +151,9 @@ def example_2_1(gamma: float = 0.9) -> JMDP:
     The paper leaves the rewards open; here state 1 pays 1 and state 0 pays nothing, whatever the
     action, so that every dependence of the returns comes from the transitions.
 
+    Args:
+        gamma: discount factor in [0, 1).
+
     Example:
         >>> import jmdp_lib as jl
         >>> moments = jl.jipe2(jl.example_2_1(), [0, 0]).moments
@@ -139,6 +166,9 @@ def example_2_1(gamma: float = 0.9) -> JMDP:
 def example_2_2(gamma: float = 0.9) -> JMDP:
     """Example 2.2: as `example_2_1`, but the actions move apart, to $U$ and to $1 - U$.
 
+    Args:
+        gamma: discount factor in [0, 1).
+
     Example:
         >>> import jmdp_lib as jl
         >>> moments = jl.jipe2(jl.example_2_2(), [0, 0]).moments
@@ -149,7 +179,13 @@ def example_2_2(gamma: float = 0.9) -> JMDP:
 
 
 def uniform_policy(jm: Sized) -> Floats:
-    """The policy (S, A) of a JMDP or a simulator that plays every action equally often.
+    """The policy that plays every action equally often.
+
+    Args:
+        jm: a JMDP, or a simulator with num_states and num_actions.
+
+    Returns:
+        Probabilities (S, A).
 
     Example:
         >>> import jmdp_lib as jl

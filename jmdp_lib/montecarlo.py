@@ -49,14 +49,23 @@ def simulate_pairs(
     truncation: float = 1e-7,
     coupling: CouplingName = DEFAULT_COUPLING,
 ) -> Floats:
-    """Play recursive pairs: returns (num_pairs, 2), rows $Z(s, a), Z(s, b)$ for actions = (a, b).
+    """Play recursive pairs: the returns of two actions of one state.
 
     The two actions may be the same: then so are the returns.
 
-    rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
-    horizon: steps after which returns are cut; unless given, it follows from `truncation`.
-    truncation: which share of the largest possible return may be cut off.
-    coupling: which branches share a draw, as in `jipe2`.
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        actions: the first actions (a, b) of the two branches.
+        state: where both start.
+        num_pairs: how many pairs are played.
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
+        horizon: steps after which returns are cut; unless given, it follows from `truncation`.
+        truncation: which share of the largest possible return may be cut off.
+        coupling: which branches share a draw, as in `jipe2`.
+
+    Returns:
+        (num_pairs, 2), rows $Z(s, a), Z(s, b)$. They do not depend on the number of threads.
 
     Example:
         >>> import jmdp_lib as jl

@@ -41,11 +41,15 @@ from jmdp_lib.model.tables import (
 class JMDP(ReadOnly):
     """A finite joint MDP (Definition 4.3), immutable, with T outcome tables sorted by state.
 
-    `JMDP(table_probs, rewards, next_states, gamma)` takes arrays (S, K), (S, K, A) and (S, K, A):
-    state s draws table k with probability table_probs[s, k]; action a then earns
-    rewards[s, k, a] and moves to next_states[s, k, a]. Tables of probability zero are dropped once
-    they are checked, so states may have different numbers of tables. `from_tables` takes them
-    stacked instead.
+    State s draws table k with probability table_probs[s, k]; action a then earns rewards[s, k, a]
+    and moves to next_states[s, k, a]. Tables of probability zero are dropped once they are checked,
+    so states may have different numbers of tables. `from_tables` takes them stacked instead.
+
+    Args:
+        table_probs: (S, K), each row sums to one.
+        rewards: (S, K, A).
+        next_states: (S, K, A), integers below S.
+        gamma: discount factor in [0, 1).
 
     Attributes (all arrays read-only):
         gamma: discount factor in [0, 1).
@@ -53,8 +57,8 @@ class JMDP(ReadOnly):
         probs: (T,) probability of each table in its state.
         rewards: (T, A) reward of each action in each table.
         next_states: (T, A) next state of each action in each table.
-        queries_per_state: how many queries the tables of each state were counted from; None for
-            tables that are known.
+        queries_per_state: how many queries the tables of each state were counted from; None unless
+            they were.
         knows_noise: whether table k of every state may be what noise k does there, see
             `noise_probs`.
 
@@ -129,7 +133,15 @@ class JMDP(ReadOnly):
         num_states: int,
         gamma: float,
     ) -> JMDP:
-        """Tables stacked in any order: states (T,), probs (T,), rewards and next_states (T, A).
+        """Tables stacked in any order.
+
+        Args:
+            states: (T,) which state draws each table.
+            probs: (T,) its probability there; those of a state sum to one.
+            rewards: (T, A).
+            next_states: (T, A), integers below num_states.
+            num_states: |S|.
+            gamma: discount factor in [0, 1).
 
         Example:
             >>> import jmdp_lib as jl
@@ -186,13 +198,17 @@ class JMDP(ReadOnly):
     ) -> JMDP:
         """A world given by a step function and the distribution of its noise (Assumption 4.5).
 
-        noise_probs: (K,) probability of each noise $u$ in 0, ..., K - 1. It is drawn once per
-            table, *before* any action is looked at, and afresh for every state and time: all states
-            have one distribution of the noise, but not the same noise, unless a solver is told
-            `coupling="common"`.
-        step: step(s, a, u) -> (reward, next_state), $r = g(s, a, u)$ and $s' = h(s, a, u)$. It must
-            be pure: all of its randomness is in u. It is called once for every (s, a, u), and for
-            a few of them twice more to see whether it is pure.
+        Args:
+            num_states: |S|.
+            num_actions: |A|.
+            gamma: discount factor in [0, 1).
+            noise_probs: (K,) probability of each noise $u$ in 0, ..., K - 1. It is drawn once per
+                table, *before* any action is looked at, and afresh for every state and time: all
+                states have one distribution of the noise, but not the same noise, unless a solver
+                is told `coupling="common"`.
+            step: step(s, a, u) -> (reward, next_state), $r = g(s, a, u)$ and $s' = h(s, a, u)$. It
+                must be pure: all of its randomness is in u. It is called once for every (s, a, u),
+                and for a few of them twice more to see whether it is pure.
 
         Example:
             >>> import jmdp_lib as jl
@@ -212,10 +228,15 @@ class JMDP(ReadOnly):
     def from_simulator(
         cls, simulator: Simulator, queries_per_state: int, *, rng: checks.RNG = None
     ) -> JMDP:
-        """The empirical model: all actions of every state, queried `queries_per_state` times.
+        """The empirical model: all actions of every state, queried again and again.
 
         Equal answers are one table, whose probability is its share of the queries. Statistics of
         this model are estimates. Every state has a random stream of its own.
+
+        Args:
+            simulator: an object with num_states, num_actions, gamma and query.
+            queries_per_state: how many queries, 2 or more.
+            rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
 
         Example:
             >>> import jmdp_lib as jl
@@ -236,14 +257,16 @@ class JMDP(ReadOnly):
     def from_mdp(cls, transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> JMDP:
         """A model with the marginals of an MDP, in which good luck for one action is so for all.
 
-        transition_probs: (S, A, S).
-        rewards: (S, A) or (S, A, S).
-
         One uniform number picks the outcomes of all actions, each action's ordered from worst to
         best, by $r + gamma v(s')$ with $v$ the value of the uniform policy. How states are numbered
         matters only for outcomes that tie. For another joint distribution, list its tables:
         `from_tables`. Independent actions need no tables: `jipe2(coupling="independent")` evaluates
         any JMDP as if its actions were independent.
+
+        Args:
+            transition_probs: (S, A, S).
+            rewards: (S, A), or (S, A, S) if they depend on the next state.
+            gamma: discount factor in [0, 1).
 
         Example:
             >>> import jmdp_lib as jl
@@ -369,9 +392,16 @@ class JMDP(ReadOnly):
     ) -> tuple[Floats, Ints]:
         """One draw of the joint sample-transition model $J_m$, eq. (6): all m actions, one table.
 
-        One uniform number draws the table, whatever the actions are. The queried coordinates come
-        back as rewards (m,) and next states (m,). To execute one of them and to forget the others
-        is ordinary interaction with an MDP.
+        One uniform number draws the table, whatever the actions are. To execute one of the actions
+        and to forget the others is ordinary interaction with an MDP.
+
+        Args:
+            state: where the query is made.
+            actions: distinct actions, m of them.
+            rng: a Generator of NumPy, from which the table is drawn.
+
+        Returns:
+            Rewards (m,) and next states (m,).
         """
         if not isinstance(rng, np.random.Generator):
             raise TypeError(f"rng must be a numpy.random.Generator, got {rng!r}")
@@ -383,7 +413,11 @@ class JMDP(ReadOnly):
         return self.rewards[table, columns], self.next_states[table, columns]
 
     def marginal_mdp(self) -> tuple[Floats, Floats]:
-        """The MDP without the coupling, eq. (5): transitions (S, A, S) and mean rewards (S, A)."""
+        """The MDP without the coupling, eq. (5).
+
+        Returns:
+            Transitions (S, A, S) and mean rewards (S, A).
+        """
         shape = (self.num_states, self.num_actions, self.num_states)
         return self.transitions.toarray().reshape(shape), self.averaging @ self.rewards
 

@@ -45,11 +45,19 @@ def sample_t2(
 ) -> float:
     """A sampled backup $hat T_2(M, i)$ of one coordinate $i$; its expectation is $(T_2 M)(i)$.
 
-    mean, second: (S, A) and (S, A, S, A), the collection $M = (mu, Sigma)$.
-    coordinate: [(s, a)] for a mean, which takes one draw from $J_1$, eq. (25); or
-        [(s, a), (t, b)] for a second moment. If both are the same, one branch with one next action
-        is drawn, eq. (26). Two actions of one state are one draw from $J_2$; two states are two
-        independent draws from $J_1$, eq. (27).
+    Args:
+        simulator: a JMDP, or any object with num_states, num_actions, gamma and query.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        mean: (S, A), $mu$ of the collection $M = (mu, Sigma)$.
+        second: (S, A, S, A), $Sigma$.
+        coordinate: [(s, a)] for a mean, which takes one draw from $J_1$, eq. (25); or
+            [(s, a), (t, b)] for a second moment. If both are the same, one branch with one next
+            action is drawn, eq. (26). Two actions of one state are one draw from $J_2$; two states
+            are two independent draws from $J_1$, eq. (27).
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
+
+    Returns:
+        The draw.
 
     Example:
         >>> import jmdp_lib as jl

@@ -22,14 +22,20 @@ def apply_t2(
 ) -> tuple[Floats, Floats]:
     """The joint Bellman operator $T_2$ (Definition 5.1), literally: one backup of every coordinate.
 
-    mean, second: (S, A) and (S, A, S, A), the collection $M = (mu, Sigma)$. Returned are the mean
-        and the second moments of $T_2 M$, of the same shapes.
-    coupling: which tables two state-actions draw. At one state, distinct actions share one table,
-        eq. (18), or draw two independent ones with "independent". Distinct states draw independent
-        tables, eq. (17), or those of one shared noise with "common".
-
     Equal state-actions are one branch, with one reward, one successor *and* one next action,
     eq. (16), whatever the coupling.
+
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        mean: (S, A), $mu$ of the collection $M = (mu, Sigma)$.
+        second: (S, A, S, A), $Sigma$.
+        coupling: which tables two state-actions draw. At one state, distinct actions share one
+            table, eq. (18), or draw two independent ones with "independent". Distinct states draw
+            independent tables, eq. (17), or those of one shared noise with "common".
+
+    Returns:
+        Mean (S, A) and second moments (S, A, S, A) of $T_2 M$.
 
     Example:
         >>> import jmdp_lib as jl

@@ -43,17 +43,22 @@ def simulate_returns(
     coupling: CouplingName = DEFAULT_COUPLING,
     truncation: float = 1e-7,
 ) -> Floats:
-    """Sample the joint returns of all state-actions: (N, S, A), one row $Z$ for every sample.
+    """Sample the joint returns of all state-actions.
 
     Within a sample all returns belong to one world, so any covariance of any two state-actions, and
     the distribution of any function of them, can be estimated. For two actions of one state
-    `simulate_pairs` is much faster.
+    `simulate_pairs` is much faster. The first samples are the same however many are wanted.
 
-    rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
-    coupling: which state-actions share a draw, as in `jipe2`.
-    truncation: which share of the largest possible return may be cut off.
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        num_samples: how many samples, N.
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
+        coupling: which state-actions share a draw, as in `jipe2`.
+        truncation: which share of the largest possible return may be cut off.
 
-    The first samples are the same however many are asked for.
+    Returns:
+        (N, S, A), one row $Z$ for every sample.
 
     Example:
         >>> import jmdp_lib as jl

@@ -29,6 +29,14 @@ class StepSimulator:
     `JMDP.from_step` makes the outcome tables of the same world. From one generator, both draw the
     same.
 
+    Args:
+        num_states: |S|.
+        num_actions: |A|.
+        gamma: discount factor in [0, 1).
+        noise_probs: (K,) probability of each noise in 0, ..., K - 1.
+        step: step(s, a, u) -> (reward, next_state), pure: all of its randomness is the noise u.
+        reward_range: (lo, hi) that holds all rewards; any finite reward will do unless given.
+
     Example:
         >>> import jmdp_lib as jl
         >>> import numpy as np
@@ -84,6 +92,21 @@ def inventory(
     Each table is one demand, the same for every order quantity: the scenario in which a planner
     compares orders.
 
+    Args:
+        capacity: most units on the shelf.
+        max_order: most units in an order.
+        gamma: discount factor in [0, 1).
+        demand_probs: (K,) probabilities of demands 0 to K - 1; unless given the Poisson law with
+            mean 3, cut at `capacity`.
+        price: earned for a unit sold.
+        order_cost: paid for a unit delivered.
+        holding_cost: paid for a unit left over.
+        lost_sale_cost: paid for a unit of demand that was not met.
+        lead_time: periods until an order arrives.
+
+    Returns:
+        A JMDP of the states and actions that `inventory_simulator` describes.
+
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.inventory(capacity=4, max_order=2)
@@ -133,10 +156,24 @@ def inventory_simulator(
     base max_order + 1 whose last digit is the oldest order: the state is
     stock * (max_order + 1)**lead_time + that number.
 
-    One demand meets every order. It is drawn from `demand_probs` (K,), unless given the Poisson law
-    with mean 3, cut at `capacity`. A delivery beyond the capacity is refused and not paid for;
-    demand beyond the stock is lost. The reward is
+    One demand meets every order. A delivery beyond the capacity is refused and not paid for; demand
+    beyond the stock is lost. The reward is
     price * sold - order_cost * delivered - holding_cost * left over - lost_sale_cost * lost.
+
+    Args:
+        capacity: most units on the shelf.
+        max_order: most units in an order.
+        gamma: discount factor in [0, 1).
+        demand_probs: (K,) probabilities of demands 0 to K - 1; unless given the Poisson law with
+            mean 3, cut at `capacity`.
+        price: earned for a unit sold.
+        order_cost: paid for a unit delivered.
+        holding_cost: paid for a unit left over.
+        lost_sale_cost: paid for a unit of demand that was not met.
+        lead_time: periods until an order arrives.
+
+    Returns:
+        A simulator that also has the noise and the step function of its tables.
 
     Example:
         >>> import jmdp_lib as jl
@@ -186,6 +223,14 @@ def _check_amounts(*amounts: Any) -> None:
 def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95) -> JMDP:
     """The outcome tables of `two_queues_simulator`, one for each of the eight events of a step.
 
+    Args:
+        capacity: most jobs in a queue.
+        arrival_prob: probability that a job arrives in a step.
+        gamma: discount factor in [0, 1).
+
+    Returns:
+        A JMDP of (capacity + 1)**2 states and 2 actions.
+
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.two_queues(capacity=2)
@@ -204,10 +249,18 @@ def two_queues_simulator(
     """Two queues: which one does the next job join, 0 or 1, under the same arrivals and services?
 
     With i jobs in the first queue and j in the second, the state is i * (capacity + 1) + j.
-    Three coins are the same for both actions: whether a job arrives (with `arrival_prob`), whether
-    the first server finishes one (1/2), and whether the second does (3/10). A job that finds its
-    queue full is lost. The reward is minus the number of jobs at the end of the step, and minus 5
-    for a job that was lost.
+    Three coins are the same for both actions: whether a job arrives, whether the first server
+    finishes one (1/2), and whether the second does (3/10). A job that finds its queue full is lost.
+    The reward is minus the number of jobs at the end of the step, and minus 5 for a job that was
+    lost.
+
+    Args:
+        capacity: most jobs in a queue.
+        arrival_prob: probability that a job arrives in a step.
+        gamma: discount factor in [0, 1).
+
+    Returns:
+        A simulator of (capacity + 1)**2 states and 2 actions.
 
     Example:
         >>> import jmdp_lib as jl

@@ -40,9 +40,13 @@ _AT_ONCE = 50_000  # updates between two looks at Ctrl-C
 class StepSize:
     """A schedule of step sizes: $alpha_n = c / n^p$ at the $n$-th visit of *each coordinate*.
 
-    scale: $c$, in (0, 1], so that every step is, too.
-    power: $p$, above 1/2 and at most 1: only then $sum alpha_n = infty$ and
-        $sum alpha_n^2 < infty$, as Robbins and Monro ask. Anything else is refused.
+    Args:
+        scale: $c$, in (0, 1], so that every step is, too.
+        power: $p$, above 1/2 and at most 1: only then $sum alpha_n = infty$ and
+            $sum alpha_n^2 < infty$, as Robbins and Monro ask.
+
+    Raises:
+        ValueError: the schedule breaks Robbins-Monro.
 
     Example:
         >>> import jmdp_lib as jl
@@ -132,18 +136,27 @@ def incremental_jipe2(
     The next coordinate is drawn uniformly from all of them, so that every one keeps coming up
     (Theorem 5.4).
 
-    simulator: a JMDP (compiled), or any object with num_states, num_actions, gamma and
-        query(state, actions, rng) -> (rewards, next_states); norms take $|R| <= 1$ unless it also
-        declares a reward_range.
-    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-    step_size: a `StepSize`, or (scale, power).
-    rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
-    initial: $M_0$; zero unless given.
-    form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper. "centred":
-        $mu$, the covariances of one state, and policy averages of those between states, which is
-        best for gaps.
-    checkpoints: how many there are, spread evenly on a log scale.
-    reference: the exact moments, if known, to record errors against.
+    Args:
+        simulator: a JMDP (compiled), or any object with num_states, num_actions, gamma and
+            query(state, actions, rng) -> (rewards, next_states); norms take $|R| <= 1$ unless it
+            also declares a reward_range.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        num_updates: how many coordinates are drawn and updated, in all.
+        step_size: a `StepSize`, or (scale, power).
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
+        initial: $M_0$; zero unless given.
+        form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper.
+            "centred": $mu$, the covariances of one state, and policy averages of those between
+            states, which is best for gaps.
+        checkpoints: how many times residual and error are recorded, evenly on a log scale.
+        reference: the exact moments to record errors against, if there are any.
+
+    Returns:
+        The moments, what was recorded at the checkpoints, and `entropy`, which repeats the run.
+
+    Raises:
+        ValueError: an argument makes no sense, or the simulator is not pure.
+        MemoryError: the coordinates do not fit.
 
     Example:
         >>> import jmdp_lib as jl

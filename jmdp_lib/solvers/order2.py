@@ -58,38 +58,48 @@ def jipe2(
     Take `jipe2` for means, covariances, correlations and gap variances, and for models of any
     size; take `jipe(order=n)` for skewness, kurtosis and other moments above the second.
 
-    policy: probabilities (S, A), actions (S,), or a function of the state that returns
-        probabilities (A,) or an action. All calls take all of these. A function must be pure: one
-        that draws its actions returns probabilities. Draws from a global generator are noticed and
-        refused; rare ones from a generator of its own are not.
-    tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward: the result
-        has converged once error_bound is at most tol * jm.reward_bound.
-    coupling: "joint" uses the outcome tables: branches at one state at one time share a table.
-        "independent" evaluates the JMDP with the same marginals in which the actions of a state
-        draw from independent tables (never built). "common" shares one noise per time step between
-        all branches, wherever they are: for a model that knows its noise (`JMDP.noise_probs`).
-    initial: $M_0$, a collection or arrays (S, A) and (S, A, S, A); zero unless given. Needs
-        route="sweeps".
-    max_iterations: sweeps after which to stop; as many as `tol` can need unless given. Needs
-        route="sweeps".
-    gaps: (N, 3), rows (state, a, b), if only these gaps are wanted. What no gap that is wanted
-        needs is nan in the moments' arrays.
-    states: (N,), if only the gaps of these states are wanted; instead of `gaps`.
-    route: "reachable" solves one sparse system on the pairs of states that the wanted gaps reach,
-        "dense" one on all pairs. "auto" takes the faster of these that fits into memory; `route` of
-        the solution says which one it was. A model that fits in no way is refused: `local_jipe2`
-        can still answer for a few of its states. "sweeps" repeats $T_2$ from `initial`: it always
-        solves all pairs, is slower, and has the residuals of every sweep.
-    device: a torch device, such as "cuda", for the dense route, which "auto" then takes.
-
     What all rewards have in common (`JMDP.reward_offset`) is subtracted before anything is solved,
     and put back into the means, so that it costs gaps no digits.
 
     Residuals are the paper's norm on what is solved. Sweeps solve all coordinates. The other routes
     solve all means and the policy averages that $T_2$ needs, on which it is the same contraction,
     and every other coordinate follows from those in one step. `moments.second` and
-    `moments.full_second` answer for any two states, whatever the route was: what no gap that was
-    asked for reaches is solved when it is read.
+    `moments.full_second` answer for any two states, whatever the route was: what no wanted gap
+    reaches is solved when it is read.
+
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state that returns
+            probabilities (A,) or an action. All calls take all of these. A function must be pure:
+            one that draws its actions returns probabilities. Draws from a global generator are
+            noticed and refused; rare ones from a generator of its own are not.
+        tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward: the
+            result has converged once error_bound is at most tol * jm.reward_bound.
+        coupling: "joint" uses the outcome tables: branches at one state at one time share a table.
+            "independent" evaluates the JMDP with the same marginals in which the actions of a state
+            draw from independent tables (never built). "common" shares one noise per time step
+            between all branches, wherever they are: for a model that knows its noise
+            (`JMDP.noise_probs`).
+        gaps: (N, 3), rows (state, a, b), if only these gaps are wanted. What no wanted gap needs is
+            nan in the moments' arrays. All gaps unless given.
+        states: (N,), if only the gaps of these states are wanted; instead of `gaps`.
+        route: "reachable" solves one sparse system on the pairs of states that the wanted gaps
+            reach, "dense" one on all pairs. "auto" takes the faster of these that fits into memory;
+            `route` of the solution says which one it was. "sweeps" repeats $T_2$: it always solves
+            all pairs, is slower, and has the residuals of every sweep.
+        initial: $M_0$ of sweeps, moments or arrays (S, A) and (S, A, S, A); zero unless given.
+        max_iterations: sweeps after which to stop; as many as `tol` can need unless given.
+        device: a torch device, such as "cuda", for the dense route, which "auto" then takes. NumPy
+            on the processor unless given.
+
+    Returns:
+        The moments of order 2 and their certificate.
+
+    Raises:
+        ValueError: an argument makes no sense, or its route does not take it: `initial` and
+            `max_iterations` need route="sweeps".
+        MemoryError: the model fits in no way; `local_jipe2` can still answer for a few of its
+            states.
 
     Example:
         >>> import jmdp_lib as jl

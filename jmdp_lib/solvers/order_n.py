@@ -29,20 +29,30 @@ def jipe(
     loses no digits to cancellation. `jipe(order=2)` gives the same numbers, and is there to
     check one by the other.
 
-    policy, coupling: as in `jipe2`.
-    tol: accuracy in $||.||_lambda$, eq. (34), relative to the largest absolute reward: the result
-        has converged once error_bound is at most tol * jm.reward_bound.
-
     State-actions that occur more than once in a coordinate are one random variable. What is solved
     are policy averages over multisets of states (Section 5.3), from which every coordinate follows
     in one step; residuals are the paper's norm of these.
 
     Moments of one state, and the multisets that they reach, are solved at once. Their number grows
-    fast with the order; `pairs` of the solution has it. Others are solved when they are read, to
-    what `error_bound` says. A system that does not fit into memory is refused.
+    fast with the order; `num_unknowns` of the solution has it. Others are solved when they are
+    read, to what `error_bound` says.
 
     The sparse system of $T_n$ is solved by accelerated Gauss-Seidel. The residuals are those of its
     steps, and the last one that of the moments.
+
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        order: the highest order, 1 or more.
+        tol: accuracy in $||.||_lambda$, eq. (34), relative to the largest absolute reward: the
+            result has converged once error_bound is at most tol * jm.reward_bound.
+        coupling: which branches share a draw, as in `jipe2`.
+
+    Returns:
+        The moments up to the order and their certificate.
+
+    Raises:
+        MemoryError: the sparse system does not fit.
 
     Example:
         >>> import jmdp_lib as jl

@@ -96,7 +96,13 @@ class Projection(ReadOnly):
 
 
 def tabular_features(model: Sized) -> Floats:
-    """One feature per state-action, (S, A, S * A): with these the projection is exact.
+    """One feature per state-action: with these the projection is exact.
+
+    Args:
+        model: a JMDP, or anything with num_states and num_actions.
+
+    Returns:
+        (S, A, S * A), an identity matrix.
 
     Example:
         >>> import jmdp_lib as jl
@@ -110,8 +116,16 @@ def tabular_features(model: Sized) -> Floats:
 def rbf_features(rows: int, columns: int, centres: int) -> Floats:
     """State features of a grid of cells: Gaussian bumps around centres on a grid, and a constant.
 
-    The result is (rows * columns, centres**2 + 1). The standard deviation of a bump is the distance
-    between two centres. `action_features` makes features of state-actions of them.
+    The standard deviation of a bump is the distance between two centres. `action_features` makes
+    features of state-actions of them.
+
+    Args:
+        rows: how many rows of cells.
+        columns: how many columns of cells.
+        centres: how many centres along each side.
+
+    Returns:
+        (rows * columns, centres**2 + 1), the cells row by row.
 
     Example:
         >>> import jmdp_lib as jl
@@ -130,7 +144,14 @@ def rbf_features(rows: int, columns: int, centres: int) -> Floats:
 
 
 def action_features(state_features: ArrayLike, num_actions: int) -> Floats:
-    """Features (S, A, c * A) out of state features (S, c): a copy of their own for every action.
+    """Features of state-actions out of state features: a copy of their own for every action.
+
+    Args:
+        state_features: (S, c).
+        num_actions: how many actions, A.
+
+    Returns:
+        (S, A, c * A).
 
     Example:
         >>> import jmdp_lib as jl
