@@ -93,7 +93,7 @@ def prompt(cell: NotebookNode) -> str | None:
         return "Show the code of the solution"
     if "parameters" in tags(cell):
         return "Show the parameters"
-    if "figures.style()" in code:
+    if "chapter.style()" in code:
         return "Show the imports"
     computes = re.search(r"\bjl\.(?!norm_weight|contraction_)", code)
     if "summary" in tags(cell) or ("claims.check(" in code and not computes):

@@ -174,10 +174,10 @@ def test_claims_become_a_table_that_tells_verdicts_apart() -> None:
 
 
 def test_what_only_prepares_draws_or_checks_is_folded_and_two_of_a_kind_are_one() -> None:
-    draws = cell('figures.save(fig, "x", data, out_dir)')
+    draws = cell('chapter.save(fig, "x", data, out_dir)')
     near = cell('near = off < 1e-6\nclaims.check("near", near, near)')
     computes = cell('m = jl.jipe2(jm, policy)\nclaims.check("x", 1, True)')
-    others = [cell("seed = 0", "parameters"), cell("figures.style()"), cell("m = jl.jipe2(a, b)")]
+    others = [cell("seed = 0", "parameters"), cell("chapter.style()"), cell("m = jl.jipe2(a, b)")]
     assert [pages.prompt(c) for c in (draws, near, computes, *others)] == [
         "Show how it is drawn",
         "Show the check",
@@ -190,4 +190,4 @@ def test_what_only_prepares_draws_or_checks_is_folded_and_two_of_a_kind_are_one(
         pages.Notebook("01_one", notebook(draws, cell(draws.source), near)), set()
     )
     assert shown.count("Show how it is drawn") == 1
-    assert shown.count("figures.save(") == 2
+    assert shown.count("chapter.save(") == 2
