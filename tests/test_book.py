@@ -18,14 +18,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_docstrings_become_restructured_text() -> None:
-    doc = "First `f` of |S|, $gamma^2 <= 1$.\n\nname: what it\n    means\nother, more: too\n\n"
-    doc += "    a = b\n\nExample:\n    >>> for x in y:\n    ...     x\n    1"
-    assert list(prose.restructured(doc)) == [
-        "First ``f``\\  of \\|S\\|, :math:`\\gamma^2 \\le  1`\\ .",
-        "``name``\n    what it\n    means\n``other, more``\n    too",
-        "::\n\n    a = b",
-        "**Example:**",
-        ">>> for x in y:\n...     x\n1",
+    lines = "What it is: `f` of $gamma^2 <= ...$\n\nArgs:\n    name: what it\n        means\n"
+    lines = [*lines.splitlines(), "    mean, second: (S, A)", "", "Example:", "    >>> f(2)"]
+    prose.on_docstring(None, "property", "", None, None, lines)
+    shown = [line for line in lines if line]
+    assert shown[0] == r"What it is: `f` of :math:`\gamma^2 \le  \dots`"
+    assert shown[1:] == [
+        ":Parameters: * **name** -- what it",
+        "               means",
+        "             * **mean, second** -- (S, A)",
+        ".. rubric:: Example",
+        ">>> f(2)",
     ]
 
 
