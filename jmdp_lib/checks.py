@@ -213,14 +213,23 @@ def seed_of(rng: RNG, *key: int | str) -> np.random.SeedSequence:
     entropy: int | None
     if isinstance(rng, np.random.Generator):
         entropy = int.from_bytes(rng.bytes(16), "little")
-    elif not isinstance(rng, np.random.SeedSequence):
-        entropy = None if rng is None else _entropy(rng)
-    elif rng.spawn_key or not isinstance(rng.entropy, int):
-        low, high = rng.generate_state(2, np.uint64).tolist()
-        entropy = high << 64 | low
+    elif isinstance(rng, np.random.SeedSequence):
+        entropy = _as_integer(rng)
     else:
-        entropy = rng.entropy
+        entropy = None if rng is None else _entropy(rng)
     return part(np.random.SeedSequence(entropy), *key)
+
+
+def _as_integer(seed: np.random.SeedSequence) -> int:
+    """One integer for a SeedSequence: that of its entropy, unless it was spawned by another."""
+    if seed.spawn_key:
+        words = seed.generate_state(4).tolist()
+    else:  # each integer in 32 bits at a time, as NumPy reads them
+        words = []
+        for number in np.atleast_1d(np.asarray(seed.entropy, dtype=object)):
+            count = max(1, math.ceil(int(number).bit_length() / 32))
+            words += [int(number) >> 32 * i & 0xFFFFFFFF for i in range(count)]
+    return sum(word << 32 * i for i, word in enumerate(words))
 
 
 def _entropy(rng: Any) -> int:

@@ -8,7 +8,7 @@ world of your own in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -56,7 +56,7 @@ class StepSimulator:
     gamma: float
     noise_probs: ArrayLike
     step: Callable[[int, int, int], tuple[float, int]]
-    reward_range: tuple[float, float] | None = None
+    reward_range: tuple[float, float] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         checks.distributions("noise_probs", self.noise_probs, "noise")
@@ -211,7 +211,9 @@ def inventory_simulator(
         for demand in (0, min(full, most), most)
     ]
     ends = (min(pays), max(pays))
-    return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step, ends)
+    return StepSimulator(
+        (capacity + 1) * on_road, base, gamma, demand_probs, step, reward_range=ends
+    )
 
 
 def _check_amounts(*amounts: Any) -> None:
@@ -282,4 +284,4 @@ def two_queues_simulator(
         return -sum(left) - 5.0 * lost, left[0] * side + left[1]
 
     probs = np.where(events, chances, 1.0 - chances).prod(1)
-    return StepSimulator(side**2, 2, gamma, probs, step, (-2.0 * capacity - 5.0, 0.0))
+    return StepSimulator(side**2, 2, gamma, probs, step, reward_range=(-2.0 * capacity - 5.0, 0.0))
