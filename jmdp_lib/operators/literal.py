@@ -51,7 +51,6 @@ def apply_t2(
     """
     policy = checks.policy_matrix(jm, policy)
     sharing = checked_coupling(jm, coupling)
-    shape = (jm.num_states, jm.num_actions)
     mean, second = checks.collection("M", mean, second, jm)
 
     gamma = jm.gamma
@@ -59,15 +58,15 @@ def apply_t2(
     w = np.einsum("sa,satb,tb->st", policy, second, policy)  # E M_Sigma(s, A', t, B')
     d = np.einsum("sa,sasa->s", policy, second)  # E M_Sigma(s, A', s, A')
 
-    new_mean = np.zeros(shape)
-    new_second = np.zeros(shape + shape)
+    new_mean = np.zeros_like(mean)
+    new_second = np.zeros_like(second)
     tables = [range(jm.starts[s], jm.starts[s + 1]) for s in range(jm.num_states)]
     for s in range(jm.num_states):
         for i in tables[s]:
             new_mean[s] += jm.probs[i] * (jm.rewards[i] + gamma * v[jm.next_states[i]])
         for t in range(jm.num_states):
             shared = sharing.at_one_state if s == t else sharing.across_states
-            draws = zip if shared else product
+            draws = zip if shared else product  # of one noise, table i belongs to table i
             for i, j in draws(tables[s], tables[t]):
                 prob = jm.probs[i] if shared else jm.probs[i] * jm.probs[j]
                 r, r_ = jm.rewards[i][:, None], jm.rewards[j][None, :]

@@ -203,17 +203,25 @@ def inventory_simulator(
         left = max(stock + delivered - demand, 0)
         return earned(stock, delivered, demand), left * on_road + orders
 
-    # A day's pay is linear in what is delivered, and in the demand below and above what is there.
-    pays = [
+    pays = _extremes(earned, capacity, base - 1, most)
+    size = (capacity + 1) * on_road
+    return StepSimulator(size, base, gamma, demand_probs, step, reward_range=pays)
+
+
+def _extremes(
+    earned: Callable[[int, int, int], float], capacity: int, largest_order: int, most: int
+) -> tuple[float, float]:
+    """The least and the largest pay of a day with demands up to `most`.
+
+    It is linear in what is delivered, and in the demand below and above what is there.
+    """
+    corners = [
         earned(full - delivered, delivered, demand)
         for full in range(capacity + 1)
-        for delivered in (0, min(base - 1, full))
+        for delivered in (0, min(largest_order, full))
         for demand in (0, min(full, most), most)
     ]
-    ends = (min(pays), max(pays))
-    return StepSimulator(
-        (capacity + 1) * on_road, base, gamma, demand_probs, step, reward_range=ends
-    )
+    return min(corners), max(corners)
 
 
 def _check_amounts(*amounts: Any) -> None:

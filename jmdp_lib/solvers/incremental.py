@@ -173,17 +173,15 @@ def incremental_jipe2(
     matrix = checks.policy_matrix(check_simulator(simulator), policy)
     checks.one_of("form", form, get_args(Form))
     layout = Layout.of(matrix, simulator.gamma, form)
-    step = StepSize.of(step_size)
     stops = spread_stops(checkpoints, num_updates)
-    what = f"incremental JIPE-2 in the form {form!r} with {layout.size:,} coordinates"
-    require(128.0 * layout.size, what)  # values, visits, T_2 of them
+    # Of values, visits, and T_2 of them.
+    require(128.0 * layout.size, f"incremental JIPE-2 with {layout.size:,} coordinates")
     values = np.zeros(layout.size) if initial is None else _packed("initial", initial, layout)
     truth = None if reference is None else _packed("reference", reference, layout)
     learned = Learned(values, np.zeros(values.size, dtype=np.int64))
     root = checks.seed_of(rng)
-    update = updater(
-        simulator, layout, learned, step, np.random.default_rng(checks.part(root, f"learn {form}"))
-    )
+    stream = np.random.default_rng(checks.part(root, f"learn {form}"))
+    update = updater(simulator, layout, learned, StepSize.of(step_size), stream)
     record = partial(_residual_and_error, simulator, layout, values, truth)
     residuals, errors = np.transpose([record() for _ in _at_stops(stops, update)])
     error_bound = float(residuals[-1] / (1.0 - simulator.gamma))

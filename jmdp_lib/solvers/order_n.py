@@ -67,10 +67,8 @@ def jipe(
     operator = PairOperator.of("jipe", jm, policy, coupling).without_offset
     order = checks.at_least("order", order, 1)
     multisets = MultisetOperator(operator.jm, operator.policy, order, operator.coupling)
-    unit = operator.jm.reward_bound
-    source = MomentsFromMultisets(
-        multisets, goal=checks.positive("tol", tol) * unit * (1.0 - jm.gamma)
-    )
+    goal = checks.positive("tol", tol) * operator.jm.reward_bound * (1.0 - jm.gamma)
+    source = MomentsFromMultisets(multisets, goal)
     solved = source.solve(multisets.system)
     rounding = multisets.rounding * float(np.abs(solved.x).max(initial=0.0))
     end = certify(

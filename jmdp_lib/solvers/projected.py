@@ -176,11 +176,10 @@ def projected_jipe2(
     pi = Projection(phi, pairs, cone)
     kappa, beta = modulus(jm, policy, pi)
     step = ProjectionStep(operator, pi, beta)
-    start = step.solve()
     if kappa < 1.0:
-        state, end = iterate(step, start, kappa, allowed, None, "projected JIPE-2")
+        state, end = iterate(step, step.solve(), kappa, allowed, None, "projected JIPE-2")
     else:  # stop on the residual, as for a rate of zero, and claim nothing
-        state, end = iterate(step, start, 0.0, allowed, 10_000, "projected JIPE-2")
+        state, end = iterate(step, step.solve(), 0.0, allowed, 10_000, "projected JIPE-2")
         end = end._replace(converged=False, error_bound=np.inf)
         warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
     theta, big_theta = pi.unwhiten(*state)
