@@ -93,7 +93,7 @@ def progress(
     It moves as its `steps` are taken, or by its `update`.
     """
     return tqdm(
-        steps,
+        iterable=steps,
         total=total,
         desc=name,
         unit=unit,
