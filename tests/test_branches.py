@@ -425,13 +425,14 @@ def test_queries_of_a_time_step_share_one_draw_and_time_steps_do_not():
 
     asked = {"state": 0, "num_runs": 3, "horizon": 30, "keep_returns": True}
     estimate_gaps(Greedy(), [0, 0, 0], [0, 1], coupling="common", **asked)
-    tried = len(seen) - 3 * (1 + 29 * 2)
-    first = seen[tried : tried + 3]  # of three runs, which are stepped in turn
-    later = seen[tried + 3 :]
-    assert all(one[1] == two[1] for one, two in zip(later[::2], later[1::2], strict=True))
-    numbers = [
-        number for step in (*first, *map(max, later[::2], later[1::2])) for number in step[1:]
-    ]
+    numbers = []
+    for end in (-118, -59, 0):  # of three runs
+        first, *later = seen[len(seen) + end - 59 : len(seen) + end]
+        pairs = [*zip(later[::2], later[1::2], strict=True)]
+        assert all(one[1] == two[1] for one, two in pairs)
+        numbers += [
+            number for step in (first, *map(max, *zip(*pairs, strict=True))) for number in step[1:]
+        ]
     assert len(set(numbers)) == len(numbers)
 
 

@@ -87,11 +87,11 @@ class CompiledPlayer(Player):
         per_stream = _FEW if chunk.counted else RUNS_PER_STREAM
         fill_rows(fill, size, per_stream, checks.seed_sequence(chunk.seed, "simulate_pairs"))
         last = plan.settings.gamma**plan.settings.horizon
-        apart = tuple(last * (labels[:, i] != labels[:, j]) for i, j in plan.pairs)
+        apart = [last * (labels[:, i] != labels[:, j]) for i, j in plan.pairs]
+        left = np.full(size, last * (last < 1.0))
         return Runs(
-            returns=runs.returns.T,
-            apart=apart,
-            open=np.full((width, size), last * (last < 1.0)),
+            columns=[*runs.returns.T, *[left] * width, *apart],
+            width=width,
             whole=task.whole or not plan.one_for_good,
             queries=int(runs.queries.sum()),
             extremes=self.jm.reward_range,

@@ -270,7 +270,7 @@ class _Runs:
         """
         playing = self.playing
         player = playing.player
-        most = max(next_look - self.num_runs, player.least_runs)
+        most = next_look - self.num_runs
         left = self.budget - self.queries
         share = _WHOLE_SHARE * self.budget
         whole = self.num_runs < _WHOLE_RUNS and self.queries < share
@@ -284,16 +284,16 @@ class _Runs:
 
     def _add(self, runs: Runs, whole: bool) -> None:
         """Keep runs of all active branches."""
-        host = Arrays.of(runs.returns).host
-        returns = host(runs.returns)
-        for branch, new, left in zip(self.active, returns, host(runs.open), strict=True):
+        host = Arrays.of(runs.columns[0]).host
+        runs = runs._replace(columns=[*map(host, runs.columns)])
+        for branch, new, left in zip(self.active, runs.returns, runs.open, strict=True):
             if runs.whole and self.open[branch].size == self.returns[branch].size:
                 self.open[branch] = np.append(self.open[branch], left)
             self.returns[branch] = np.append(self.returns[branch], new)
         self.offset = runs.offset
         for pair, new in zip(combinations(self.active, 2), runs.apart, strict=True):
-            self.apart[pair] = np.append(self.apart[pair], host(new))
-        size = returns.shape[1]
+            self.apart[pair] = np.append(self.apart[pair], new)
+        size = len(runs.columns[0])
         self.num_runs += size
         self.num_whole += size if whole and len(self.active) == len(self.returns) else 0
         self.queries += runs.queries

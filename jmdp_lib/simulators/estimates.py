@@ -309,42 +309,39 @@ class _Summed(NamedTuple):
 
 def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Summed:
     """The sums of chunks, computed where their runs are."""
-    arrays = Arrays.of(chunks[0].returns)
-    xp = arrays.xp
-    returns = xp.concat([runs.returns for runs in chunks], axis=1)
+    arrays = Arrays.of(chunks[0].columns[0])
+    columns = arrays.joined([runs.columns for runs in chunks])
+    runs = chunks[0]._replace(columns=columns)
     extremes = _extremes(chunks)
     spread = extremes[1] - extremes[0]
-    rounding = plan.rounding(float(xp.max(xp.abs(returns))), spread)
+    xp = arrays.xp
+    rounding = plan.rounding(max(float(xp.max(xp.abs(x))) for x in runs.returns), spread)
     rest = plan.largest_future(spread)
     largest = plan.largest_gap(extremes)
     most = rest if math.isinf(largest) else largest  # what is known, and not only what was seen
     sums = []
-    ends = np.zeros((returns.shape[1] * keep_returns, len(plan.pairs), 2))
-    for number, (i, j) in enumerate(plan.pairs):
-        apart = xp.concat([runs.apart[number] for runs in chunks])
-        gap = returns[i, ...] - returns[j, ...]
+    ends = []
+    for (i, j), apart in zip(plan.pairs, runs.apart, strict=True):
+        gap = runs.returns[i] - runs.returns[j]
         sums.append(GapSums.of(gap, apart, rest, rounding, xp))
         if keep_returns:
-            ends[:, number] = gap_ends(arrays.host(gap), arrays.host(apart), most, rounding)
-    kept = (arrays.host(returns).T + chunks[0].offset, ends) if keep_returns else ()
+            ends.append(gap_ends(arrays.host(gap), arrays.host(apart), most, rounding))
+    size = columns[0].shape[0]
+    kept: tuple[Any, ...] = ()
+    if keep_returns:
+        returns = np.stack([*map(arrays.host, runs.returns)], axis=1) + runs.offset
+        kept = returns, np.stack(ends, axis=1) if ends else np.zeros((size, 0, 2))
+    values = zip(runs.returns, runs.open, strict=True)
     return _Summed(
-        num_runs=returns.shape[1],
+        num_runs=size,
         sums=sums,
-        values=_value_sums(chunks, returns, xp),
-        steps=sum(runs.steps for runs in chunks),
+        values=[value_sums(*each, runs.offset, xp) for each in values]
+        if all(each.whole for each in chunks)
+        else [],
+        steps=sum(each.steps for each in chunks),
         extremes=extremes,
         kept=kept,
     )
-
-
-def _value_sums(chunks: list[Runs], returns: Any, xp: Any) -> list[GapSums]:
-    """The sums of every branch, if all runs are whole. returns: (m, N) of all chunks."""
-    if not all(runs.whole for runs in chunks):
-        return []
-    left = xp.concat([runs.open for runs in chunks], axis=1)
-    offset = chunks[0].offset
-    rows = range(returns.shape[0])
-    return [value_sums(returns[j, ...], left[j, ...], offset, xp) for j in rows]
 
 
 def _extremes(parts: Sequence[Runs | _Summed]) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Policy
 from jmdp_lib.model import Coupling
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
-from jmdp_lib.simulators.batch import Arrays, BatchPlayer, Played, follow, policy_table
+from jmdp_lib.simulators.batch import Arrays, BatchPlayer, Played, policy_table
 from jmdp_lib.simulators.plans import Chunk, Plan, PlayedPolicy
 
 _SPOT = 16  # rows that are asked for twice
@@ -195,26 +195,26 @@ class VectorPlayer(BatchPlayer):
         self.num_actions = simulator.num_actions
         self.num_states = simulator.num_states
         self.limits = simulator.reward_range
-        self.arrays = Arrays.of(self.where)
+        self.columns = Arrays.of(self.where)
         on_gpu = _GPU_CHUNK // max(1, math.prod(self.where.shape))
-        self.chunk_size = on_gpu if self.arrays.on_gpu else _CHUNK
+        self.chunk_size = on_gpu if self.columns.on_gpu else _CHUNK
         # Small states have small actions: then less is moved.
-        whole = self.arrays.xp.isdtype(self.where.dtype, "integral")
-        self.action_type = self.where.dtype if whole else self.arrays.xp.int64
+        whole = self.columns.xp.isdtype(self.where.dtype, "integral")
+        self.action_type = self.where.dtype if whole else self.columns.xp.int64
 
     def checked_policy(self, policy: Policy) -> Any:
         if callable(policy):
             return PlayedPolicy(policy)
         table = policy_table(policy, self.num_actions, self.num_states)
         self.num_states = len(table)
-        steps = np.ascontiguousarray(table.cumsum(1).T[:-1], self.arrays.number_type)
-        return PlayedPolicy(table, self.arrays.put(steps))
+        steps = np.ascontiguousarray(table.cumsum(1).T[:-1], self.columns.number_type)
+        return PlayedPolicy(table, self.columns.put(steps))
 
     def tried(self, plan: Plan) -> Plan:
         """If the start is a state, and after two equal draws and a few steps of a few runs."""
         count = self.num_states
         if count is not None:
-            if self.where.shape or not self.arrays.xp.isdtype(self.where.dtype, "integral"):
+            if self.where.shape or not self.columns.xp.isdtype(self.where.dtype, "integral"):
                 raise ValueError(
                     f"states must be integers from 0 to {count - 1}, since the simulator or the "
                     f"policy has so many of them; got state {self.where!r}"
@@ -222,10 +222,10 @@ class VectorPlayer(BatchPlayer):
             checks.index("state", int(self.where), count)
 
         def noise() -> Any:
-            rng = self.arrays.generator(np.random.SeedSequence(0))
+            rng = self.columns.generator(np.random.SeedSequence(0))
             found = drawn(self.simulator, 16, rng)
             check_library("draw(16, rng)", found, self.where)
-            return self.arrays.host(found)
+            return self.columns.host(found)
 
         checks.pure("draw(n, rng)", noise)
         few = plan.settings._replace(horizon=min(plan.settings.horizon, 3))
@@ -238,9 +238,9 @@ class VectorPlayer(BatchPlayer):
 
     def _ask(self, what: str, function: Callable[..., dict[str, Any]], *given: Any) -> Any:
         """What a function of rows returns, by names; refused if it is not allowed."""
-        xp = self.arrays.xp
+        xp = self.columns.xp
         if self.trial:
-            check_alone(self.arrays, what, function, given)
+            check_alone(self.columns, what, function, given)
         found = function(*given)
         for name, part in found.items():
             low, high, kind = self.known[name]
@@ -250,14 +250,17 @@ class VectorPlayer(BatchPlayer):
                 continue  # whatever it is, it is a number
             ends = (float(xp.min(part)), float(xp.max(part)))
             if name == "rewards":
-                self.extremes += ends
+                self.extremes = (min(self.extremes[0], ends[0]), max(self.extremes[1], ends[1]))
             if not low <= ends[0] <= ends[1] <= high:  # one that is no number is not, either
-                values, *sources = map(self.arrays.host, (part, *given[:2]))
+                values, *sources = map(self.columns.host, (part, *given[:2]))
                 row = outside(values, (low, high), sources)
                 raise SimulatorError(f"{what} returned {name}{row}")
         return found
 
-    def begin(self, chunk: Chunk) -> Any:
+    def sizes(self, size: int) -> list[int]:
+        return [size]
+
+    def begin(self, chunk: Chunk) -> None:
         low, high = self.limits or ANY_REWARD
         slack = _ROUNDED * max(-low, high) if self.limits else 0.0
         count = self.num_states
@@ -270,46 +273,50 @@ class VectorPlayer(BatchPlayer):
             "probabilities": (0.0, math.inf, _REAL),
             "sums": (1.0 - _ALIKE, 1.0 + _ALIKE, _REAL),
         }
-        shape = (len(chunk.plan.names), chunk.size, *self.where.shape)
-        return self.arrays.xp.broadcast_to(self.where, shape)
 
-    def step(self, states: Any, actions: Any, going: Any, sharing: Any, rng: Any) -> Played:
-        reshape = self.arrays.xp.reshape
-        shape = tuple(actions.shape)
-        rows = (reshape(states, (-1, *states.shape[2:])), reshape(actions, (-1,)))
-        noise = self._noise(shape, sharing, rng)
-        found = self._ask("step", partial(stepped, self.simulator), *rows, noise)
-        xp = self.arrays.xp
+    def starts(self, width: int, size: int) -> list[Any]:
+        return [self.columns.xp.broadcast_to(self.where, (size, *self.where.shape))] * width
+
+    def first(self, actions: Sequence[Any], size: int) -> list[Any]:
+        first = self.columns.xp.astype(self.columns.put(np.array(actions)), self.action_type)
+        return [self.columns.xp.broadcast_to(first[j], (size,)) for j in range(len(actions))]
+
+    def step(self, states: Any, actions: Any, alive: Any, sharing: Any, rng: Any) -> Played:
+        xp = self.columns.xp
+        noise = self._noise(len(actions), actions[0].shape[0], sharing, rng)
+        rows = (xp.concat(states), xp.concat(actions), noise)
+        found = self._ask("step", partial(stepped, self.simulator), *rows)
         found["rewards"] = xp.astype(found["rewards"], xp.float64, copy=False)
-        return Played(**{name: reshape(x, (*shape, *x.shape[1:])) for name, x in found.items()})
+        return Played(**{name: self._by_branch(len(actions), x) for name, x in found.items()})
 
-    def _noise(self, shape: tuple[int, ...], sharing: Any, rng: Any) -> Any:
+    def _by_branch(self, width: int, rows: Any) -> list[Any]:
+        """Rows (m * n, ...) as m columns."""
+        return self.columns.rows(self.columns.xp.reshape(rows, (width, -1, *rows.shape[1:])))
+
+    def _noise(self, width: int, size: int, sharing: Any, rng: Any) -> Any:
         """(m * n, ...) noise: which branches share a draw is said by the coupling."""
-        xp = self.arrays.xp
-        width, size = shape
+        xp = self.columns.xp
         if self.coupling.across_states:
             return xp.concat([drawn(self.simulator, size, rng)] * width)
-        noise = drawn(self.simulator, width * size, rng)
-        return xp.concat(follow(xp, sharing, xp.reshape(noise, (*shape, *noise.shape[1:]))))
+        noise = self._by_branch(width, drawn(self.simulator, width * size, rng))
+        return xp.concat(self.columns.follow(sharing, noise))
 
-    def choose(self, policies: Sequence[Any], states: Any, alive: Any, uniforms: Any) -> Any:
-        xp = self.arrays.xp
-        chosen = [
-            self._choose(policy, states[j, ...], numbers)
-            for j, (policy, numbers) in enumerate(zip(policies, uniforms, strict=True))
-        ]
-        return xp.astype(xp.stack(chosen), self.action_type, copy=False)
+    def choose(
+        self, policies: Sequence[Any], states: Any, alive: Any, uniforms: Any
+    ) -> Sequence[Any]:
+        chosen = map(self._choose, policies, states, uniforms)
+        return [self.columns.xp.astype(x, self.action_type, copy=False) for x in chosen]
 
     def _choose(self, policy: Any, states: Any, uniforms: Any) -> Any:
         """(n,) actions of a policy in states (n, ...), by as many uniform numbers."""
-        xp = self.arrays.xp
+        xp = self.columns.xp
         if policy.steps is not None:
-            wide = xp.int32 if self.arrays.on_gpu else xp.int64  # as each takes rows fastest
+            wide = xp.int32 if self.columns.on_gpu else xp.int64  # as each takes rows fastest
             rows = xp.astype(states, wide, copy=False)
             narrow = xp.int8 if policy.steps.shape[0] < 128 else xp.int16  # little is moved
             chosen = xp.zeros_like(rows, dtype=narrow)
             for action in range(policy.steps.shape[0]):
-                passed = self.arrays.take(policy.steps[action, ...], rows) <= uniforms
+                passed = self.columns.take(policy.steps[action, ...], rows) <= uniforms
                 chosen = chosen + xp.astype(passed, narrow)
             return chosen
         found = self._ask("policy", partial(self._answers, policy.source), states)
@@ -321,7 +328,7 @@ class VectorPlayer(BatchPlayer):
 
     def _answers(self, function: Callable[[Any], Any], states: Any) -> dict[str, Any]:
         """What a policy says of states (n, ...): actions (n,), or probabilities (n, A)."""
-        xp = self.arrays.xp
+        xp = self.columns.xp
         answer = called("policy(states)", function, checks.read_only(states))
         checks.unmasked("policy(states)", answer)
         size = states.shape[0]
