@@ -6,7 +6,7 @@ import importlib
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import gymnasium
@@ -26,7 +26,7 @@ from jmdp_lib.simulators import (
     compare_policies,
     estimate_gaps,
 )
-from jmdp_lib.simulators.gaps import GapEstimate, GapStatistics, joined
+from jmdp_lib.simulators.gaps import GapEstimate, GapStatistics
 
 RNG = np.random.default_rng(0)
 PROBS = np.tile(RNG.dirichlet(np.full(3, 3.0)), (3, 1))  # one law of tables for all states
@@ -257,8 +257,8 @@ def test_what_is_cut_off_is_stated():
     largest = 0.5**2 * np.ptp([*SMALL.rewards.ravel(), 0.0]) / 0.5
     assert 0.0 < found.truncation_error[0, 1] <= largest
     assert np.allclose(high - low, 2 * (1.959964 * found.mean_error + found.truncation_error))
-    one = replace(GapStatistics.alone(), prob_worse=0.5)
-    half = GapEstimate(**joined([one], 1), num_runs=100)
+    one = replace(GapStatistics(*np.zeros((9, 1))), prob_worse=np.array([0.5]))
+    half = GapEstimate(**asdict(one), num_runs=100)
     assert np.allclose(half.interval("prob_worse"), [[0.4038315], [0.5961685]])  # Wilson's
     with pytest.raises(ValueError, match="'mean', 'prob_worse', 'prob_tie', 'prob_better', got"):
         half.interval("median")

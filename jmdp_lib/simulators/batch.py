@@ -12,14 +12,14 @@ runs. Columns are arrays (`Arrays`), for simulators that step many states at onc
 played one run at a time, and their columns are plain Python numbers and states (`OneRun`): a call
 of NumPy for a single number takes as long as the whole step of a small simulator.
 
-At time 0 a batch steps from the start. At every later time it first chooses actions (`_next`) and
-says which branches are one by now (`_act`), then drops finished runs (`_drop`), then steps
+At time 0 a batch steps from the start. At every later time it first chooses actions (`choose`) and
+says which branches are one by now (`_act`), then drops finished runs (`_finished`), then steps
 (`_step`). A run whose branches are all one is finished, unless whole runs are asked for. It stays
 until a fifth of the runs are finished, since to drop them copies all the others; what it earns
 until then, all its branches earn.
 
-**One more thing to record of every run** is a list of columns of `Batch`: `_act` or `_step` changes
-them, `_recorded` and `_drop` name them, and `Runs` gives them to others.
+**One more thing to record of every run** is a list of columns of `BatchPlayer`: `_act` or `_step`
+changes them, `_recorded` and `_set_aside` name them, and `Runs` gives them to others.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ from jmdp_lib.model import Coupling
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.plans import Chunk, Player, Runs
 
+Columns = Sequence[Any]
+"""Of all branches, or of all pairs."""
 _AT_ONCE = 64  # uniform numbers
 _PATIENCE = 5  # finished runs are dropped once they are one in so many
 
@@ -81,14 +83,14 @@ class OneRun:
         """How often a mask is."""
         return int(mask)
 
-    def follow(self, together: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
+    def follow(self, together: Columns, values: Columns) -> Columns:
         """Columns of values: a branch takes over those of the first it is together with.
 
         together: of every pair.
         """
         return _followed(self, together, values) if True in together else values
 
-    def joined(self, parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    def joined(self, parts: Sequence[Columns]) -> Columns:
         """The columns of all runs, from those of parts."""
         return [*np.array(parts, float).T]
 
@@ -157,12 +159,12 @@ class Arrays:
     def count(self, mask: Any) -> int:
         return int(self.xp.count_nonzero(mask))
 
-    def joined(self, parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    def joined(self, parts: Sequence[Columns]) -> Columns:
         if len(parts) == 1:
             return parts[0]
         return [self.xp.concat(column) for column in zip(*parts, strict=True)]
 
-    def follow(self, together: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
+    def follow(self, together: Columns, values: Columns) -> Columns:
         return _followed(self, together, values)
 
     def rows(self, table: Any) -> list[Any]:
@@ -199,57 +201,7 @@ class Played(NamedTuple):
 
 
 class BatchPlayer(Player):
-    """What a batch asks of a simulator.
-
-    columns: what they are made of. extremes: the lowest and the highest reward of a chunk.
-    """
-
-    columns: Any = OneRun()
-    extremes: tuple[float, float]
-    coupling: Coupling
-
-    def play(self, chunk: Chunk) -> Runs:
-        player = copy.copy(self)
-        player.limits = chunk.limits or self.limits
-        player.extremes = (math.inf, -math.inf)
-        return Batch(player, chunk).play()
-
-    def sizes(self, size: int) -> list[int]:
-        """How many runs are played at once: here one, as in `OneRun`."""
-        return [1] * size
-
-    def begin(self, chunk: Chunk) -> None:
-        """Get ready for a chunk."""
-
-    @abstractmethod
-    def starts(self, width: int, size: int) -> list[Any]:
-        """The states of so many branches of new runs."""
-
-    @abstractmethod
-    def first(self, actions: Sequence[Any], size: int) -> Sequence[Any]:
-        """The first actions of branches that are told them."""
-
-    @abstractmethod
-    def choose(
-        self, policies: Sequence[Any], states: Any, alive: Any, uniforms: Any
-    ) -> Sequence[Any]:
-        """The actions of all branches by their policies and uniform numbers.
-
-        alive: where one is not, any action will do.
-        """
-
-    @abstractmethod
-    def step(self, states: Any, actions: Any, alive: Any, sharing: Any, rng: Any) -> Played:
-        """One step.
-
-        alive: of branches that are not, anything may be returned that others might be.
-        sharing: for every pair, whether two branches are at one state and, if branches at one
-        state share no draw, have one action: they share a draw.
-        """
-
-
-class Batch:
-    """Plays the runs of a chunk.
+    """Plays the runs of a chunk, as a copy of itself, which has these attributes:
 
     states, actions, returns, alive: of every branch; alive: whether its episode goes on. same, one:
     for every pair of branches, whether both are alive in one state, and whether they also have one
@@ -257,40 +209,45 @@ class Batch:
     `Runs`. done: which runs are finished, but not dropped. size: of those that are not.
 
     parts: what is recorded of runs that were dropped. whole: whether none of them was finished
-    because its branches were one. steps: of all runs.
+    because its branches were one. steps, queries: of all runs. extremes: the lowest and the highest
+    reward.
+
+    Attributes:
+        columns: what they are made of.
+        at_once: whether all runs of a chunk are played together, or one by one.
     """
 
-    states: list[Any]
-    actions: Sequence[Any]
-    alive: list[Any]
-    same: list[Any]
-    one: list[Any]
+    columns: Any = OneRun()
+    at_once = False
+    coupling: Coupling
+    states: Columns
+    actions: Columns
+    alive: Columns
+    whole = True
+    steps = 0
+    queries = 0
+    episodes_end = False
+    extremes = (math.inf, -math.inf)
 
-    def __init__(self, player: BatchPlayer, chunk: Chunk) -> None:
-        self.player = player
-        self.chunk = chunk
-        self.columns = player.columns
-        self.noise = player.columns.generator(checks.seed_sequence(chunk.seed, 0))
-        self.choices = player.columns.numbers(checks.seed_sequence(chunk.seed, 1))
-        plan = chunk.plan
-        self.gamma, self.horizon, self.coupling = plan.settings
+    def play(self, chunk: Chunk) -> Runs:
+        return copy.copy(self)._play(chunk)
+
+    def _play(self, chunk: Chunk) -> Runs:
+        plan = self.plan = chunk.plan
+        self.counted = chunk.counted
+        self.limits = chunk.limits or self.limits
+        self.noise = self.columns.generator(checks.seed_sequence(chunk.seed, 0))
+        self.choices = self.columns.numbers(checks.seed_sequence(chunk.seed, 1))
         self.width = len(plan.names)
         self.pairs = plan.pairs
         self.policies = [plan.policies[kind] for kind in plan.kinds]
         self.meetings_end = plan.one_for_good and bool(self.pairs) and not chunk.whole
-        self.parts: list[Sequence[Any]] = []
-        self.whole = True
-        self.steps = 0
-        self.queries = 0
-        self.episodes_end = False
-
-    def play(self) -> Runs:
-        """All runs."""
-        self.player.begin(self.chunk)
-        for size in self.player.sizes(self.chunk.size):
-            self._play_at_once(size)
+        self.parts: list[Columns] = []
+        self.begin(chunk)
+        for size in [chunk.size] if self.at_once else [1] * chunk.size:
+            self._play_runs(size)
             self.parts.append(self._recorded())
-        low, high = self.player.extremes
+        low, high = self.extremes
         if self.episodes_end:
             low, high = min(low, 0.0), max(high, 0.0)
         return Runs(
@@ -302,22 +259,50 @@ class Batch:
             extremes=(low, high),
         )
 
-    def _play_at_once(self, size: int) -> None:
+    def begin(self, chunk: Chunk) -> None:
+        """Get ready for a chunk."""
+
+    @abstractmethod
+    def starts(self, width: int, size: int) -> Columns:
+        """The states of so many branches of new runs."""
+
+    @abstractmethod
+    def first(self, actions: Sequence[Any], size: int) -> Columns:
+        """The first actions of branches that are told them."""
+
+    @abstractmethod
+    def choose(self, uniforms: Columns) -> Columns:
+        """The actions of all branches by their policies and uniform numbers.
+
+        Where a branch is not alive, any action will do.
+        """
+
+    @abstractmethod
+    def step(self, states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> Played:
+        """One step.
+
+        Of branches that are not alive, anything may be returned that others might be.
+        sharing: for every pair, whether two branches are at one state and, if branches at one
+        state share no draw, have one action: they share a draw.
+        """
+
+    def _play_runs(self, size: int) -> None:
         """New runs, from the start to the horizon."""
         self.size = size
         self.time = 0
-        self.states = self.player.starts(self.width, size)
+        self.states = self.starts(self.width, size)
         nothing = self.columns.zeros(size)
         self.returns = self.open = [nothing] * self.width
         self.apart = [nothing] * len(self.pairs)
         self.alive = [nothing == 0.0] * self.width
-        self.done = False
+        self.done: Any = False
         try:
             self._act(self._first())
-            for time in range(self.horizon):
+            for time in range(self.plan.settings.horizon):
                 self.time = time
                 if time:
-                    self._act(self._next())
+                    uniforms = self.columns.uniforms(self.width, self.size, self.choices)
+                    self._act(self.choose(self.columns.follow(self.one, uniforms)))
                     if self._finished():
                         return
                 self._step()
@@ -329,23 +314,17 @@ class Batch:
         """The columns of `Runs`."""
         return [*self.returns, *self.open, *self.apart]
 
-    # One time step
-
-    def _first(self) -> Sequence[Any]:
+    def _first(self) -> Columns:
         """The first actions; branches that follow policies draw them by one number."""
-        if self.chunk.plan.compared == "policy":
-            numbers = self.columns.uniforms(1, self.size, self.choices) * self.width
-            return self.player.choose(self.policies, self.states, self.alive, numbers)
-        return self.player.first(self.chunk.plan.names, self.size)
+        if self.plan.compared == "policy":
+            return self.choose(self.columns.uniforms(1, self.size, self.choices) * self.width)
+        return self.first(self.plan.names, self.size)
 
-    def _next(self) -> Sequence[Any]:
-        """Actions: branches from one state-action choose by the number of the first."""
-        uniforms = self.columns.uniforms(self.width, self.size, self.choices)
-        numbers = self.columns.follow(self.one, uniforms)
-        return self.player.choose(self.policies, self.states, self.alive, numbers)
+    def _act(self, actions: Columns) -> None:
+        """Take actions: which branches share a state by now, and which are one.
 
-    def _act(self, actions: Sequence[Any]) -> None:
-        """Take actions: which branches share a state by now, and which are one."""
+        Branches from one state-action chose by the number of the first.
+        """
         self.actions = actions
         states = self.states
         alive = self.alive
@@ -393,9 +372,9 @@ class Batch:
         """Draw, step, and add the rewards up."""
         self.steps += self.size
         sharing = self.same if self.coupling.at_one_state else self.one
-        played = self.player.step(self.states, self.actions, self.alive, sharing, self.noise)
+        played = self.step(self.states, self.actions, self.alive, sharing)
         rewards, states, over, cut, queries = played
-        if self.chunk.counted:
+        if self.counted:
             self.queries += self._counted(sharing) if queries is None else queries
         if over is not None:
             self.episodes_end = True
@@ -410,24 +389,25 @@ class Batch:
             moves = zip(self.alive, states, self.states, strict=True)
             states = [where(*move) for move in moves]
         self.states = states
-        weight = self.gamma**self.time
+        weight = self.plan.settings.gamma**self.time
         self.returns = [x + weight * y for x, y in zip(self.returns, rewards, strict=True)]
 
-    def _counted(self, sharing: Sequence[Any]) -> int:
+    def _counted(self, sharing: Columns) -> int:
         """The number of queries: one for every state, or for every action that is played alone."""
         first = [lives & (self.done ^ True) for lives in self.alive]
         for (_, j), shared in zip(self.pairs, sharing, strict=True):
             first[j] = first[j] & (shared ^ True)
         return sum(map(self.columns.count, first))
 
-    def _leave_open(self, stopped: Sequence[Any]) -> None:
+    def _leave_open(self, stopped: Columns) -> None:
         """After this step branches are cut off: gaps stay open, unless they are one."""
         where = self.columns.where
-        weight = self.gamma ** (self.time + 1)
-        if self.gamma < 1.0 or self.time + 1 < self.horizon:
+        gamma, horizon, _ = self.plan.settings
+        weight = gamma ** (self.time + 1)
+        if gamma < 1.0 or self.time + 1 < horizon:
             left = zip(stopped, self.open, strict=True)
             self.open = [where(each, weight, before) for each, before in left]
-        kinds = self.chunk.plan.kinds
+        kinds = self.plan.kinds
         apart = []
         for (i, j), one, before in zip(self.pairs, self.one, self.apart, strict=True):
             cut = (stopped[i] | stopped[j]) & (before == 0.0)
@@ -446,7 +426,7 @@ def policy_table(policy: Any, num_actions: int, num_states: int | None) -> Float
     return checks.policy_matrix(checks.Sizes(count, num_actions), policy)
 
 
-def _followed(columns: Any, together: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
+def _followed(columns: Any, together: Columns, values: Columns) -> Columns:
     """`follow` of any columns."""
     taken = [*values]
     pairs = combinations(range(len(taken)), 2)

@@ -30,7 +30,7 @@ from jmdp_lib.simulators.gaps import (
     GapEstimate,
     GapStatistics,
     GapSums,
-    of_all_pairs,
+    may_change,
     value_sums,
     value_table,
 )
@@ -334,7 +334,7 @@ class _Runs:
         bound = None if self.reward_range is None else self.plan.largest_return(self.spread)
         alpha = self.alpha / len(self.plan.pairs)
         apart = self.apart[a, b]
-        cut = apart * np.where(apart > 0.0, rest, 0.0)
+        cut = may_change(apart, rest)
         return gap_interval(self._gaps(a, b), cut, self.intervals[a, b], alpha, bound, times)
 
     def _growth(self, a: int, b: int) -> float:
@@ -392,18 +392,18 @@ class _Runs:
         rest = self.plan.largest_future(self.spread)
         largest = max(np.abs(each).max() for each in self.returns)
         rounding = self.plan.rounding(largest, self.spread)
-        pairs = [
-            GapStatistics.of([GapSums.of(self._gaps(*pair), apart, rest, rounding, np)], rest)
+        gaps = [
+            GapSums.of(self._gaps(*pair), apart, rest, rounding, np)
             for pair, apart in self.apart.items()
         ]
+        whole = zip(self.returns, self.open, strict=True)
+        sums = [value_sums(x[: left.size], left, self.offset, np) for x, left in whole if left.size]
         sizes = [each.size for each in self.returns]
-        whole = [
-            [value_sums(returns[: left.size], left, self.offset, np)] if left.size else []
-            for returns, left in zip(self.returns, self.open, strict=True)
-        ]
-        values = value_table(self.plan, whole, self.rewards)
-        counts = np.minimum.outer(sizes, sizes)
-        return GapEstimate(**of_all_pairs(pairs, len(sizes)), num_runs=counts, **values)
+        return GapEstimate(
+            **GapStatistics.of([gaps], rest).tables(len(sizes)),
+            **value_table(self.plan, [sums] * bool(sums), self.rewards),
+            num_runs=np.minimum.outer(sizes, sizes),
+        )
 
     def method(self) -> str:
         """Which confidence sequence it is, and when it holds."""

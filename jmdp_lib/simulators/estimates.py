@@ -12,11 +12,11 @@ simulator. Another statistic of gaps is one of `gaps.GapStatistics`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, as_completed
-from dataclasses import replace
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,16 +34,12 @@ from jmdp_lib.simulators.gaps import (
     GapStatistics,
     GapSums,
     gap_ends,
-    joined,
-    of_all_pairs,
     value_sums,
     value_table,
 )
 from jmdp_lib.simulators.plans import Chunk, Plan, Player, Runs, Settings
 from jmdp_lib.simulators.rows import Environment, EnvironmentPlayer, QueriedPlayer, inside_episode
 from jmdp_lib.simulators.vector import VectorPlayer, VectorSimulator
-
-Result = TypeVar("Result")
 
 # Whole runs that are played for the values alone: how many are wanted at least, how many steps they
 # may take in any case, and which share of the steps of all other runs.
@@ -178,7 +174,7 @@ def estimated(
     done = sum(chunk.num_runs for chunk in chunks)
     found = None
     if done >= 3:
-        tables = of_all_pairs(_statistics(plan, chunks), len(plan.names))
+        tables = _statistics(plan, chunks).tables(len(plan.names))
         rest = _values(plan, chunks, whole)
         if keep_returns:
             kept = zip(*(chunk.kept for chunk in chunks), strict=True)
@@ -209,15 +205,15 @@ def _estimate_rows(
     for s, *pair in asked:
         names = [checks.index("action", action, jm.num_actions) for action in pair]
         plans.append(replace(plan, player=player.at(s), names=names))
-    found = []
+    statistics = []
     values = []
     for (s, *pair), own in zip(asked, plans, strict=True):
         chunks, _ = _play(own, num_runs, checks.seed_sequence(root, s, *pair), False, None)
-        found += _statistics(own, chunks)
+        statistics.append(asdict(_statistics(own, chunks)))
         values.append(_values(own, chunks, chunks))
-    columns: Any = {name: np.array([each[name] for each in values]) for name in values[0]}
-    tables = joined(found, len(found))
-    return GapEstimate(**tables, **columns, num_runs=num_runs, entropy=root.entropy)
+    columns: Any = {k: np.concatenate([each[k] for each in statistics]) for k in statistics[0]}
+    columns |= {k: np.stack([each[k] for each in values]) for k in values[0]}
+    return GapEstimate(**columns, num_runs=num_runs, entropy=root.entropy)
 
 
 def _play(
@@ -259,36 +255,54 @@ def _play_whole(
 def _play_chunks(
     plan: Plan, chunks: list[Chunk], keep: bool, executor: Executor | None
 ) -> tuple[list[_Summed], BaseException | None]:
-    """The sums of the runs of chunks, or of those that went well and why there are no more."""
-    played: list[Any]
-    if executor is not None:
-        played, failure = in_executor(
-            _play_elsewhere, [(chunk, keep) for chunk in chunks], executor
-        )
-    else:
-        played, failure = [], None
+    """The sums of the runs of chunks, or of those that went well and why there are no more.
+
+    If a chunk fails, because of its own error or since its worker died, those that wait are
+    cancelled.
+    """
+    work = partial(_play_chunk, keep=keep, elsewhere=executor is not None)
+    futures: list[Future[Any]] = []
+    failure: BaseException | None = None
+    try:
         with progress(len(chunks), "estimate_gaps", unit="chunk") as bar:
             for chunk in chunks:
-                try:
-                    played.append(_play_chunk(chunk, keep))
-                except SimulatorError as error:
-                    failure = error
-                    break
-                bar.update()
+                future = (executor or _Here()).submit(work, chunk)
+                if not isinstance(future, Future):
+                    raise TypeError(f"executor.submit must return a Future, got {future!r}")
+                future.add_done_callback(lambda _: bar.update())
+                futures.append(future)
+            if any(future.result() is None for future in futures):
+                raise TypeError("a future of the executor returned None and not what it played")
+    except Exception as error:
+        if executor is None and not isinstance(error, SimulatorError):
+            raise
+        failure = error
+    finally:
+        for future in futures:
+            future.cancel()
+    done = [x for x in futures if x.done() and not x.cancelled() and x.exception() is None]
+    played = [x.result() for x in done if x.result() is not None]
     if played and not plan.player.sums_chunks:
         played = [_summed(plan, played, keep)]
     return played, failure
 
 
-def _play_elsewhere(chunk: Chunk, keep: bool) -> Any:
-    """As `_play_chunk`, with a player of its own: threads may share this one."""
-    return _play_chunk(chunk._replace(plan=chunk.plan.with_own_player()), keep)
+class _Here(Executor):
+    """Plays at once."""
+
+    def submit(self, work: Any, /, *args: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(work(*args, **options))
+        return future
 
 
-def _play_chunk(chunk: Chunk, keep: bool) -> Any:
-    """The runs of a chunk, or what is kept of them."""
-    plan = chunk.plan
-    runs = plan.player.play(chunk)
+def _play_chunk(chunk: Chunk, keep: bool, elsewhere: bool) -> Any:
+    """The runs of a chunk, or what is kept of them.
+
+    elsewhere: with a player of its own, since threads may share this one.
+    """
+    plan = chunk.plan.with_own_player() if elsewhere else chunk.plan
+    runs = plan.player.play(chunk._replace(plan=plan))
     return _summed(plan, [runs], keep) if plan.player.sums_chunks else runs
 
 
@@ -331,13 +345,12 @@ def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Summed:
     if keep_returns:
         returns = np.stack([*map(arrays.host, runs.returns)], axis=1) + runs.offset
         kept = returns, np.stack(ends, axis=1) if ends else np.zeros((size, 0, 2))
+    whole = all(each.whole for each in chunks)
     values = zip(runs.returns, runs.open, strict=True)
     return _Summed(
         num_runs=size,
         sums=sums,
-        values=[value_sums(*each, runs.offset, xp) for each in values]
-        if all(each.whole for each in chunks)
-        else [],
+        values=[value_sums(*each, runs.offset, xp) for each in values] * whole,
         steps=sum(each.steps for each in chunks),
         extremes=extremes,
         kept=kept,
@@ -350,46 +363,13 @@ def _extremes(parts: Sequence[Runs | _Summed]) -> tuple[float, float]:
     return min(lows), max(highs)
 
 
-def _statistics(plan: Plan, chunks: Sequence[_Summed]) -> list[GapStatistics]:
+def _statistics(plan: Plan, chunks: Sequence[_Summed]) -> GapStatistics:
     """Of every pair of branches."""
     low, high = _extremes(chunks)
-    rest = plan.largest_future(high - low)
-    sums = zip(*(chunk.sums for chunk in chunks), strict=True)
-    return [GapStatistics.of(parts, rest) for parts in sums]
+    return GapStatistics.of([chunk.sums for chunk in chunks], plan.largest_future(high - low))
 
 
 def _values(plan: Plan, chunks: Sequence[_Summed], whole: Sequence[_Summed]) -> dict[str, Any]:
     """The values of `GapEstimate`, from chunks of whole runs."""
-    sums = [*zip(*(chunk.values for chunk in whole), strict=True)]
+    sums = [chunk.values for chunk in whole]
     return value_table(plan, sums, _extremes([*chunks, *whole]))
-
-
-def in_executor(
-    work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], executor: Executor
-) -> tuple[list[Result], BaseException | None]:
-    """What `work` made of the jobs, in their order, by an executor of the user's.
-
-    If a job fails, because of its own error or since its worker died, the jobs that wait are
-    cancelled; what was done by then comes back, with the error.
-    """
-    futures: list[Future[Result]] = []
-    error: BaseException | None = None
-    try:
-        for job in jobs:
-            future = executor.submit(work, *job)
-            if not isinstance(future, Future):
-                raise TypeError(f"executor.submit must return a Future, got {future!r}")
-            futures.append(future)
-        with progress(len(jobs), "estimate_gaps", unit="chunk") as bar:
-            for future in as_completed(futures):
-                if future.result() is None:
-                    raise TypeError("a future of the executor returned None and not what it played")
-                bar.update()
-    except Exception as failure:
-        error = failure
-    finally:
-        for future in futures:
-            future.cancel()
-    done = [x for x in futures if x.done() and not x.cancelled() and x.exception() is None]
-    results = [future.result() for future in done]
-    return [result for result in results if result is not None], error

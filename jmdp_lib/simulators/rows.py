@@ -25,7 +25,7 @@ from jmdp_lib.model.simulator import (
     check_simulator,
     checked_query,
 )
-from jmdp_lib.simulators.batch import BatchPlayer, Played, policy_table
+from jmdp_lib.simulators.batch import BatchPlayer, Columns, Played, policy_table
 from jmdp_lib.simulators.plans import Chunk, PlayedPolicy
 
 _MOST_KEPT = 100_000  # states for which it is kept what a policy says of them
@@ -73,7 +73,7 @@ class RowPlayer(BatchPlayer):
     can_keep = True
 
     @abstractmethod
-    def seen(self, states: Sequence[Any]) -> Sequence[Any]:
+    def seen(self, states: Columns) -> Columns:
         """What policies see at states."""
 
     def number_of(self, action: Any) -> Any:
@@ -96,13 +96,11 @@ class RowPlayer(BatchPlayer):
     def own(self) -> RowPlayer:
         return copy.deepcopy(self)
 
-    def first(self, actions: Sequence[Any], size: int) -> Sequence[Any]:
+    def first(self, actions: Sequence[Any], size: int) -> Columns:
         return [*map(self.number_of, actions)]
 
-    def choose(
-        self, policies: Sequence[Any], states: Any, alive: Any, uniforms: Any
-    ) -> Sequence[Any]:
-        rows = zip(policies, self.seen(states), uniforms, alive, strict=True)
+    def choose(self, uniforms: Columns) -> Columns:
+        rows = zip(self.policies, self.seen(self.states), uniforms, self.alive, strict=True)
         return [self._action(x, seen, u) if lives else None for x, seen, u, lives in rows]
 
     def _action(self, policy: PlayedPolicy, seen: Any, number: float) -> Any:
@@ -118,7 +116,7 @@ class RowPlayer(BatchPlayer):
             kept[seen] = steps
         return bisect_right(steps, number)
 
-    def widen(self, rewards: Sequence[float], actions: Sequence[Any], seen: Sequence[Any]) -> None:
+    def widen(self, rewards: Columns, actions: Columns, seen: Columns) -> None:
         """Take note of rewards; one outside of the range that was declared is refused."""
         least, most = self.extremes
         low, high = self.limits or ANY_REWARD
@@ -135,9 +133,7 @@ Draw = tuple[Any, list[Any], list[list[int]]]
 """The state, the actions that are played under one draw, and the branches that play each."""
 
 
-def _draws(
-    states: Sequence[Any], actions: Sequence[Any], alive: Sequence[bool], sharing: Sequence[bool]
-) -> list[Draw]:
+def _draws(states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> list[Draw]:
     """All draws of a step."""
     leaders = [*range(len(states))]  # the first branches with which these share a draw
     if True in sharing:
@@ -175,10 +171,10 @@ class QueriedPlayer(RowPlayer):
         self.shared = np.random.default_rng(0)
         self.moment = self.shared.bit_generator.state
 
-    def starts(self, width: int, size: int) -> list[Any]:
+    def starts(self, width: int, size: int) -> Columns:
         return [self.here] * width
 
-    def seen(self, states: Sequence[Any]) -> Sequence[Any]:
+    def seen(self, states: Columns) -> Columns:
         return states
 
     def _in_common(self, simulator: Any, state: Any, actions: Any, rng: Any) -> Any:
@@ -186,8 +182,9 @@ class QueriedPlayer(RowPlayer):
         rng.bit_generator.state = self.moment
         return checked_query(simulator, state, actions, rng)
 
-    def step(self, states: Any, actions: Any, alive: Any, sharing: Any, rng: Any) -> Played:
+    def step(self, states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> Played:
         ask: Any = checked_query
+        rng = self.noise
         if self.coupling.across_states:
             draw = rng.bit_generator.random_raw
             self.moment["state"]["state"] = draw() << 64 | draw()
@@ -230,7 +227,7 @@ class EnvironmentPlayer(RowPlayer):
         self.num_actions = _listed(self.space)
         self.num_states = _listed(envs[0].observation_space)
         self.can_keep = self.num_states is not None
-        self.actions: dict[str, Any] = {}  # where they have no numbers
+        self.by_key: dict[str, Any] = {}  # actions that have no numbers
 
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
         return list(distinct_in(self.space, actions).values())
@@ -239,7 +236,7 @@ class EnvironmentPlayer(RowPlayer):
         if self.num_actions is not None:
             return int(action)
         key = action_key(self.space, action)
-        self.actions[key] = action
+        self.by_key[key] = action
         return key
 
     def checked_policy(self, policy: Any) -> PlayedPolicy:
@@ -251,20 +248,20 @@ class EnvironmentPlayer(RowPlayer):
         return super().checked_policy(policy)
 
     def begin(self, chunk: Chunk) -> None:
-        self.actions = {}
+        self.by_key = {}
         width = len(chunk.plan.names)
         self.envs += [self.envs[0].twin() for _ in range(width - len(self.envs))]
         for number, env in enumerate(self.envs[:width]):
             env.np_random = checks.generator(chunk.seed, 3, number)
 
-    def starts(self, width: int, size: int) -> list[Any]:
+    def starts(self, width: int, size: int) -> Columns:
         self.envs[0].restore(self.snapshot)
         return [0] * width
 
-    def seen(self, states: Sequence[int]) -> Sequence[Any]:
+    def seen(self, states: Columns) -> Columns:
         return [self.envs[state].observed for state in states]
 
-    def step(self, states: Any, actions: Any, alive: Any, sharing: Any, rng: Any) -> Played:
+    def step(self, states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> Played:
         seen = self.seen(states)
         rewards = [0.0] * len(states)
         after = [*states]
@@ -308,7 +305,7 @@ class EnvironmentPlayer(RowPlayer):
         return placed
 
     def _step_one(self, env: Any, action: Any) -> tuple[float, bool, bool]:
-        played = action if self.num_actions else self.actions[action]
+        played = action if self.num_actions else self.by_key[action]
         try:
             _, reward, terminated, truncated, _ = env.step(played)
         except Exception as error:

@@ -22,7 +22,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Policy
 from jmdp_lib.model import Coupling
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
-from jmdp_lib.simulators.batch import Arrays, BatchPlayer, Played, policy_table
+from jmdp_lib.simulators.batch import Arrays, BatchPlayer, Columns, Played, policy_table
 from jmdp_lib.simulators.plans import Chunk, Plan, PlayedPolicy
 
 _SPOT = 16  # rows that are asked for twice
@@ -185,6 +185,7 @@ class VectorPlayer(BatchPlayer):
 
     known: dict[str, tuple[float, float, Any]]
     trial = False
+    at_once = True
 
     def __init__(self, simulator: VectorSimulator, state: Any, coupling: Coupling) -> None:
         self.where = state if array_api_compat.is_array_api_obj(state) else np.asarray(state)
@@ -257,9 +258,6 @@ class VectorPlayer(BatchPlayer):
                 raise SimulatorError(f"{what} returned {name}{row}")
         return found
 
-    def sizes(self, size: int) -> list[int]:
-        return [size]
-
     def begin(self, chunk: Chunk) -> None:
         low, high = self.limits or ANY_REWARD
         slack = _ROUNDED * max(-low, high) if self.limits else 0.0
@@ -274,16 +272,16 @@ class VectorPlayer(BatchPlayer):
             "sums": (1.0 - _ALIKE, 1.0 + _ALIKE, _REAL),
         }
 
-    def starts(self, width: int, size: int) -> list[Any]:
+    def starts(self, width: int, size: int) -> Columns:
         return [self.columns.xp.broadcast_to(self.where, (size, *self.where.shape))] * width
 
-    def first(self, actions: Sequence[Any], size: int) -> list[Any]:
+    def first(self, actions: Sequence[Any], size: int) -> Columns:
         first = self.columns.xp.astype(self.columns.put(np.array(actions)), self.action_type)
         return [self.columns.xp.broadcast_to(first[j], (size,)) for j in range(len(actions))]
 
-    def step(self, states: Any, actions: Any, alive: Any, sharing: Any, rng: Any) -> Played:
+    def step(self, states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> Played:
         xp = self.columns.xp
-        noise = self._noise(len(actions), actions[0].shape[0], sharing, rng)
+        noise = self._noise(len(actions), actions[0].shape[0], sharing)
         rows = (xp.concat(states), xp.concat(actions), noise)
         found = self._ask("step", partial(stepped, self.simulator), *rows)
         found["rewards"] = xp.astype(found["rewards"], xp.float64, copy=False)
@@ -293,18 +291,16 @@ class VectorPlayer(BatchPlayer):
         """Rows (m * n, ...) as m columns."""
         return self.columns.rows(self.columns.xp.reshape(rows, (width, -1, *rows.shape[1:])))
 
-    def _noise(self, width: int, size: int, sharing: Any, rng: Any) -> Any:
+    def _noise(self, width: int, size: int, sharing: Columns) -> Any:
         """(m * n, ...) noise: which branches share a draw is said by the coupling."""
         xp = self.columns.xp
         if self.coupling.across_states:
-            return xp.concat([drawn(self.simulator, size, rng)] * width)
-        noise = self._by_branch(width, drawn(self.simulator, width * size, rng))
+            return xp.concat([drawn(self.simulator, size, self.noise)] * width)
+        noise = self._by_branch(width, drawn(self.simulator, width * size, self.noise))
         return xp.concat(self.columns.follow(sharing, noise))
 
-    def choose(
-        self, policies: Sequence[Any], states: Any, alive: Any, uniforms: Any
-    ) -> Sequence[Any]:
-        chosen = map(self._choose, policies, states, uniforms)
+    def choose(self, uniforms: Columns) -> Columns:
+        chosen = map(self._choose, self.policies, self.states, uniforms)
         return [self.columns.xp.astype(x, self.action_type, copy=False) for x in chosen]
 
     def _choose(self, policy: Any, states: Any, uniforms: Any) -> Any:
