@@ -236,8 +236,8 @@ class BatchPlayer(Player):
         plan = self.plan = chunk.plan
         self.counted = chunk.counted
         self.limits = chunk.limits or self.limits
-        self.noise = self.columns.generator(checks.seed_sequence(chunk.seed, 0))
-        self.choices = self.columns.numbers(checks.seed_sequence(chunk.seed, 1))
+        self.noise = self.columns.generator(checks.part(chunk.seed, 0))
+        self.choices = self.columns.numbers(checks.part(chunk.seed, 1))
         self.width = len(plan.names)
         self.pairs = plan.pairs
         self.policies = [plan.policies[kind] for kind in plan.kinds]

@@ -252,7 +252,7 @@ class EnvironmentPlayer(RowPlayer):
         width = len(chunk.plan.names)
         self.envs += [self.envs[0].twin() for _ in range(width - len(self.envs))]
         for number, env in enumerate(self.envs[:width]):
-            env.np_random = checks.generator(chunk.seed, 3, number)
+            env.np_random = np.random.default_rng(checks.part(chunk.seed, 3, number))
 
     def starts(self, width: int, size: int) -> Columns:
         self.envs[0].restore(self.snapshot)
