@@ -68,29 +68,46 @@ def compare_actions(
 ) -> Decision:
     """Find the best of two or more actions of a state, all followed by one policy.
 
-    env, policy, actions, state, rng, coupling: as in `estimate_gaps`.
-    alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
-        nominal one.
-    margin: differences up to it do not matter. Without one no actions are ever equivalent.
-    budget: how many queries may be made.
-    reward_range: (lo, hi) that holds all rewards. A JMDP and an `ImplicitJMDP` know theirs, and a
-        simulator may declare one; otherwise `method="betting"` asks for it.
-    method: which confidence sequence it is. "betting" needs the range, and its intervals hold at
-        every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024). "asymptotic" is
-        for rewards whose range nobody knows: its intervals hold for large samples only
-        (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and suppose that no event
-        that the runs did not show would change the mean. An event of probability $p$ stays unseen
-        in $n$ runs with probability $(1 - p)^n$: the result says how rare it has to be. An action
-        that is worse by a rare loss is then called better more often than not
-        (`benchmarks/decisions.md`).
-    gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
-    horizon: steps of a run; unless given, so many that a thousandth of a return can be missing. If
-        gamma is 1, the returns of so many steps are compared; intervals are infinite once a run
-        shows branches that still go on there. A time limit of an environment cuts branches off
-        earlier, as in `estimate_gaps`: intervals allow for what these would have earned.
+    An action that another one beats is not played any further.
 
-    An action that another one beats is not played any further. If the simulator fails on the way,
-    the error carries what is known so far as its attribute `result`.
+    Args:
+        env: what is played, of any kind that `estimate_gaps` takes.
+        policy: probabilities (S, A), actions (S,), or a function, as in `estimate_gaps`.
+        actions: two or more distinct actions.
+        state: where to start, as in `estimate_gaps`; of an environment by default where it is.
+        alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
+            nominal one.
+        margin: differences of mean returns up to it do not matter. Without one nothing is ever
+            equivalent.
+        budget: how many queries may be made.
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy, which the result
+            has, too.
+        coupling: which branches share a draw, as in `estimate_gaps`.
+        reward_range: (lo, hi) that holds all rewards. A JMDP and an `ImplicitJMDP` know theirs, and
+            a simulator may declare one; otherwise `method="betting"` asks for it.
+        method: which confidence sequence it is. "betting" needs the range, and its intervals hold
+            at every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024).
+            "asymptotic" is for rewards whose range nobody knows: its intervals hold for large
+            samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and
+            suppose that no event that the runs did not show would change the mean. An event of
+            probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: the result says
+            how rare it has to be. An action that is worse by a rare loss is then called better more
+            often than not (`benchmarks/decisions.md`).
+        gamma: discount factor; unless given, that of the simulator, or 0.99. It may be 1 together
+            with a `horizon`.
+        horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
+            If gamma is 1, the returns of so many steps are compared; intervals are infinite once a
+            run shows branches that still go on there. A time limit of an environment cuts branches
+            off earlier, as in `estimate_gaps`: intervals allow for what these would have earned.
+
+    Returns:
+        The verdict with the intervals of all mean gaps, and how many queries it took.
+
+    Raises:
+        SimulatorError: the simulator failed on the way. Its attribute `result`, as that of any
+            other error on the way, is the decision as far as it is known.
+        ValueError: an argument makes no sense, the budget is not enough for one run, or nobody
+            knows the range of the rewards that "betting" needs.
 
     Example:
         >>> import jmdp_lib as jl
@@ -132,15 +149,48 @@ def compare_policies(
     mean and the variance of such a gap exactly. Branches are one for good if their policies are
     equal arrays or one function.
 
-    policies: two or more, each in any form that `estimate_gaps` accepts; of a `VectorSimulator`,
-        also functions of many states. In the result, a policy goes by its number.
-    coupling: which branches share a draw, as in `jipe2`: by default "joint", those at one state, as
-        in `policy_gaps`. "common" is one draw per time step for all: the same customers, wherever
-        the policies have led.
-    env, state, alpha, margin, budget, rng: as in `compare_actions`, and so are
-    reward_range, method, gamma, horizon.
+    Args:
+        env: what is played, of any kind that `estimate_gaps` takes.
+        policies: two or more, each in any form that `estimate_gaps` accepts; of a
+            `VectorSimulator`, also functions of many states. In the result, a policy goes by its
+            number.
+        state: where to start, as in `estimate_gaps`; of an environment by default where it is.
+        alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
+            nominal one.
+        margin: differences of mean returns up to it do not matter. Without one nothing is ever
+            equivalent.
+        budget: how many queries may be made.
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy, which the result
+            has, too.
+        coupling: which branches share a draw: by default "joint", those at one state, as in
+            `policy_gaps`. "common" is one draw per time step for all: the same customers, wherever
+            the policies have led. "independent": none.
+        reward_range: (lo, hi) that holds all rewards. A JMDP and an `ImplicitJMDP` know theirs, and
+            a simulator may declare one; otherwise `method="betting"` asks for it.
+        method: which confidence sequence it is. "betting" needs the range, and its intervals hold
+            at every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024).
+            "asymptotic" is for rewards whose range nobody knows: its intervals hold for large
+            samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and
+            suppose that no event that the runs did not show would change the mean. An event of
+            probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: the result says
+            how rare it has to be. An action that is worse by a rare loss is then called better more
+            often than not (`benchmarks/decisions.md`).
+        gamma: discount factor; unless given, that of the simulator, or 0.99. It may be 1 together
+            with a `horizon`.
+        horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
+            If gamma is 1, the returns of so many steps are compared; intervals are infinite once a
+            run shows branches that still go on there. A time limit of an environment cuts branches
+            off earlier, as in `estimate_gaps`: intervals allow for what these would have earned.
 
-    The result has the estimates of all gaps beside the decision, as its attribute `estimates`.
+    Returns:
+        The verdict with the intervals of all mean gaps; its `estimates` has the estimates of all
+        gaps.
+
+    Raises:
+        SimulatorError: the simulator failed on the way. Its attribute `result`, as that of any
+            other error on the way, is the decision as far as it is known.
+        ValueError: an argument makes no sense, the budget is not enough for one run, or nobody
+            knows the range of the rewards that "betting" needs.
 
     Example:
         >>> import jmdp_lib as jl

@@ -67,40 +67,52 @@ def estimate_gaps(
 ) -> GapEstimate:
     """Estimates of the gaps between actions at one state of a simulator, from recursive branches.
 
-    env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, a simulator with `query`, or a
-        `VectorSimulator`, whose runs are played many at once. It is left alone.
-    policy: probabilities (S, A), actions (S,), or a function of the state or observation that
-        returns probabilities (A,) or an action. Where actions have no numbers, it returns an
-        action. A function must be pure, as in `jipe2`.
-    actions: m actions to compare. Each run has a branch for each of them, so that all gaps share
-        the runs.
-    gaps: of a JMDP, (K, 3), rows (state, a, b), instead of `actions` and `state`: every row has
-        runs and a random stream of its own, whichever others are asked for with it.
-    state: where to start: the state of a simulator, which is a number or, if the simulator has no
-        `num_states`, anything hashable; or a snapshot of an environment, by default of where it is.
-    gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
-    num_runs: how many runs are played.
-    rng: an integer, a SeedSequence or a Generator; None draws fresh entropy. Equal integers give
-        equal numbers. The result has the `entropy`, which repeats the runs when it is passed here.
-    coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
-        "independent", none; "common", all of them, one draw per time step. A simulator that
-        declares `coupling = "independent"` is played so.
-    truncation: which share of the largest possible return may be cut off; it sets the horizon.
-    horizon: steps of a run; unless given, it follows from `truncation`. If gamma is 1 and a gap is
-        still open there, its truncation error is infinite. A branch that an environment reports as
-        truncated, as Gymnasium's time limits do, is cut off at that step instead. What it would
-        have earned counts in the truncation error. If the limit belongs to your problem, let the
-        environment report it as terminated.
-    executor: plays the runs elsewhere: any `concurrent.futures.Executor`, such as a process pool or
-        that of a Dask cluster, `client.get_executor()`. The numbers stay the same. For other
-        processes, `env` and `policy` must pickle.
-    keep_returns: play every run to its end and keep the returns; then `GapEstimate.law` has
-        quantiles and CVaR of gaps. Otherwise a run ends where all its branches are one, and its
-        gaps are final; a few runs more are played to their end, for the values.
+    A run has a branch for each action. Branches at one state share a draw, and two that share state
+    and action are one branch for good: see `coupling`.
 
-    If the simulator fails, the `SimulatorError` names state and action, and holds the result of
-    all runs before. If a worker of the executor dies, and the executor does not play its runs
-    again, the `SimulatorError` holds the result of all runs that came back.
+    Args:
+        env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, a simulator with `query`,
+            or a `VectorSimulator`, whose runs are played many at once. It is left alone.
+        policy: probabilities (S, A), actions (S,), or a function of the state or observation that
+            returns probabilities (A,) or an action. Where actions have no numbers, it returns an
+            action. A function must be pure, as in `jipe2`.
+        actions: m actions to compare. Each run has a branch for each of them, so that all gaps
+            share the runs.
+        state: where to start: the state of a simulator, which is a number or, if the simulator has
+            no `num_states`, anything hashable; or a snapshot of an environment, by default of where
+            it is.
+        gaps: of a JMDP, (K, 3), rows (state, a, b), instead of `actions` and `state`: every row has
+            runs and a random stream of its own, whichever others are asked for with it.
+        gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
+        num_runs: how many runs are played, at least 3.
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy. Equal integers
+            give equal numbers. The result has the `entropy`, which repeats the runs when it is
+            passed here.
+        coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
+            "independent", none; "common", all of them, one draw per time step. A simulator that
+            declares `coupling = "independent"` is played so.
+        truncation: which share of the largest possible return may be cut off; it sets the horizon.
+        horizon: steps of a run; unless given, it follows from `truncation`. If gamma is 1 and a gap
+            is still open there, its truncation error is infinite. A branch that an environment
+            reports as truncated, as Gymnasium's time limits do, is cut off at that step instead.
+            What it would have earned counts in the truncation error. If the limit belongs to your
+            problem, let the environment report it as terminated.
+        executor: plays the runs elsewhere: any `concurrent.futures.Executor`, such as a process
+            pool or that of a Dask cluster, `client.get_executor()`. The numbers stay the same. For
+            other processes, `env` and `policy` must pickle.
+        keep_returns: play every run to its end and keep the returns; then `GapEstimate.law` has
+            quantiles and CVaR of gaps. Otherwise a run ends where all its branches are one, and its
+            gaps are final; a few runs more are played to their end, for the values.
+
+    Returns:
+        Means, variances and probabilities of all gaps with their standard errors, (m, m), or (K,)
+        for `gaps`, and the value of every action.
+
+    Raises:
+        SimulatorError: the simulator failed; the error names state and action, and its `result`
+            holds the estimates of all runs before. Or a worker of the executor died, and the
+            executor did not play its runs again: `result` is of all runs that came back.
+        ValueError: an argument makes no sense, or a policy is none.
 
     Example:
         >>> import jmdp_lib as jl
@@ -207,10 +219,11 @@ def _estimate_rows(
     root = checks.seed_of(rng, "sample_gaps")
     player = CompiledPlayer(jm, asked[0][0], settings.coupling)
     plan = Plan.of_actions(player, policy, asked[0][1:], settings)
+    ready: Any = plan.player
     statistics = []
     values = []
     for s, *pair in asked:
-        own = replace(plan, player=replace(plan.player, state=s), names=pair)
+        own = replace(plan, player=replace(ready, state=s), names=pair)
         chunks, _ = _play(own, num_runs, checks.part(root, s, *pair), False, None)
         statistics.append(asdict(_statistics(own, chunks)))
         values.append(_values(own, chunks, chunks))

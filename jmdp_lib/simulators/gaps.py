@@ -118,7 +118,8 @@ class GapStatistics:
         The error of the variance is the jackknife's: no law is assumed. parts: of all gaps each.
         rest: how much a gap may change that is open from the start.
         """
-        sums: Any = GapSums(*np.moveaxis(np.array(parts, float), 2, 0))  # (parts, P) each
+        rows = np.reshape(np.array(parts, float), (len(parts), -1, len(GapSums._fields)))
+        sums: Any = GapSums(*np.moveaxis(rows, 2, 0))  # (parts, P) each
         n = sums.size.sum(0)
         mean = (sums.size * sums.mean).sum(0) / n
         off = sums.mean - mean
@@ -214,8 +215,8 @@ class GapEstimate(GapStatistics, ReadOnly):
             exceeds by size, infinite if nothing says so.
         prob_open: share of runs that count as $G = 0$ only since the cut, or rounding, left their
             sign open.
-        entropy: an integer that repeats the runs when it is passed as `rng`. A `Decision` has
-            its own.
+        entropy: an integer that repeats the runs when it is passed as `rng`. A `Decision` has its
+            own.
         value, value_error: (m,), or (K, 2) of both actions of every row: the estimate of $E Z$ of
             each branch, what it earns by itself, and its error, the standard error plus how far
             cuts may have moved the estimate. If gamma is 1, $Z$ is what the steps of the horizon
@@ -267,6 +268,13 @@ class GapEstimate(GapStatistics, ReadOnly):
         Those of "mean" are normal, with the truncation error added. A warning says where they rest
         on too few runs, such as those that met a rare event. Those of "prob_worse", "prob_tie" and
         "prob_better" are Wilson's, for any signs of the gaps that are open.
+
+        Args:
+            name: of the estimate that the intervals are for.
+            level: probability with which an interval holds, in (0, 1).
+
+        Returns:
+            Lower and upper ends, of the shape of the estimate.
         """
         value = getattr(self, checks.one_of("name", name, get_args(Statistic)))
         z = NormalDist().inv_cdf((1.0 + checks.real("level", level, "(0, 1)")) / 2.0)
@@ -288,6 +296,17 @@ class GapEstimate(GapStatistics, ReadOnly):
         extreme quantiles, are finite only if something says how large gaps can be. That is the
         range of the rewards: a JMDP and an `ImplicitJMDP` know theirs, and a simulator may declare
         a `reward_range`. If gamma is 1, no range of returns follows from it.
+
+        Args:
+            i: the number of the action whose gap it is, in the order in which actions were given.
+            j: that of the other one.
+            alpha: probability with which a bound may fail.
+
+        Returns:
+            The law, as brackets.
+
+        Raises:
+            ValueError: no gaps were kept, or i and j are one action.
         """
         from jmdp_lib.laws.brackets import sampled_law  # with it come all laws
 

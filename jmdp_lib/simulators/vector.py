@@ -1,8 +1,8 @@
 """Vectorised simulators: a step of many states at once, and their player.
 
-`VectorSimulator` is what a user makes. Every call of the user's functions goes through `drawn` and
-`stepped`, which check the number of results and their shapes. `outside` names the first row whose
-numbers are not proper.
+`VectorSimulator` is what a user makes. Every call of the user's functions goes through `_drawn`,
+`_stepped` and `_answers`, which check the number of results and their shapes. `outside` names the
+first row whose numbers are not proper.
 """
 
 from __future__ import annotations
@@ -37,21 +37,25 @@ _GPU_CHUNK = 2**25  # numbers in the states of these: enough to keep a GPU busy,
 class VectorSimulator:
     """A simulator that steps many states at once, as arrays of NumPy, torch, or another library.
 
-    step: step(states, actions, noise) -> rewards, next_states, or rewards, next_states, over, all
-        with first axis n. States are integers (n,) or rows (n, d) of numbers; two states are equal
-        if all their numbers are. over: (n,) bools, whether the episode ended. It must be pure, and
-        no row may depend on another one.
-    draw: draw(n, rng) -> the noise of n steps, an array, first axis n. rng is a NumPy generator, or
-        one of torch if the states are tensors, on their device.
-    num_actions: A; actions are integers from 0 to A - 1.
-    gamma: discount factor; 1 needs a `horizon` where it is played.
-    reward_range: (lo, hi) that holds all rewards, if it is known. Decisions rely on it.
-    num_states: S, if states are the integers from 0 to S - 1: any other one is refused.
-
     `estimate_gaps`, `compare_actions` and `compare_policies` play many runs at once. The state that
     they start from says which library is used, and on which device: a plain number, or a list,
     means NumPy. Policies are probabilities (S, A), actions (S,), or a function of the states,
     policy(states) -> (n, A) probabilities or (n,) actions.
+
+    Args:
+        step: step(states, actions, noise) -> rewards, next_states, or rewards, next_states, over,
+            all with first axis n. States are integers (n,) or rows (n, d) of numbers; two states
+            are equal if all their numbers are. over: (n,) bools, whether the episode ended. It must
+            be pure, and no row may depend on another one.
+        draw: draw(n, rng) -> the noise of n steps, an array, first axis n. rng is a NumPy
+            generator, or one of torch if the states are tensors, on their device.
+        num_actions: A; actions are integers from 0 to A - 1.
+        gamma: discount factor in [0, 1]; 1 needs a `horizon` where it is played.
+        reward_range: (lo, hi) that holds all rewards, if it is known. Decisions rely on it.
+        num_states: S, if states are the integers from 0 to S - 1: any other one is refused.
+
+    Raises:
+        ValueError: an argument makes no sense. What the functions return is checked as it is used.
 
     Example:
         >>> import jmdp_lib as jl
@@ -95,47 +99,6 @@ def called(what: str, function: Callable[..., Any], *given: Any) -> Any:
         return function(*given)
     except Exception as error:
         raise SimulatorError(f"{what} failed: {error!r}") from error
-
-
-def drawn(simulator: VectorSimulator, size: int, rng: Any) -> Any:
-    """The noise of `size` steps."""
-    what = f"draw({size}, rng)"
-    noise = called(what, simulator.draw, size, rng)
-    _check_shape(what, noise, (size, *getattr(noise, "shape", ())[1:]))
-    return noise
-
-
-def stepped(simulator: VectorSimulator, states: Any, actions: Any, noise: Any) -> dict[str, Any]:
-    """What a step makes of states (n, ...) and actions (n,), by names."""
-    answer = called("step(states, actions, noise)", simulator.step, states, actions, noise)
-    if not isinstance(answer, tuple | list) or len(answer) not in (2, 3):
-        raise SimulatorError(
-            "step(states, actions, noise) must return rewards and next states, or rewards, next "
-            f"states and over, got {type(answer).__name__}"
-        )
-    found = dict(zip(("rewards", "next_states", "over"), answer, strict=False))
-    for name, part in found.items():
-        wanted = states if name == "next_states" else actions
-        _check_shape(f"{name} of a step", part, tuple(wanted.shape))
-        check_library(f"{name} of a step", part, states)
-    return found
-
-
-def check_library(what: str, part: Any, states: Any) -> None:
-    """Refuse an array that is torch's where states are not, or the other way round."""
-    if array_api_compat.is_torch_array(part) != array_api_compat.is_torch_array(states):
-        raise SimulatorError(
-            f"{what} must be an array of the same library as state=, which gave {type(states)}, "
-            f"got {type(part)}"
-        )
-
-
-def _check_shape(what: str, part: Any, expected: tuple[int, ...]) -> None:
-    checks.unmasked(what, part)
-    shape = getattr(part, "shape", None)
-    if shape is None or tuple(shape) != expected:
-        got = repr(part) if shape is None else f"shape {tuple(shape)}"
-        raise SimulatorError(f"{what} must be an array of shape {expected}, got {got}")
 
 
 def outside(values: NDArray[Any], ends: tuple[float, float], given: Sequence[Any]) -> str:
@@ -222,20 +185,53 @@ class VectorPlayer(BatchPlayer):
                 )
             checks.index("state", int(self.where), count)
 
-        def noise() -> Any:
-            rng = self.columns.generator(np.random.SeedSequence(0))
-            found = drawn(self.simulator, 16, rng)
-            check_library("draw(16, rng)", found, self.where)
-            return self.columns.host(found)
-
-        checks.pure("draw(n, rng)", noise)
         few = plan.settings._replace(horizon=min(plan.settings.horizon, 3))
         trial = copy.copy(self)
         trial.trial = True
+
+        def noise() -> Any:
+            trial.noise = self.columns.generator(np.random.SeedSequence(0))
+            return self.columns.host(trial._drawn(16))
+
+        checks.pure("draw(n, rng)", noise)
         seed = np.random.SeedSequence(0, spawn_key=(0,))
         with checks.no_global_draws("step or policy", "whose draws are not shared"):
             trial.play(Chunk(replace(plan, settings=few), seed, 32))
         return plan
+
+    def _check(self, what: str, part: Any, shape: tuple[int, ...]) -> None:
+        """Refuse what is no array of this shape, of the library of the states."""
+        checks.unmasked(what, part)
+        got = getattr(part, "shape", None)
+        if got is None or tuple(got) != shape:
+            shown = repr(part) if got is None else f"shape {tuple(got)}"
+            raise SimulatorError(f"{what} must be an array of shape {shape}, got {shown}")
+        if array_api_compat.is_torch_array(part) != self.columns.is_torch:
+            raise SimulatorError(
+                f"{what} must be an array of the same library as state=, which gave "
+                f"{type(self.where)}, got {type(part)}"
+            )
+
+    def _drawn(self, size: int) -> Any:
+        """The noise of so many steps."""
+        what = f"draw({size}, rng)"
+        noise = called(what, self.simulator.draw, size, self.noise)
+        self._check(what, noise, (size, *getattr(noise, "shape", ())[1:]))
+        return noise
+
+    def _stepped(self, states: Any, actions: Any, noise: Any) -> dict[str, Any]:
+        """What a step makes of states (n, ...) and actions (n,), by names."""
+        answer = called("step(states, actions, noise)", self.simulator.step, states, actions, noise)
+        if not isinstance(answer, tuple | list) or len(answer) not in (2, 3):
+            raise SimulatorError(
+                "step(states, actions, noise) must return rewards and next states, or rewards, "
+                f"next states and over, got {type(answer).__name__}"
+            )
+        found = dict(zip(("rewards", "next_states", "over"), answer, strict=False))
+        for name, part in found.items():
+            like = states if name == "next_states" else actions
+            self._check(f"{name} of a step", part, tuple(like.shape))
+        return found
 
     def _ask(self, what: str, function: Callable[..., dict[str, Any]], *given: Any) -> Any:
         """What a function of rows returns, by names; refused if it is not allowed."""
@@ -283,7 +279,7 @@ class VectorPlayer(BatchPlayer):
         xp = self.columns.xp
         noise = self._noise(len(actions), actions[0].shape[0], sharing)
         rows = (xp.concat(states), xp.concat(actions), noise)
-        found = self._ask("step", partial(stepped, self.simulator), *rows)
+        found = self._ask("step", self._stepped, *rows)
         found["rewards"] = xp.astype(found["rewards"], xp.float64, copy=False)
         return Played(**{name: self._by_branch(len(actions), x) for name, x in found.items()})
 
@@ -295,8 +291,8 @@ class VectorPlayer(BatchPlayer):
         """(m * n, ...) noise: which branches share a draw is said by the coupling."""
         xp = self.columns.xp
         if self.coupling.across_states:
-            return xp.concat([drawn(self.simulator, size, self.noise)] * width)
-        noise = self._by_branch(width, drawn(self.simulator, width * size, self.noise))
+            return xp.concat([self._drawn(size)] * width)
+        noise = self._by_branch(width, self._drawn(width * size))
         return xp.concat(self.columns.follow(sharing, noise))
 
     def choose(self, uniforms: Columns) -> Columns:
@@ -326,11 +322,10 @@ class VectorPlayer(BatchPlayer):
         """What a policy says of states (n, ...): actions (n,), or probabilities (n, A)."""
         xp = self.columns.xp
         answer = called("policy(states)", function, checks.read_only(states))
-        checks.unmasked("policy(states)", answer)
         size = states.shape[0]
         shape = tuple(getattr(answer, "shape", ()))
         if shape:
-            check_library("policy(states)", answer, states)
+            self._check("policy(states)", answer, shape)
         if shape == (size,) and xp.isdtype(answer.dtype, "integral"):
             return {"actions": answer}
         if shape == (size, self.num_actions):
