@@ -38,9 +38,10 @@ from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_seeds >= 5, f"{num_seeds=}: at least 5"
 assert num_updates >= 200000, f"{num_updates=}: at least 200000"
 assert simulator_updates >= 1000000, f"{simulator_updates=}: at least 1000000"
@@ -153,7 +154,7 @@ for (gamma, each), line in zip(slow.items(), (":", (0, (5, 1, 1, 1, 1, 1))), str
     band(right, *each, f"$p = 1.0$, $\\gamma = {gamma}$", line)
 right.set(title="2x2 gridworld", xlabel="visits per coordinate")
 left.legend(), right.legend()
-figures.save(fig, "fig_incremental", both, out_dir)
+chapter.save(fig, "fig_incremental", both, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -231,7 +232,7 @@ for ax, (form, found) in zip(axes, many.items(), strict=True):
     ax.set(title=f"{form} form", xlabel="exact")
     data |= {f"{form}, 10%": low, f"{form}, median": middle, f"{form}, 90%": high}
 axes[0].set_ylabel("learned gap variance")
-figures.save(fig, "fig_depot", data, out_dir)
+chapter.save(fig, "fig_depot", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -363,7 +364,7 @@ for ax, (name, sol) in zip(axes, by_weights.items(), strict=False):
     figures.agreement(axes[2], *(m.gap_variance[:, *upper] for m in (answer, sol.moments)), name)
 axes[2].set(title="gap variance", xlabel="exact", ylabel="projected")
 axes[2].legend()
-figures.save(fig, "fig_weights", pd.DataFrame(columns), out_dir)
+chapter.save(fig, "fig_weights", pd.DataFrame(columns), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

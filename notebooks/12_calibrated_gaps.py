@@ -44,9 +44,10 @@ from experiments.atari.protocol import TOLERANCE
 from experiments.atari.recursive_pairs import shock_ratio
 from jmdp_lib import figures
 from jmdp_lib.atari import CoupledAtari
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 tuned = ["Pong", "BattleZone", "Boxing", "Atlantis"]
 games = [*tuned, "SpaceInvaders", "Asterix", "Qbert", "MsPacman", "Freeway"]
 case = ["game", "gamma"]
@@ -88,8 +89,8 @@ assert rewards in ({1.0}, {-1.0})  # at a state that pays nothing
 # were not those that had been simulated. We repaired this and simulated Qbert again, after all trainings.)
 
 # %%
-simulated = figures.results(simulated_files).query("states == 1").drop(columns="states")
-runs = figures.results(calibrated_files).rename(columns={"network": "kind"})
+simulated = chapter.results(simulated_files).query("states == 1").drop(columns="states")
+runs = chapter.results(calibrated_files).rename(columns={"network": "kind"})
 gaps = runs.merge(simulated, on=[*case, "state"], validate="many_to_one")
 gaps = gaps.assign(independent=np.nan)
 nine = gaps[gaps.game.isin(games)]
@@ -110,7 +111,7 @@ for game, (marker, color) in zip(games, looks, strict=True):
 ax.set(xlabel=r"$\gamma$", ylabel="independent / coupled, simulated")
 fig.legend(loc="outside right upper")
 drawn = ["mc", "mc_error", "mc_ratio", "constant"]
-figures.save(fig, "fig_independent_ratio", played[drawn].reset_index(), out_dir)
+chapter.save(fig, "fig_independent_ratio", played[drawn].reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -154,7 +155,7 @@ assert round(played.constant.max()) == round(played.constant["Qbert", 0.1]) == 2
 # network that has to learn the shock has 0.96 to 1.01.
 
 # %%
-ablation = figures.results(ablation_files).set_index(["kind", "game"]).coupled
+ablation = chapter.results(ablation_files).set_index(["kind", "game"]).coupled
 span = ablation.groupby("kind").agg(["min", "max"])
 text = "; ".join(
     "{:.2f} to {:.2f}".format(*span.loc[kind]) for kind in ("gram known", "near learned")
@@ -176,13 +177,13 @@ claims.check("Gram, shock given; near, shock learned", text, right, "cited")
 # - **What is reported** comes from seeds 10, 11 and 12, after 3,500 steps, at other states.
 
 # %%
-trials = figures.results(trial_files).replace({"kind": {"gram": "Gram"}})
+trials = chapter.results(trial_files).replace({"kind": {"gram": "Gram"}})
 errors = trials.groupby(["kind", "gamma", "trial"]).error.mean().unstack()
 errors.round(3)
 
 # %%
 best = errors.idxmin(axis=1)
-averages = figures.results(average_files)
+averages = chapter.results(average_files)
 tuning = averages[averages.states == 0]
 far = tuning[(tuning.gamma == 0.99) & (tuning.network != "Gram")]
 far = far.groupby(["network", "trial", "game"]).error.mean().unstack()
@@ -274,7 +275,7 @@ for name in [*zoom.texts]:  # they stand above the upper panel
     name.remove()
 ax.set_xlabel("")
 fig.supylabel("gap variance, learned / simulated", fontsize="medium")
-figures.save(fig, "fig_gap_ratios", shown, out_dir)
+chapter.save(fig, "fig_gap_ratios", shown, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -292,7 +293,7 @@ ax.invert_yaxis()
 ax.set(xlabel="cases", xlim=(0, 36), xticks=[0, 6, 12, 18, 24, 30, 36])
 ax.grid(visible=False, axis="y")
 fig.legend(loc="outside lower center", ncols=3)
-figures.save(fig, "fig_calibrated_counts", counts.reset_index(), out_dir)
+chapter.save(fig, "fig_calibrated_counts", counts.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -363,7 +364,7 @@ for ax, game in zip(axes.flat, games, strict=True):
 fig.supxlabel("predicted gap variance", fontsize="medium")
 fig.supylabel("simulated gap variance", fontsize="medium")
 columns = [*case, "state", "coupled", "mc", "mc_error"]
-figures.save(fig, "fig_gap_scatter", dots[columns], out_dir)
+chapter.save(fig, "fig_gap_scatter", dots[columns], out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -390,7 +391,7 @@ assert (cell.loc["chosen", "Boxing"].skill_mean < goal).all()
 # network (24 plays of each pair; more states and steps of training; Qbert as it was before the repair) 34 of 36 intervals lie inside 5% and none outside. This costs 9,216 emulator steps for each state, beside all queries of the training.
 
 # %%
-deep = figures.results(play_files).query("kind == 'near+64'")
+deep = chapter.results(play_files).query("kind == 'near+64'")
 number = pd.Series(told(deep)).value_counts()
 text = f"{number['inside']} inside, {number['cannot tell']} cannot tell"
 claims.check("near, 64 played steps, 36 cases", text, number.sum() == 36, "cited")

@@ -23,9 +23,9 @@ def gap_ratios(ax: Axes, table: pd.DataFrame) -> Axes:
 
     Example:
         >>> from experiments.atari import plots
-        >>> from jmdp_lib import figures
+        >>> from notebooks import chapter
         >>> from matplotlib.figure import Figure
-        >>> table = figures.results(["figures/atari/ablation.csv"])
+        >>> table = chapter.results(["figures/atari/ablation.csv"])
         >>> ax = plots.gap_ratios(Figure().subplots(), table[table.game == "Pong"])
         >>> ax.get_legend_handles_labels()[1]
         ['near']

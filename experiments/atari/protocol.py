@@ -13,7 +13,7 @@ import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 
@@ -23,6 +23,7 @@ from experiments.atari.tables import Game
 from experiments.files import write_whole
 from jmdp_lib import checks
 from jmdp_lib.atari.emulator import rom_id
+from jmdp_lib.atari.env import Observed
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROTOCOL: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
@@ -43,7 +44,7 @@ class Experiment:
     """
 
     config: Config
-    obs: str = "ram"
+    obs: Observed = "ram"
     num_states: int = 30_000
     num_evaluation: int = 64
     actions: int | None = None
@@ -54,7 +55,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         rom_id(self.config.name)  # refuses an unknown game
-        checks.one_of("obs", self.obs, ("ram", "ram+paddles", "pixels"))
+        checks.one_of("obs", self.obs, get_args(Observed))
         check_numbers(self)
 
     @property
