@@ -41,7 +41,7 @@ _STEPS, _REPEATS = 10, 40
 def coupled(name: str) -> jl.simulators.CoupledEnv:
     with warnings.catch_warnings():  # that Box2D is replayed is said in the table
         warnings.simplefilter("ignore")
-        return jl.simulators.CoupledEnv(gymnasium.make(name), seed=0)
+        return jl.simulators.CoupledEnv(gymnasium.make(name), rng=0)
 
 
 def costs(name: str) -> tuple[float, float]:

@@ -137,9 +137,8 @@ def in_opaque(node: nodes.Node) -> bool:
 def code_targets(env: Any) -> dict[str, tuple[str, str]]:
     """What inline code can link to: chapters, `name`, `package.name`, `Class.member`."""
     found = {doc.rpartition("/")[2]: (doc, "") for doc in env.found_docs if "/" in doc}
-    # `gap_law` is a distribution, and what draws it is `figures.gap_law`.
     objects = env.domaindata["py"]["objects"]
-    for path in sorted(objects, key=lambda path: ".figures." in path):
+    for path in objects:
         parts = path.split(".")
         start = next((n for n, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
         for first in range(1, start + 1):

@@ -97,7 +97,9 @@ policy = [[0.5, 0.5]]
 solved, simulated = {}, {}
 for name, (jm, coupling) in worlds.items():
     solved[name] = jl.jipe2(jm, policy, coupling=coupling).moments
-    simulated[name] = jl.simulate_pairs(jm, policy, 0, (0, 1), num_pairs, seed, coupling=coupling)
+    simulated[name] = jl.simulate_pairs(
+        jm, policy, (0, 1), state=0, num_pairs=num_pairs, rng=seed, coupling=coupling
+    )
 
 
 # %% tags=["hide-input"]
@@ -117,7 +119,7 @@ data = pd.concat([pd.concat(part, names=["world"]) for part in (joint, gaps)]).r
 fig, axes = plt.subplots(2, 3, figsize=(6.75, 4.1), height_ratios=[2.6, 1])
 for (above, below), (name, z) in zip(axes.T, simulated.items(), strict=True):
     figures.joint_returns(above, z, (10, 36))
-    figures.gap_law(below, z[:, 0] - z[:, 1], 16)
+    figures.plot_gap_law(below, z[:, 0] - z[:, 1], 16)
     above.set_title(f"ice cream or {name}")
     above.set_xlabel("return, ice cream first")
     above.set_ylabel(f"return, {name} first")
@@ -151,7 +153,7 @@ rows = {}
 for name, m in solved.items():
     gap = simulated[name][:, 0] - simulated[name][:, 1]
     jm, coupling = worlds[name]
-    (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], width=0.01, points=1, coupling=coupling)
+    (law,) = jl.laws.gap_law(jm, policy, gaps=[(0, 0, 1)], width=0.01, points=1, coupling=coupling)
     rows[name] = {
         "correlation": m.correlation[0, 0, 1],
         "gap mean": m.gap_mean[0, 0, 1],
@@ -206,7 +208,7 @@ m, right, left = sol.moments, 1, 3
 answers = {"mean": m.gap_mean, "variance": m.gap_variance, "bound": m.inferiority_bound}
 for name, answer in answers.items():
     print(f"{name}: {answer[12, right, left]:.4f}")
-(law,) = jl.laws.gap_law(grid, goal, [(12, right, left)])
+(law,) = jl.laws.gap_law(grid, goal, gaps=[(12, right, left)])
 for name, (low, high) in {"P(G < 0)": law.prob_worse, "P(G = 0)": law.prob_tie}.items():
     print(f"{name}: {low:.4f} to {high:.4f}")
 
@@ -397,7 +399,9 @@ class Fair:
         return rewards, [0] * len(actions)
 
 
-learned = jl.incremental_jipe2(Fair(), policy, num_updates, (1.0, 0.9), seed, form="centred")
+learned = jl.incremental_jipe2(
+    Fair(), policy, num_updates, step_size=(1.0, 0.9), rng=seed, form="centred"
+)
 
 # %% [markdown]
 # `incremental_jipe2` (Section 5.2 of the paper) updates one number per query. The centred form, which we use here, learns means and

@@ -396,7 +396,7 @@ assert (warm.iterations, cold.iterations) == (26, 419)
 assert abs(head_start - 82) < 1
 
 # %% [markdown]
-# **Exercise 2.** Mix the goal policy with 5% of noise, `jl.epsilon_mixture(jl.goal_policy(5), 0.05)`, and predict the factor of the
+# **Exercise 2.** Mix the goal policy with 5% of noise, `jl.epsilon_mixture`, and predict the factor of the
 # covariances from $\zeta_\mu$ before you measure it.
 #
 # <details><summary>Solution</summary>
@@ -407,7 +407,7 @@ assert abs(head_start - 82) < 1
 # </details>
 
 # %% tags=["hide-cell"]
-mixed = jl.epsilon_mixture(jl.goal_policy(5), 0.05)
+mixed = jl.epsilon_mixture(jl.windy_gridworld(5), jl.goal_policy(5), 0.05)
 moves = np.einsum("sa,sat->st", mixed, grid.marginal_mdp()[0])
 theory = 0.95 * np.sort(np.abs(np.linalg.eigvals(moves)))[-2]
 settling = jl.trace_jipe2(grid, mixed, 60).covariance

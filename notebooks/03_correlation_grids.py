@@ -240,7 +240,7 @@ def chain_correlation(coins, gamma, start=0.5):
 
 
 def at_start(num_states, gamma, coupling, rewards="unit"):
-    jm = jl.coupled_reward_chain(num_states, gamma, rewards)
+    jm = jl.coupled_reward_chain(num_states, gamma, rewards=rewards)
     return jl.jipe2(jm, jl.uniform_policy(jm), coupling=coupling, route="reachable").moments
 
 
@@ -347,7 +347,9 @@ solved, simulated = {}, {}
 for (name, (jm, policy, (s, *pair))), coupling in product(worlds.items(), ALL_THREE):
     solved[name, coupling] = jl.jipe2(jm, policy, coupling=coupling).moments
     pairs = min(num_pairs, 100_000)
-    x, y = jl.simulate_pairs(jm, policy, s, pair, pairs, seed, coupling=coupling).T
+    x, y = jl.simulate_pairs(
+        jm, policy, pair, state=s, num_pairs=pairs, rng=seed, coupling=coupling
+    ).T
     simulated[name, coupling] = np.sort(np.where(np.abs(x - y) < 1e-5, 0.0, x - y))
 index = pd.MultiIndex.from_tuples(solved, names=["world", "coupling"])
 three = pd.DataFrame(index=index)
@@ -391,7 +393,7 @@ for name in worlds:
 chance = 1 - three.loc["depot: order 1, order 2", "P(G > 0)"]
 depot_laws = [
     jl.laws.gap_law(
-        depot, worlds["depot: order 1, order 2"][1], [(5, 1, 2)], width=0.01, coupling=c
+        depot, worlds["depot: order 1, order 2"][1], gaps=[(5, 1, 2)], width=0.01, coupling=c
     )[0]
     for c in ("joint", "common")
 ]
@@ -403,7 +405,7 @@ for coupling, law in zip(("joint", "common"), depot_laws, strict=True):
     claim = f"depot, {coupling}: simulated P(G <= 0) = bracket, to 4.5 s.e."
     claims.check(claim, text, inside, enough=enough)
 jm, policy, query = worlds["queues: fast, slow"]
-(law,) = jl.laws.gap_law(jm, policy, [query], width=0.01, coupling="common")
+(law,) = jl.laws.gap_law(jm, policy, states=[query], width=0.01, coupling="common")
 signs = [law.prob_worse, law.prob_tie, law.prob_better]
 found = three.loc[("queues: fast, slow", "common"), ["P(G < 0)", "P(G = 0)", "P(G > 0)"]]
 off = max(max(low - x, x - high) for x, (low, high) in zip(found, signs, strict=True))

@@ -89,7 +89,7 @@ print(f"variances {variance.min():.2f} to {variance.max():.2f}")
 
 # %%
 played = jl.simulators.estimate_gaps(
-    grid, policy, gaps, num_runs=num_pairs, seed=seed, truncation=1e-7
+    grid, policy, gaps, num_runs=num_pairs, rng=seed, truncation=1e-7
 )
 print(f"{len(gaps) * num_pairs:,} pairs")
 
@@ -247,9 +247,7 @@ plt.show()
 # chance alone:
 
 # %%
-few = jl.simulators.estimate_gaps(
-    grid, policy, gaps, num_runs=few_pairs, seed=seed, truncation=1e-7
-)
+few = jl.simulators.estimate_gaps(grid, policy, gaps, num_runs=few_pairs, rng=seed, truncation=1e-7)
 share = few.prob_worse + few.prob_tie
 blue = (share > bounds["JIPE-2"]).sum()
 assert np.all(share <= jl.cantelli_bound(few.mean, few.variance))  # orange, as for every sample
@@ -276,7 +274,7 @@ claims.check(claim, text, wrong, enough=enough)
 # time, have gap *exactly* zero. `gap_law` gives the probabilities of wins, ties and losses without sampling error, here to twelve digits (chapter 9).
 
 # %%
-signs = jl.laws.gap_law(grid, policy, gaps, width=1e-6)
+signs = jl.laws.gap_law(grid, policy, gaps=gaps, width=1e-6)
 brackets = np.array([(law.prob_better, law.prob_worse) for law in signs])  # (K, 2, 2)
 assert np.ptp(brackets, axis=2).max() < 1e-12
 wins, losses = brackets.mean(2).T

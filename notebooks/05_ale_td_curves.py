@@ -69,7 +69,7 @@ claims = chapter.Claims()
 # so the outcomes would depend on the order of the queries.
 
 # %%
-pong = CoupledAtari("Pong", obs="pixels", seed=seed)
+pong = CoupledAtari("Pong", obs="pixels", rng=seed)
 pong.reset()
 choices = np.random.default_rng(seed)
 for _ in range(film_steps):

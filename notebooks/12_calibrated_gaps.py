@@ -63,7 +63,7 @@ case = ["game", "gamma"]
 # $U$ is drawn once per table, so all actions of a state get the same shock:
 
 # %%
-pong = CoupledAtari("Pong", shock=1.0, seed=0)
+pong = CoupledAtari("Pong", shock=1.0, rng=0)
 pong.reset()
 rewards = {float(outcome.reward) for outcome in pong.query(range(pong.num_actions))}
 assert rewards in ({1.0}, {-1.0})  # at a state that pays nothing

@@ -144,7 +144,7 @@ def test_records_agree_with_themselves(monkeypatch):
     assert (records.rewards[:, 0] == records.rewards[:, 1])[one].all()
     # Nothing but the actions decides: play them again.
     assert one.any()
-    env = CoupledAtari("Atlantis", 0.0)
+    env = CoupledAtari("Atlantis", sticky_prob=0.0)
     for m in range(0, 36, 7):
         reached = []
         for branch in (0, 1):

@@ -35,7 +35,7 @@ def patches(ax: Axes, kind: type) -> list:
         lambda ax: figures.correlation_grid(ax, np.zeros((1, 2, 2)), 1, "ab"),
         lambda ax: figures.agreement(ax, [1.0], [1.0]),
         lambda ax: figures.joint_returns(ax, np.zeros((1, 2)), (-1.0, 1.0)),
-        lambda ax: figures.gap_law(ax, np.zeros(1), 1.0),
+        lambda ax: figures.plot_gap_law(ax, np.zeros(1), 1.0),
     ],
 )
 def test_what_is_no_axes_is_refused(draw):
@@ -105,7 +105,7 @@ def test_gap_law_says_how_often_the_gap_is_negative(
     ax: Axes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jmdp_lib.figures.curves._BARS", 8)
-    figures.gap_law(ax, np.array([-1.5, 0.0, 0.5, 3.5]), 4.0)
+    figures.plot_gap_law(ax, np.array([-1.5, 0.0, 0.5, 3.5]), 4.0)
     assert "0.25" in texts(ax)[0]
     bars = [bar for bar in patches(ax, Rectangle) if bar.get_height() > 0]
     assert {bar.get_x(): bar.get_facecolor()[0] > 0.5 for bar in bars} == {

@@ -26,7 +26,7 @@ from experiments.files import Arrays, Flags
 from experiments.processes import in_processes
 from jmdp_lib import checks
 from jmdp_lib.atari.env import Snapshot
-from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.checks import RNG, Floats, Ints
 from jmdp_lib.simulators.rows import EnvironmentPlayer
 
 
@@ -65,7 +65,7 @@ def record_pairs(
     game: Game,
     starts: Sequence[Snapshot],
     horizon: int,
-    seed: Seed,
+    seed: RNG,
     *,
     pairs_per_state: int = 8,
     repeats: int = 16,
@@ -90,8 +90,7 @@ def record_pairs(
     checks.at_least("horizon", horizon, 1)
     sizes = (horizon, pairs_per_state, repeats)
     jobs = [
-        (game, sizes, checks.seed_sequence(seed, row), row, start)
-        for row, start in enumerate(starts)
+        (game, sizes, checks.seed_of(seed, row), row, start) for row, start in enumerate(starts)
     ]
     parts = in_processes(_play_state, jobs, processes, f"{game.name} pairs")
     return PairRecords.joined(parts)

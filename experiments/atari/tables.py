@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from experiments.files import Arrays, Flags
 from experiments.processes import in_processes
 from jmdp_lib import checks
-from jmdp_lib.atari.env import CoupledAtari, Snapshot
-from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.atari.env import CoupledAtari, Observed, Snapshot
+from jmdp_lib.checks import RNG, Floats, Ints
 from jmdp_lib.model.simulator import Outcome
 
 Bytes = NDArray[np.uint8]
@@ -82,13 +82,13 @@ class Game(NamedTuple):
     """
 
     name: str
-    obs: str = "ram"
+    obs: Observed = "ram"
 
 
 @lru_cache(maxsize=4)
 def emulator_of(game: Game, number: int = 0) -> CoupledAtari:
     """Emulator `number` of this process for a game: loading a ROM takes half a second."""
-    return CoupledAtari(game.name, 0.0, obs=game.obs)
+    return CoupledAtari(game.name, sticky_prob=0.0, obs=game.obs)
 
 
 atexit.register(emulator_of.cache_clear)  # else threads keep them, and ale-py complains
@@ -97,7 +97,7 @@ atexit.register(emulator_of.cache_clear)  # else threads keep them, and ale-py c
 def collect(
     game: Game,
     num_states: int,
-    seed: Seed,
+    seed: RNG,
     *,
     actions: int | None = None,
     follow_share: float = 0.05,
@@ -133,7 +133,7 @@ def collect(
 
 
 def evaluation_states(
-    game: Game, num_states: int, seed: Seed, *, processes: int | None = None
+    game: Game, num_states: int, seed: RNG, *, processes: int | None = None
 ) -> tuple[list[Snapshot], QueryTables]:
     """Nearly independent states, and the table of each, with all actions.
 
@@ -164,14 +164,14 @@ class _Settings:
 
 
 def _collect_chunks(
-    settings: _Settings, num_states: int, seed: Seed, processes: int | None
+    settings: _Settings, num_states: int, seed: RNG, processes: int | None
 ) -> tuple[list[Snapshot], QueryTables]:
     """Check what both kinds of collection share, then play trajectories."""
     checks.at_least("num_states", num_states, 1)
     checks.at_least("spacing", settings.spacing, 1)
     chunk = settings.chunk
     jobs = [
-        (settings, min(chunk, num_states - first), checks.seed_sequence(seed, first // chunk))
+        (settings, min(chunk, num_states - first), checks.seed_of(seed, first // chunk))
         for first in range(0, num_states, chunk)
     ]
     parts = in_processes(_play_trajectory, jobs, processes, f"{settings.game.name} states")

@@ -154,7 +154,7 @@ def _stepper(
 
 def _generator(device: torch.device, seed: int, key: int) -> torch.Generator:
     """A stream of a run: 0 its first weights, 1 its batches."""
-    [number] = checks.seed_sequence(seed, key).generate_state(1, np.uint64)
+    [number] = checks.seed_of(seed, key).generate_state(1, np.uint64)
     return torch.Generator(device).manual_seed(int(number))
 
 

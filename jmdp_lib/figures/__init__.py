@@ -5,8 +5,8 @@ from jmdp_lib.machine import extra
 with extra("figures"):
     from jmdp_lib.figures.curves import (
         agreement,
-        gap_law,
         joint_returns,
+        plot_gap_law,
     )
     from jmdp_lib.figures.diagrams import (
         correlation_bar,
@@ -17,4 +17,4 @@ with extra("figures"):
 
 __all__ = ["gridworld", "transition"]
 __all__ += ["correlation_bar", "correlation_grid"]
-__all__ += ["agreement", "gap_law", "joint_returns"]
+__all__ += ["agreement", "joint_returns", "plot_gap_law"]
