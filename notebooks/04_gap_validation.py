@@ -199,7 +199,7 @@ def draw_errors(ax, below, predicted, simulated, errors):
     for marker, action in zip("os^D", np.unique(at[2]), strict=False):
         rows = at[2] == action
         bars = 2.0 * errors[rows]
-        figures.agreement(ax, predicted[rows], simulated[rows], ACTIONS[action], bars)
+        figures.agreement(ax, predicted[rows], simulated[rows], label=ACTIONS[action], bars=bars)
         below.plot(predicted[rows], off[rows], marker, ms=3.0, mfc="none", mew=0.7)
     limit = max(3.4, 1.1 * np.abs(off).max())
     below.set(ylim=(-limit, limit), yticks=[-2, 0, 2], xlabel="predicted (JIPE-2)")

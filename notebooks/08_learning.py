@@ -228,7 +228,7 @@ fig, axes = plt.subplots(1, 2, figsize=(6.2, 2.7), sharex=True, sharey=True)
 data = {"exact": target.ravel()}
 for ax, (form, found) in zip(axes, many.items(), strict=True):
     low, middle, high = np.quantile(found.reshape(len(found), -1), [0.1, 0.5, 0.9], axis=0)
-    figures.agreement(ax, target, middle, form, [middle - low, high - middle])
+    figures.agreement(ax, target, middle, label=form, bars=[middle - low, high - middle])
     ax.set(title=f"{form} form", xlabel="exact")
     data |= {f"{form}, 10%": low, f"{form}, median": middle, f"{form}, 90%": high}
 axes[0].set_ylabel("learned gap variance")
@@ -361,7 +361,8 @@ for ax, (name, sol) in zip(axes, by_weights.items(), strict=False):
     fig.colorbar(image, ax=ax, shrink=0.75)
     ax.set(facecolor="0.93", title=f"{name} weights", xlabel="$(s, a)$", xticks=[], yticks=[])
     ax.set_ylabel(r"$(\tilde s, \tilde a)$")
-    figures.agreement(axes[2], *(m.gap_variance[:, *upper] for m in (answer, sol.moments)), name)
+    both = [m.gap_variance[:, *upper] for m in (answer, sol.moments)]
+    figures.agreement(axes[2], *both, label=name)
 axes[2].set(title="gap variance", xlabel="exact", ylabel="projected")
 axes[2].legend()
 chapter.save(fig, "fig_weights", pd.DataFrame(columns), out_dir)

@@ -200,7 +200,7 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         super().reset(seed=seed)
         return self.restore(self._start), {"lives": self.ale.lives()}
 
-    def query(self, actions: Sequence[int], clones: bool = False) -> tuple[Outcome, ...]:
+    def query(self, actions: Sequence[int], *, clones: bool = False) -> tuple[Outcome, ...]:
         """The outcomes of distinct actions, in their order, all under this state's one draw.
 
         Asking again, for whichever actions, reads the same table. A `step` of the action queried
