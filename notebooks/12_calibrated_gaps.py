@@ -22,12 +22,12 @@
 # - A formula without data is calibrated in 12 cases, and the simulated average at other states in 17.
 # - The paper's Gram network is calibrated in none, but it was not told the shock. Told, in the four tuned games, its gap variances are
 #   0.67 to 0.70 of the simulated ones at $\gamma = 0.9$, and 0.15 to 0.17 at 0.99.
-# - Without an added shock, under sticky actions, our networks were not calibrated either (section 12.6).
+# - Without an added shock, under sticky actions, our networks were not calibrated (section 12.6).
 #
 # **What you will learn.** Why a Gram network cannot hold the covariance of many states, how to compare networks fairly, and what a right
 # variance does not tell you.
 #
-# **What it needs.** Chapters 5 and 6. To run the notebook, install the project with `pip install -e ".[notebooks,torch]"` in its
+# **What it needs.** Chapters 5 and 6. To run the notebook, install the project with `pip install -e ".[notebooks]"` in its
 # folder and keep the notebook in `notebooks/`. The trainings are not repeated here. The chapter computes all numbers from files in `figures/atari/`;
 # `experiments/atari/runs.toml` lists their runs, and a JSON file beside each says how it was made.
 
@@ -48,7 +48,6 @@ import pandas as pd
 
 import jmdp_lib as jl
 from experiments.atari import plots, results
-from experiments.atari.recursive_pairs import shock_ratio
 from experiments.atari.settings import RULES
 from experiments.atari.small_models import with_shock
 from jmdp_lib import figures
@@ -99,7 +98,7 @@ truth = simulated[simulated.states == 1]
 
 # %%
 played = results.averages(truth, case).set_index(case).droplevel("sigma")
-over = played.mc_independent / played.mc / shock_ratio(played.index.get_level_values("gamma"))
+over = played.mc_independent / played.mc * played.index.get_level_values("gamma") ** 2
 over = over.unstack("gamma").loc[games]
 fig, ax = plt.subplots(figsize=(5.4, 2.6), layout="constrained")
 for k, (game, row) in enumerate(over.iterrows()):
@@ -126,8 +125,8 @@ text = f"{over.min(axis=None):.2f} to {over.max(axis=None):.0f}"
 claims.check("the same, nine games", text, over.min(axis=None) > 0.95)
 
 # %% [markdown]
-# **A check before all others.** Networks and simulation must see the same states. At $\gamma = 0.1$ a gap varies only if its two actions have distinct
-# futures, and the state's own outcome table says which do. Where table and simulation disagree on one of the three pairs,
+# **A check.** Networks and simulation must see the same states. At $\gamma = 0.1$ a gap varies only if its actions have distinct
+# futures, which the state's own outcome table says. If the two disagree on one of the three pairs,
 # they differ by a third of the *constant* $2\sigma^2\gamma^2/(1-\gamma^2)$, the gap variance if branches never meet.
 
 # %%
@@ -216,8 +215,7 @@ text = f"{means[32]:.2f}; {means[64]:.2f}"
 claims.check("Gram networks of dimension 32; 64", text, means[32] < 0.9 < means[64])
 
 # %% [markdown]
-# The threshold is at 61. In a game each of thousands of states needs a dimension, and the networks have 64. A loss with other weights shifts what is lost (the networks lie above the curve), but does not
-# remove it. The near term is for branches at distinct states that may meet soon; its map $f$ is linear and learned.
+# The threshold is at 61. In a game each of thousands of states needs a dimension, and the networks have 64. The weights of the loss decide what is lost (the networks lie above the curve). The near term is for branches at distinct states that may meet soon; its map $f$ is linear and learned.
 #
 # ## 12.3 The rules
 #
@@ -226,11 +224,10 @@ claims.check("Gram networks of dimension 32; 64", text, means[32] < 0.9 < means[
 #
 # - **The shock** is one coordinate of $u$ that local and near networks are told. The Gram network of the 36 cases is not.
 # - **Settings.** Each network has the same six trials: a base, and five variants that change one thing (learning rate, weight decay, width, weight of the gap). For each discount it
-#   gets the one with the least error at tuning states of the four tuned games (two games at $\gamma = 0.5$; one seed, 2,500 steps). The base is near our earlier settings, which may favour our networks, and no trial
+#   gets the one with the least error at tuning states of the tuned games. The base is near our earlier settings, which may favour our networks, and no trial
 #   varies the dimension of the Gram network.
 # - **Local or near** is chosen for each case: the one whose average at tuning states is nearer to the simulated one. This needs simulated pairs in every game.
-# - **What is reported** comes from seeds 10, 11 and 12, after 3,500 steps, at other states. Time on the device ran out for some of the Gram network's runs: in the four tuned games it has one seed at $\gamma = 0.5$ and two
-#   at 0.9 and 0.99.
+# - **What is reported** comes from three seeds at other states. For lack of time, the Gram network has one seed at $\gamma = 0.5$ and two at 0.9 and 0.99 in the tuned games.
 #
 # ## 12.4 How many cases are calibrated?
 #
@@ -284,8 +281,8 @@ claims.check(
 )
 
 # %% [markdown]
-# At $\gamma = 0.99$ the chosen network is calibrated in 4 of 9 cases, the constant in 2 and the tuning mean in 4. So the networks are worth
-# most where branches merge and $\gamma$ is small. "Cannot tell" is not "right": of the 13 such cases 12 are in games that were not tuned, and 3 are off by more than 5%.
+# At $\gamma = 0.99$ the chosen network is calibrated in 4 of 9 cases, the constant in 2 and the tuning mean in 4.
+# "Cannot tell" is not "right": of the 13 such cases 12 are in games that were not tuned, and 3 are off by more than 5%.
 
 # %%
 shown = table[table.kind.isin(["constant", "gram", "local", "near"])]
@@ -308,8 +305,8 @@ plt.show()
 # <!-- alt: Two panels with nine groups of four discounts. Squares of the Gram network start between 1 and 14 at gamma 0.1 and fall to between 0.02 and 0.16 at 0.99. Triangles of the local and circles of the near network lie close to one; the widest bars are in Space Invaders and Asterix at 0.99 and in Qbert. Ticks of the constant lie near one in Pong, BattleZone and Boxing and far above elsewhere. -->
 
 # %% [markdown]
-# **What the shock's size does, and what the terms do.** An earlier run in the four tuned games has networks that are told the shock and others that are not,
-# at two discounts (three seeds, 5,000 steps, each with its best trial). At smaller discounts, a Gram network that is told the shock has not been run.
+# **The shock or the terms?** An earlier run in the four tuned games has networks that are told the shock and others that are not,
+# at two discounts (three seeds). We have not run a Gram network that is told the shock at smaller discounts or in the other games.
 
 # %%
 ablation = results.ratios(figures.results(ablation_files))
@@ -326,8 +323,7 @@ for gamma in (0.9, 0.99):
     claims.check(f"gamma {gamma}: Gram; told; near, not told", text, right)
 
 # %% [markdown]
-# Telling the shock helps the Gram network, but far too little, and the local and near networks learn the shock without being told. So the
-# *terms* are what is missing, not the size of the shock. The share that a told Gram network reaches is nearly the same in all four games.
+# Telling the shock helps the Gram network, but far too little, and local and near networks learn it untold. What is missing are the *terms*.
 #
 # **Local or near.** The near network is closer to one in 21 of 36 cases. At $\gamma = 0.99$ it helps in Atlantis ($0.88 \pm 0.04$ becomes $0.98 \pm 0.03$), where branches meet again
 # and again, and hurts in Freeway ($1.00 \pm 0.03$ becomes $1.06 \pm 0.02$). The choice by tuning states gets both right.
@@ -348,9 +344,8 @@ claims.check("local, near at 0.99: Atlantis; Freeway", text, right)
 # %% [markdown]
 # ## 12.5 State by state
 #
-# An average can be right for the wrong reasons. *Skill* is $1 - \mathrm{MSE}_{\text{network}}/\mathrm{MSE}_{\text{baseline}}$ over states, with the noise
-# of the simulation subtracted from both errors: one is perfect, zero as good as the baseline. The constant needs no
-# simulation, and can be wrong by a factor of 24. The mean of the game knows the level, so what is left are differences between states. Where a baseline is right, there is a dash.
+# *Skill* is $1 - \mathrm{MSE}_{\text{network}}/\mathrm{MSE}_{\text{baseline}}$ over states, with the noise
+# of the simulation subtracted from both errors: one is perfect, zero as good as the baseline. The mean of the game knows the level, so what is left are differences between states. Where a baseline is right, there is a dash.
 
 # %%
 picked = reported.merge(choice)
@@ -391,8 +386,8 @@ plt.show()
 # %% [markdown]
 # The chosen network reaches a skill of 0.9 against the constant in 30 of 35 cases, and against the mean of the game in 23; at $\gamma = 0.99$ in 3 of 9. Boxing fails at every discount.
 #
-# **With the state's own table.** A user with an emulator can read the first step from the outcome table and ask the network only for what comes later. With this exact backup 25 of the 27 cases at
-# $\gamma \le 0.9$ are calibrated, where the network alone has 19.
+# **One exact backup** reads the first step from the state's own table and asks the network only for what comes later. With it 25 of the 27 cases at
+# $\gamma \le 0.9$ are calibrated, instead of 19.
 
 # %%
 with_table = picked[picked.table.notna()]
@@ -404,7 +399,7 @@ claims.check("one exact backup, without: inside", text, backed_up.sum() > alone.
 # %% [markdown]
 # ## 12.6 Without an added shock
 #
-# Earlier (data of commit 7decbe5) we ran Gram and near networks under sticky actions, $p = 1/4$, with no added shock. Then all variance comes from rewards, which are rare and have to be foreseen.
+# Earlier (commit 7decbe5) we ran Gram and near networks under sticky actions, $p = 1/4$, without a shock. Then all variance comes from rewards, which are rare and have to be foreseen.
 
 # %%
 sticky = figures.results(sticky_files)
@@ -422,13 +417,13 @@ for columns in ([0.1, 0.5], [0.9], [0.99]):
     )
 
 # %% [markdown]
-# The near network is 1.13 to 2.13 times the simulation at $\gamma = 0.9$ and 0.60 to 0.91 at 0.99. At 0.1 and 0.5 it is 4 to $10^7$ times too large, where the simulated variance is nearly zero. So calibration has been
-# seen *only* with a shock that is artificial, known and larger than all rewards.
+# The near network is 1.13 to 2.13 times the simulation at $\gamma = 0.9$ and 0.60 to 0.91 at 0.99. At 0.1 and 0.5 it is 4 to $10^7$ times too large. So calibration has been
+# seen *only* with a shock that is artificial, known and as large as the largest reward.
 #
 # ## 12.7 What the network does not know
 #
-# **Which action is better.** Here are correlations over states of learned and simulated gap means of the near network at $\gamma = 0.9$,
-# and their ranks. (In Freeway nobody scores.)
+# **Which action is better.** Correlations over states of learned and simulated gap means of the near network at $\gamma = 0.9$,
+# and of their ranks (in Freeway nobody scores):
 
 # %%
 means = by_state[(by_state.gamma == 0.9) & (by_state.kind == "near")]
@@ -453,7 +448,7 @@ claims.check(
 # In Pong and Qbert one state makes the correlation, and no rank correlation is above 0.25. **The network knows how large gaps are, but hardly which action is better.**
 #
 # **Rewards that it cannot foresee.** In Krull the constant, which leaves out rewards, is only 0.69 of the simulated variance at $\gamma = 0.99$, and the near network is 24% too small. An own output for the variance of the
-# means over the next action brought it to 11%; in the nine games it changed one verdict, so we took it out (its averages are in `calibrated.csv`, trial *spread*).
+# means over the next action (trial *spread*) brought it to 11%. In the nine games it did not help, so we took it out.
 
 # %%
 krull = every_run[(every_run.game == "Krull") & (every_run.states == 1) & (every_run.gamma == 0.99)]
@@ -464,13 +459,12 @@ claims.check("Krull, near, gamma 0.99: learned / simulated; spread", text, False
 # %% [markdown]
 # ## What to take away
 #
-# - With a large shock that all actions share, a gap variance says when branches merge. A network that knows which states are equal learns this: within 5% in 15 of 16 tuned cases, and in 8 of 20
-#   others, where one cannot tell in 12.
+# - With a large shock that all actions share, a gap variance says when branches merge. A network that is told the shock and which states are equal learns this.
 # - A Gram matrix needs as many dimensions as the covariances of distinct states have together.
 # - Tell rivals what your own network is told, choose settings for each at every discount, and show baselines that need no learning.
 # - An average is not a state, and a right variance is not a right mean.
 #
-# **Not shown:** that any of this matters without an added shock or for one smaller than the rewards; from pixels; for a policy that is not uniform; with a simulator that cannot tell which states are equal, which the local term needs.
+# **Not shown:** any of this without an added shock, or with a small one; from pixels; for a policy that is not uniform; with a simulator that cannot tell which states are equal, which the local term needs.
 #
 # ## Exercises
 #
@@ -493,8 +487,8 @@ claims.check("Krull, near, gamma 0.99: learned / simulated; spread", text, False
 # </details>
 
 # %% tags=["hide-cell"]
-opposite = shock_ratio([0.5], [1.0, -1.0])[0]
-assert np.isclose(opposite, 1 / 1.75)
+later = 2 * 0.5**2 / (1 - 0.5**2)
+assert np.isclose((2 + later) / (4 + later), 1 / 1.75)
 
 # %% [markdown]
 # **What to read next.** [Chapter 8](08_learning.ipynb) learns the same moments where they can be checked exactly.

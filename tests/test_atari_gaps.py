@@ -8,7 +8,7 @@ import pytest
 
 import jmdp_lib as jl
 from experiments.atari import results
-from experiments.atari.recursive_pairs import PairRecords, pair_gaps, shock_ratio
+from experiments.atari.recursive_pairs import PairRecords, pair_gaps
 from experiments.atari.results import averages, best_trials, chosen_runs, constants, ratios, skills
 from experiments.atari.small_models import with_shock
 
@@ -87,13 +87,6 @@ def test_ended_branches_earn_and_shock_nothing():
     base.alive[:, 0, 0] = base.same_state[:, 0] = True
     found = pair_gaps(base, [0.5], 2.0)
     assert found.variance[0, 0] == found.independent[0, 0] == pytest.approx(4.0)
-
-
-def test_shock_ratio():
-    gammas = np.array([0.1, 0.5, 0.99])
-    assert shock_ratio(gammas) == pytest.approx(1 / gammas**2)
-    assert shock_ratio([0.5], [1.0, -1.0]) == pytest.approx((2 + 2 / 3) / (4 + 2 / 3))
-    assert shock_ratio([0.0])[0] == np.inf
 
 
 def test_bad_input():

@@ -11,7 +11,6 @@ from experiments.atari.networks import Network, Params
 from experiments.atari.replay import Replay
 from experiments.atari.tables import QueryTables
 from experiments.atari.td_errors import look_ahead, state_targets
-from experiments.atari.training import Trained
 from jmdp_lib.checks import Ints
 from jmdp_lib.machine import extra
 
@@ -56,18 +55,19 @@ def backed_up_gaps(network: Network, params: Params, data: Replay) -> PredictedG
     return gaps_of(*state_targets(network, batch, look_ahead(network, params, batch)))
 
 
-def evaluate(trained: Trained, tables: QueryTables, actions: Sequence[Ints]) -> pd.DataFrame:
+def evaluate(
+    network: Network, params: Params, tables: QueryTables, actions: Sequence[Ints]
+) -> pd.DataFrame:
     """What a network predicts at S states: a row for each member and state.
 
     tables: of the states, one after the other, as many of each, with all actions. actions: (P, 2)
     for each state, the pairs whose gaps are averaged, each once. gap_mean and coupled are of the
     network alone; table is coupled after one exact backup from the state's own tables.
     """
-    network = trained.network
     data = Replay.of(tables, network.scale.device)
-    at_states = predict_gaps(network, trained.params, data.columns["observations"][data.rows[:, 0]])
+    at_states = predict_gaps(network, params, data.columns["observations"][data.rows[:, 0]])
     gaps = at_states._asdict()
-    gaps["table"] = backed_up_gaps(network, trained.params, data).coupled
+    gaps["table"] = backed_up_gaps(network, params, data).coupled
     entries = np.unique(tables.state_ids, return_inverse=True)[1]
     entries = entries[:: len(entries) // len(actions)]
     frames = []

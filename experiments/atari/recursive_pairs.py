@@ -196,7 +196,9 @@ def pair_gaps(records: PairRecords, gammas: ArrayLike, sigma: ArrayLike = 0.0) -
         >>> found.variance.shape
         (2, 1)
     """
-    gammas = _discounts(gammas)
+    gammas = np.array(
+        [checks.discount(gamma) for gamma in checks.floats("gammas", gammas, "gamma")]
+    )
     groups, group_of_pair = _groups(records)
     powers = gammas ** np.arange(records.rewards.shape[2])[:, None]
     returns = np.moveaxis(records.rewards.astype(np.float64) @ powers, 2, 0)  # (C, M, 2)
@@ -252,28 +254,3 @@ def _shock_variances(
     shock = checks.floats("sigma", np.broadcast_to(sigma, gammas.shape), "gamma")
     powers = shock[:, None] ** 2 * gammas[:, None] ** (2 * np.arange(gap.shape[1]))
     return powers @ gap.T, np.moveaxis(own @ powers.T, 2, 0)
-
-
-def shock_ratio(gammas: ArrayLike, loadings: ArrayLike | None = None) -> Floats:
-    """(C,) independent / coupled gap variance if only shocks vary and branches never meet again.
-
-    It is averaged over the first actions $a != b$, and equals $1 / gamma^2$ if all loadings (A,)
-    are one, as they are unless given.
-
-    Example:
-        >>> from experiments.atari.recursive_pairs import shock_ratio
-        >>> print(shock_ratio([0.9, 0.99]).round(3))
-        [1.235 1.02 ]
-    """
-    gamma = _discounts(gammas)
-    w = np.ones(2) if loadings is None else checks.floats("loadings", loadings, "action")
-    later = 2.0 * gamma**2 / (1.0 - gamma**2) * np.mean(w**2)
-    apart = ~np.eye(w.size, dtype=bool)
-    shared = np.mean(np.subtract.outer(w, w)[apart] ** 2)
-    with np.errstate(divide="ignore"):  # gamma = 0 with equal loadings: the gap is constant
-        return (2.0 * np.mean(w**2) + later) / (shared + later)
-
-
-def _discounts(gammas: ArrayLike) -> Floats:
-    """(C,) in [0, 1)."""
-    return np.array([checks.discount(gamma) for gamma in checks.floats("gammas", gammas, "gamma")])

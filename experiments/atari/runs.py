@@ -5,15 +5,14 @@
 
 Processes play the games, ahead of the trainings, which come one after the other. What is finished
 is a file under WORK/PART/GAME, and is not made again: if the command was stopped, or its minutes
-are over, give it again. A network that was trained but not evaluated is then evaluated without
-training.
+are over, give it again. All pairs are played before a network is trained, so it is evaluated at
+once.
 
     settings.json                     what the files of the game were made with
     tables-SEED.npz                   queried states, to learn from
     evaluation-FRESH.npz              states that networks are evaluated at
     records-FRESH.npz                 recursive pairs from them
-    run-SEED-TRIAL-GROUP.pt           trained networks
-    gaps-SEED-TRIAL-GROUP.csv         their gaps beside simulated ones, by member and state
+    gaps-SEED-TRIAL-GROUP.csv         learned gaps beside simulated ones, by member and state
 
 A part with a `search` takes the trials that were best there. If figures/atari has no results of the
 search, it is made first. The results of all finished runs go to OUT: see `records`. The exit status
@@ -23,7 +22,6 @@ is 0 if nothing is left to be done.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -43,8 +41,8 @@ from experiments.atari.recursive_pairs import PairRecords, first_actions, record
 from experiments.atari.replay import Replay
 from experiments.atari.settings import MINIATURE, PARTS, Run, runs_of, selected, table_of
 from experiments.atari.tables import QueryTables, collect, evaluation_states
-from experiments.atari.training import Trained, train
-from experiments.files import replacing, write_whole
+from experiments.atari.training import train
+from experiments.files import claim, replacing
 from experiments.processes import require_device
 from jmdp_lib import checks
 
@@ -57,70 +55,74 @@ from job import outlive_terminal, provenance  # noqa: E402
 __all__ = ["main", "outlive_terminal"]
 
 
-class Work(argparse.Namespace):
-    """The options of a command, and the files of its runs.
+class Files:
+    """The files of a run under a folder, and how many processes play what is missing."""
 
-    work, out: folders. device, processes, miniature: how. deadline: when no further run is begun.
-    """
+    def __init__(self, run: Run, work: Path, processes: int) -> None:
+        self.run = run
+        self.sizes = run.experiment
+        self.home = work / run.part / run.game
+        self.gaps = self.home / f"gaps-{run.label}.csv"
+        self.processes = processes
 
-    def home(self, run: Run) -> Path:
-        return Path(self.work) / run.part / run.game
-
-    def network_file(self, run: Run) -> Path:
-        return self.home(run) / f"run-{run.label}.pt"
-
-    def gaps_file(self, run: Run) -> Path:
-        return self.home(run) / f"gaps-{run.label}.csv"
-
-    def tables(self, run: Run) -> QueryTables:
-        """What a run learns from; collected if that is not there yet."""
-        path = self.home(run) / f"tables-{run.seed}.npz"
+    def tables(self) -> QueryTables:
+        """What the run learns from."""
+        path = self.home / f"tables-{self.run.seed}.npz"
         if not path.exists():
-            sizes = run.experiment
             collect(
-                sizes.played,
-                sizes.num_states,
-                _stream(0, run.seed),
-                actions=sizes.actions,
-                follow_share=sizes.follow_share,
+                self.sizes.played,
+                self.sizes.num_states,
+                _stream(0, self.run.seed),
+                actions=self.sizes.actions,
+                follow_share=self.sizes.follow_share,
                 processes=self.processes,
             ).save(path)
         return QueryTables.load(path)
 
-    def states(self, run: Run, fresh: int) -> QueryTables:
-        """The states to be evaluated at, and with them their recursive pairs; played if missing."""
-        path = self.home(run) / f"evaluation-{fresh}.npz"
-        pairs = self.records_file(run, fresh)
-        if not (path.exists() and (run.reference or pairs.exists())):
-            sizes = run.experiment
+    def states(self, fresh: int) -> QueryTables:
+        """The states of a number to be evaluated at; recursive pairs are played with them."""
+        path = self.home / f"evaluation-{fresh}.npz"
+        if not path.exists():
             starts, tables = evaluation_states(
-                sizes.played, sizes.num_evaluation, _stream(2, fresh), processes=self.processes
+                self.sizes.played,
+                self.sizes.num_evaluation,
+                _stream(2, fresh),
+                processes=self.processes,
             )
-            if not run.reference:
+            if not self.run.reference:
                 record_pairs(
-                    sizes.played,
+                    self.sizes.played,
                     starts,
-                    sizes.horizon,
+                    self.sizes.horizon,
                     _stream(3, fresh),
-                    pairs_per_state=sizes.pairs_per_state,
-                    repeats=sizes.repeats,
+                    pairs_per_state=self.sizes.pairs_per_state,
+                    repeats=self.sizes.repeats,
                     processes=self.processes,
-                ).save(pairs)
+                ).save(self.home / f"records-{fresh}.npz")
             tables.save(path)
         return QueryTables.load(path)
 
-    def records_file(self, run: Run, fresh: int) -> Path:
-        return self.home(run) / f"records-{fresh}.npz"
-
-    def simulated(self, run: Run, fresh: int) -> pd.DataFrame:
+    def simulated(self, fresh: int) -> pd.DataFrame:
         """Simulated gaps, by discount, shock and state."""
-        if run.reference:
-            path = COMMITTED / f"{run.reference}_simulated.csv"
-            every = pd.read_csv(path)
-            mine = every[(every.game == run.game) & (every.states == fresh)]
-            return mine.drop(columns=["game", "states"])
-        pairs = PairRecords.load(self.records_file(run, fresh))
-        return records.simulated_gaps(pairs, run.experiment.config.members)
+        if not self.run.reference:
+            pairs = PairRecords.load(self.home / f"records-{fresh}.npz")
+            return records.simulated_gaps(pairs, self.sizes.config.members)
+        every = pd.read_csv(COMMITTED / f"{self.run.reference}_simulated.csv")
+        mine = every[(every.game == self.run.game) & (every.states == fresh)]
+        return mine.drop(columns=["game", "states"])
+
+    def play(self) -> None:
+        """Play all that is missing."""
+        self.tables()
+        for fresh in self.run.fresh:
+            self.states(fresh)
+
+    def claim(self) -> None:
+        """Note the settings; a folder that was made with others is refused."""
+        run = self.run
+        config = asdict(self.sizes.config) | {"seed": None}
+        sizes = asdict(self.sizes) | {"config": None, "fresh": run.fresh}
+        claim(self.home / "settings.json", {"sizes": sizes, f"{run.trial}-{run.group}": config})
 
 
 def _stream(purpose: int, number: int) -> np.random.SeedSequence:
@@ -128,121 +130,82 @@ def _stream(purpose: int, number: int) -> np.random.SeedSequence:
     return np.random.SeedSequence([purpose, number, 0])
 
 
-def claim(work: Work, run: Run) -> None:
-    """Note the settings of a run in its folder; refuse a folder that was made with others."""
-    path = work.home(run) / "settings.json"
-    sizes = asdict(run.experiment) | {"config": None, "fresh": run.fresh}
-    config = asdict(run.experiment.config) | {"seed": None}
-    own = {"experiment": sizes, f"{run.trial}-{run.group}": config}
-    here = json.loads(json.dumps(own))
+def finish(files: Files, device: str) -> bool:
+    """Train and evaluate; whether it could be trained."""
+    run, sizes = files.run, files.sizes
+    tables = files.tables()
+    network = Network.of(tables, sizes.config, device)
+    started = time.perf_counter()
     try:
-        there = json.loads(path.read_text()) if path.exists() else {}
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    if different := [key for key in here.keys() & there.keys() if here[key] != there[key]]:
-        raise ValueError(f"{path.parent} has files of other settings: {', '.join(different)}")
-    write_whole(path, json.dumps(there | here, indent=1) + "\n")
-
-
-def play(work: Work, run: Run) -> None:
-    """Play all that is missing for a run."""
-    if not work.network_file(run).exists():
-        work.tables(run)
-    for fresh in run.fresh:
-        work.states(run, fresh)
-
-
-def write_gaps(work: Work, run: Run) -> None:
-    """Evaluate a trained network beside the simulation."""
-    trained = Trained.load(work.network_file(run))
+        params = train(network, Replay.of(tables, device)).params
+    except FloatingPointError as error:
+        print(f"FAILED {files.gaps}: {error}", flush=True)
+        return False
+    print(f"trained for {files.gaps}: {time.perf_counter() - started:.0f} s", flush=True)
     frames = []
     for fresh in run.fresh:
-        tables = work.states(run, fresh)
-        pairs = run.experiment.pairs_per_state
+        states = files.states(fresh)
         actions = [
-            first_actions(_stream(3, fresh), state, tables.num_actions, pairs)[0]
-            for state in range(run.experiment.num_evaluation)
+            first_actions(_stream(3, fresh), row, states.num_actions, sizes.pairs_per_state)[0]
+            for row in range(sizes.num_evaluation)
         ]
-        gaps = evaluate(trained, tables, actions)
-        both = gaps.merge(work.simulated(run, fresh), on=["gamma", "sigma", "state"])
+        gaps = evaluate(network, params, states, actions)
+        both = gaps.merge(files.simulated(fresh), on=["gamma", "sigma", "state"])
         frames.append(both.assign(states=fresh))
     every = pd.concat(frames).assign(game=run.game, trial=run.trial, seed=run.seed)
-    with replacing(work.gaps_file(run)) as part:
+    with replacing(files.gaps) as part:
         every.to_csv(part, index=False, float_format="%.8g")
-
-
-def finish(work: Work, run: Run) -> bool:
-    """Train, unless that is done, and evaluate; whether it could be trained."""
-    path = work.network_file(run)
-    if not path.exists():
-        tables = work.tables(run)
-        network = Network.of(tables, run.experiment.config, work.device)
-        started = time.perf_counter()
-        try:
-            trained = train(network, Replay.of(tables, work.device))
-        except FloatingPointError as error:
-            print(f"FAILED {path}: {error}", flush=True)
-            return False
-        trained.save(path)
-        print(f"trained {path} in {time.perf_counter() - started:.0f} s", flush=True)
-    write_gaps(work, run)
     return True
 
 
-def work_through(work: Work, runs: list[Run]) -> None:
-    """Train and evaluate, while processes play for the next runs."""
-    todo = [run for run in runs if not work.gaps_file(run).exists()]
+def work_through(todo: list[Files], device: str, deadline: float) -> None:
+    """Train and evaluate until the deadline, while processes play for the next runs."""
     done = 0
     with ThreadPoolExecutor(1) as ahead:
-        played = [ahead.submit(play, work, run) for run in todo]
+        played = [ahead.submit(files.play) for files in todo]
         try:
-            for run, ready in zip(todo, played, strict=True):
-                if time.monotonic() > work.deadline:
+            for files, ready in zip(todo, played, strict=True):
+                if time.monotonic() > deadline:
                     break
                 ready.result()
-                done += finish(work, run)
+                done += finish(files, device)
         finally:
             ahead.shutdown(cancel_futures=True)
             if done < len(todo):
-                left = f"{len(todo) - done} of {len(runs)} runs of {runs[0].part}"
-                print(f"{left} are left: to go on, give the same command again", flush=True)
+                left = f"{len(todo) - done} runs of {todo[0].run.part} are left"
+                print(f"{left}: to go on, give the same command again", flush=True)
 
 
-def make(work: Work, part: str, game: str | None, seed: int | None) -> bool:
+def make(
+    options: argparse.Namespace, part: str, game: str | None = None, seed: int | None = None
+) -> bool:
     """A part, or a game or a seed of it, and before that its search; whether all is finished."""
+    facts = provenance(PROJECT) | {"device": options.device}
     if part == "grid":
-        return make_grid(work)
+        table = PARTS["grid"] | (MINIATURE["grid"] if options.miniature else {})
+        records.save(options.out, part, {"": learned_gaps(table)}, facts | {"settings": table})
+        return True
     chosen = None
     if search := table_of(part, "").get("search"):
         path = COMMITTED / f"{search}.csv"
         if not path.exists():
-            tuned = game if work.miniature and game in table_of(search, "")["games"] else None
-            if not make(work, search, tuned, None):
+            tuned = game in table_of(search, "")["games"]
+            if not make(options, search, game if options.miniature and tuned else None):
                 return False
-            path = work.out / f"{search}.csv"
+            path = options.out / f"{search}.csv"
         chosen = results.best_trials(pd.read_csv(path))
-    every = runs_of(part, chosen, work.miniature)
-    runs = [run for run in every if game in (None, run.game) and seed in (None, run.seed)]
-    for run in runs:
-        claim(work, run)
-        if work.network_file(run).exists():
-            Trained.load(work.network_file(run))
-    work_through(work, runs)
-    finished = [run for run in every if work.gaps_file(run).exists()]
+    every = [
+        Files(run, options.work, options.processes)
+        for run in runs_of(part, chosen, options.miniature)
+    ]
+    mine = [x for x in every if game in (None, x.run.game) and seed in (None, x.run.seed)]
+    for files in mine:
+        files.claim()
+    work_through([x for x in mine if not x.gaps.exists()], options.device, options.deadline)
+    finished = [files.gaps for files in every if files.gaps.exists()]
     if finished:
-        facts = provenance(PROJECT) | {"device": work.device_name, "runs": len(finished)}
-        records.write(part, [work.gaps_file(run) for run in finished], work.out, facts)
-    return set(map(id, runs)) <= set(map(id, finished))
-
-
-def make_grid(work: Work) -> bool:
-    """The part that plays no game."""
-    table = PARTS["grid"] | {"seeds": PARTS["grid"]["seeds"][: 1 if work.miniature else None]}
-    if work.miniature:
-        table |= {"config": table["config"] | MINIATURE["config"]}
-    facts = provenance(PROJECT) | {"device": "cpu", "settings": table}
-    records.save(work.out, "grid", {"": learned_gaps(table)}, facts)
-    return True
+        records.write(part, finished, options.out, facts | {"runs": len(finished)})
+    return all(files.gaps.exists() for files in mine)
 
 
 def main(words: list[str] | None = None) -> None:
@@ -256,27 +219,16 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) - 1))
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after these")
     parser.add_argument("--miniature", action="store_true", help="does all of it run?")
-    work = parser.parse_args(words, Work())
-    work.deadline = time.monotonic() + 60.0 * work.minutes
-    work.out = work.out or work.work / "results"
+    options = parser.parse_args(words)
+    options.deadline = time.monotonic() + 60.0 * options.minutes
+    options.out = options.out or options.work / "results"
     try:
-        named = selected(work.part)
-        checks.at_least("--processes", work.processes, 1)
-        work.device_name = prepared(work.device)
-        finished = make(work, *named)
+        named = selected(options.part)
+        checks.at_least("--processes", options.processes, 1)
+        if require_device(options.device).type == "cuda":
+            torch.cuda.set_device(options.device)
+            torch.backends.cuda.matmul.allow_tf32 = True
+        finished = make(options, *named)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     sys.exit(not finished)
-
-
-def prepared(name: str) -> str:
-    """Set the device up for a run of this program; its name."""
-    try:
-        device = require_device(name)
-    except RuntimeError as error:
-        raise ValueError(str(error)) from error
-    if device.type == "cpu":
-        return "cpu"
-    torch.cuda.set_device(device.index or 0)
-    torch.backends.cuda.matmul.allow_tf32 = True
-    return f"{torch.cuda.get_device_name(device)}, matrix products in TF32"

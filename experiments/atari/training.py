@@ -4,15 +4,13 @@
     loss            =   sum over members and blocks of  weight * mean squared TD error / unit^2
 
 Each member has its own units (of mu and of C), so no discount outweighs another. The members share
-nothing but their batches. A run takes minutes: it is saved at its end, and one that was killed
-starts anew.
+nothing but their batches.
 """
 
 from __future__ import annotations
 
 import math
-import os
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +18,6 @@ from experiments.atari.networks import Network, Params
 from experiments.atari.replay import Replay
 from experiments.atari.settings import Config
 from experiments.atari.td_errors import block_errors
-from experiments.files import replacing
 from experiments.graphs import recorded
 from jmdp_lib import checks
 from jmdp_lib.machine import extra
@@ -30,38 +27,11 @@ with extra("torch"):
     from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """A finished run: the ensemble, its weights, and how it learned.
+class Trained(NamedTuple):
+    """The weights, and (T, len(TD_BLOCKS), E) mean squared TD errors before each step."""
 
-    errors: (T, len(TD_BLOCKS), E) mean squared TD errors before each step.
-    """
-
-    network: Network
     params: Params
     errors: Tensor
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write tensors, numbers and words only."""
-        network = self.network
-        state = {
-            "config": asdict(network.config),
-            "network": (network.sizes, network.rewards, network.varied),
-            "params": self.params,
-            "errors": self.errors,
-        }
-        with replacing(path) as part:
-            torch.save(state, part)
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> Trained:
-        """What `save` wrote, on the CPU. No tables are needed to predict."""
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            network = Network(Config(**state["config"]), *state["network"])
-            return Trained(network, state["params"], state["errors"])
-        except Exception as error:
-            raise ValueError(f"{path} is damaged: remove it to train this run anew") from error
 
 
 def learning_rate(config: Config, step: int) -> float:
@@ -129,7 +99,7 @@ def train(network: Network, data: Replay) -> Trained:
     finite = int(every.isfinite().flatten(1).all(1).sum())
     if finite < len(every):
         raise FloatingPointError(f"TD errors are no longer finite at step {finite + 1}")
-    return Trained(network, {name: x.detach() for name, x in descent.online.items()}, every)
+    return Trained({name: x.detach() for name, x in descent.online.items()}, every)
 
 
 def _generator(device: torch.device, seed: int, key: int) -> torch.Generator:

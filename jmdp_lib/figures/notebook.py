@@ -41,7 +41,7 @@ def results(files: Sequence[str]) -> pd.DataFrame:
 
     Example:
         >>> from jmdp_lib import figures
-        >>> table = figures.results(["figures/atari/plays.csv"])
+        >>> table = figures.results(["figures/atari/calibrated.csv"])
         >>> sorted(table.gamma.unique().tolist())
         [0.1, 0.5, 0.9, 0.99]
     """
