@@ -165,7 +165,7 @@ def decisions() -> Iterator[Row]:
     plain = partial(decide, depot, policy, [2, 1], 5, budget=10_000, reward_range=(-6.0, 33.0))
     query = {"the queries": partial(depot.query, 5, [2, 1], rng)}
     yield Row("compare_actions, plain depot, 10,000 queries", plain, query, 5_000)
-    lake = public("CoupledEnv")(gymnasium.make("FrozenLake-v1"), seed=0)
+    lake = public("CoupledEnv")(gymnasium.make("FrozenLake-v1"), rng=0)
     lake.reset()
     walk = partial(decide, lake, lambda state: 1, [1, 2], budget=4_000, reward_range=(0.0, 1.0))
     query = {"the queries": partial(lake.query, [1, 2])}

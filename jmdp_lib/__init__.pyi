@@ -16,6 +16,7 @@ from .environments import two_queues_simulator as two_queues_simulator
 from .environments import uniform_policy as uniform_policy
 from .environments import windy_gridworld as windy_gridworld
 from .model import JMDP as JMDP
+from .moments import Moments as Moments
 from .moments import cantelli_bound as cantelli_bound
 from .moments import contraction_modulus as contraction_modulus
 from .moments import norm_weight as norm_weight

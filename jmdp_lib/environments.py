@@ -18,23 +18,25 @@ What a policy may be, everywhere, `checks.policy_matrix` says.
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Sized
+from jmdp_lib.checks import Floats, Ints, Policy, Sized
 from jmdp_lib.model import JMDP, room_for_tables
 from jmdp_lib.model.simulator import StepSimulator
 
-ACTIONS = ("U", "R", "D", "L")
+Direction = Literal["U", "R", "D", "L"]
+ACTIONS = get_args(Direction)
+Scale = Literal["unit", "signed"]
 _MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])  # (row, column), row 0 on top
 
 
 def windy_gridworld(
-    size: int = 5, gust_prob: float = 0.2, gamma: float = 0.95, gust: str = "L"
+    size: int = 5, gust_prob: float = 0.2, gamma: float = 0.95, *, gust: Direction = "L"
 ) -> JMDP:
     """The windy gridworld (Figure 1) with actions 0 to 3: up, right, down, left.
 
@@ -86,7 +88,9 @@ def goal_policy(size: int = 5) -> Floats:
     return np.eye(len(ACTIONS))[actions]
 
 
-def coupled_reward_chain(num_states: int = 25, gamma: float = 0.95, rewards: str = "unit") -> JMDP:
+def coupled_reward_chain(
+    num_states: int = 25, gamma: float = 0.95, *, rewards: Scale = "unit"
+) -> JMDP:
     """The coupled reward chain $s_0 -> s_1 -> ... -> s_{n-1}$ with two actions (Figure 3).
 
     Every state draws its own fair coin $U$, 0 or 1. With `rewards="unit"` the two actions earn
@@ -102,7 +106,7 @@ def coupled_reward_chain(num_states: int = 25, gamma: float = 0.95, rewards: str
         0.616525 -0.272475
     """
     num_states = checks.at_least("num_states", num_states, 1)
-    scale = checks.one_of("rewards", rewards, ("unit", "signed"))
+    scale = checks.one_of("rewards", rewards, get_args(Scale))
     room_for_tables("num_states", num_states, 2, 2)
     pays = np.eye(2) if scale == "unit" else 2.0 * np.eye(2) - 1.0
     reward = np.tile(pays, (num_states, 1, 1))  # (S, K=2, A=2): table k favours action k
@@ -152,7 +156,18 @@ def example_2_2(gamma: float = 0.9) -> JMDP:
     return JMDP.from_step(2, 2, gamma, [0.5, 0.5], lambda s, a, u: (float(s), 1 - u if a else u))
 
 
-def inventory(capacity: int = 10, max_order: int = 5, gamma: float = 0.95, **options: Any) -> JMDP:
+def inventory(
+    capacity: int = 10,
+    max_order: int = 5,
+    gamma: float = 0.95,
+    *,
+    demand_probs: ArrayLike | None = None,
+    price: float = 3.0,
+    order_cost: float = 1.5,
+    holding_cost: float = 0.2,
+    lost_sale_cost: float = 0.5,
+    lead_time: int = 0,
+) -> JMDP:
     """The outcome tables of `inventory_simulator`, with the same arguments.
 
     Each table is one demand, the same for every order quantity: the scenario in which a planner
@@ -167,7 +182,19 @@ def inventory(capacity: int = 10, max_order: int = 5, gamma: float = 0.95, **opt
         ...       f" +- {moments.gap_variance[gap] ** 0.5:.2f}")
         empty shelf, order 2 instead of 0: 3.87 better, +- 3.67
     """
-    return _tables_of(inventory_simulator(capacity, max_order, gamma, **options))
+    return _tables_of(
+        inventory_simulator(
+            capacity,
+            max_order,
+            gamma,
+            demand_probs=demand_probs,
+            price=price,
+            order_cost=order_cost,
+            holding_cost=holding_cost,
+            lost_sale_cost=lost_sale_cost,
+            lead_time=lead_time,
+        )
+    )
 
 
 def _tables_of(world: StepSimulator) -> JMDP:
@@ -179,6 +206,7 @@ def inventory_simulator(
     capacity: int = 10,
     max_order: int = 5,
     gamma: float = 0.95,
+    *,
     demand_probs: ArrayLike | None = None,
     price: float = 3.0,
     order_cost: float = 1.5,
@@ -235,7 +263,9 @@ def inventory_simulator(
         for demand in (0, min(full, most), most)
     ]
     ends = (min(pays), max(pays))
-    return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step, ends)
+    return StepSimulator(
+        (capacity + 1) * on_road, base, gamma, demand_probs, step, reward_range=ends
+    )
 
 
 def _check_amounts(*amounts: Any) -> None:
@@ -290,7 +320,7 @@ def two_queues_simulator(
         return -sum(left) - 5.0 * lost, left[0] * side + left[1]
 
     probs = np.where(events, chances, 1.0 - chances).prod(1)
-    return StepSimulator(side**2, 2, gamma, probs, step, (-2.0 * capacity - 5.0, 0.0))
+    return StepSimulator(side**2, 2, gamma, probs, step, reward_range=(-2.0 * capacity - 5.0, 0.0))
 
 
 def uniform_policy(jm: Sized) -> Floats:
@@ -305,14 +335,15 @@ def uniform_policy(jm: Sized) -> Floats:
     return np.full(shape, 1.0 / shape[1])
 
 
-def epsilon_mixture(policy: ArrayLike, epsilon: float) -> Floats:
+def epsilon_mixture(jm: Sized, policy: Policy, epsilon: float) -> Floats:
     """The policy (S, A) that plays a uniformly random action with probability epsilon.
 
     Example:
         >>> import jmdp_lib as jl
-        >>> jl.epsilon_mixture(jl.goal_policy(2), epsilon=0.2).round(2).tolist()[0]
+        >>> jm = jl.windy_gridworld(2)
+        >>> jl.epsilon_mixture(jm, jl.goal_policy(2), epsilon=0.2).round(2).tolist()[0]
         [0.05, 0.85, 0.05, 0.05]
     """
-    base = checks.distributions("policy", policy, "state", "action")
+    base = checks.policy_matrix(jm, policy)
     epsilon = checks.probability("epsilon", epsilon)
     return (1.0 - epsilon) * base + epsilon / base.shape[1]

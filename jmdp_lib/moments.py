@@ -143,7 +143,7 @@ class Moments(ReadOnly):
     Attributes:
         order: highest order held.
         mean: (S, A), $E Z(s, a)$.
-        blocks: (S, A, A), $Cov(Z(s, a), Z(s, b))$, or None at order 1; nan where not asked for.
+        _covariance: (S, A, A), $Cov(Z(s, a), Z(s, b))$, or None at order 1; nan where not wanted.
         source: gives any other coordinate.
         mean_error: means are within this of the truth; 0 where nothing bounds them.
         resolution: a standard deviation below this cannot be told from zero.
@@ -165,7 +165,7 @@ class Moments(ReadOnly):
 
     order: int
     mean: Floats
-    blocks: Floats | None
+    _covariance: Floats | None
     source: MomentSource
     mean_error: float
     resolution: float
@@ -306,8 +306,8 @@ class Moments(ReadOnly):
     def covariance(self) -> Floats:
         """(S, A, A), $Cov(Z(s, a), Z(s, b))$."""
         self._need(2, "covariance")
-        assert self.blocks is not None
-        return self.blocks
+        assert self._covariance is not None
+        return self._covariance
 
     @property
     def variance(self) -> Floats:

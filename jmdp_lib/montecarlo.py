@@ -32,7 +32,7 @@ import numpy as np
 from numba import get_num_threads
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy, Seed
+from jmdp_lib.checks import RNG, Floats, Ints, Policy
 from jmdp_lib.machine import both, cached, hot, inline, progress, require
 from jmdp_lib.model import (
     DEFAULT_COUPLING,
@@ -52,10 +52,11 @@ _LONGEST = 10**7  # steps of a run, unless a horizon is given: about a second fo
 def simulate_pairs(
     jm: JMDP,
     policy: Policy,
-    state: int,
     actions: tuple[int, int],
+    *,
+    state: int,
     num_pairs: int,
-    seed: Seed = 0,
+    rng: RNG = None,
     horizon: int | None = None,
     truncation: float = 1e-7,
     coupling: CouplingName = DEFAULT_COUPLING,
@@ -64,7 +65,7 @@ def simulate_pairs(
 
     The two actions may be the same: then so are the returns.
 
-    seed: an integer, a sequence of integers or a SeedSequence; None draws fresh entropy.
+    rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
     horizon: steps after which returns are cut; unless given, it follows from `truncation`.
     truncation: which share of the largest possible return may be cut off.
     coupling: which branches share a draw, as in `jipe2`.
@@ -72,7 +73,9 @@ def simulate_pairs(
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.9)
-        >>> returns = jl.simulate_pairs(jm, jl.goal_policy(3), 4, (0, 2), num_pairs=20_000, seed=0)
+        >>> returns = jl.simulate_pairs(
+        ...     jm, jl.goal_policy(3), (0, 2), state=4, num_pairs=20_000, rng=0
+        ... )
         >>> gap = returns[:, 0] - returns[:, 1]
         >>> print(f"mean {gap.mean():.2f}, variance {gap.var():.2f}; exact are 1.96 and 0.68")
         mean 1.97, variance 0.68; exact are 1.96 and 0.68
@@ -88,10 +91,10 @@ def simulate_pairs(
     model = BranchModel.of(jm, matrix[None], checked_coupling(jm, coupling), jm.gamma, steps)
     returns = np.empty((num_pairs, 2))
 
-    def fill(rng: np.random.Generator, rows: slice) -> None:
-        _fill_pairs(rng, returns[rows], (state, *chosen), model)
+    def fill(stream: np.random.Generator, rows: slice) -> None:
+        _fill_pairs(stream, returns[rows], (state, *chosen), model)
 
-    fill_rows(fill, num_pairs, RUNS_PER_STREAM, checks.seed_sequence(seed, "simulate_pairs"))
+    fill_rows(fill, num_pairs, RUNS_PER_STREAM, checks.seed_of(rng, "simulate_pairs"))
     returns += model.offset
     return returns
 
@@ -114,8 +117,8 @@ def fill_rows(
     """
 
     def fill_chunk(start: int) -> None:
-        rng = checks.generator(root, start // per_stream)
-        fill(rng, slice(start, start + per_stream))
+        stream = np.random.default_rng(checks.part(root, start // per_stream))
+        fill(stream, slice(start, start + per_stream))
 
     starts = range(0, size, per_stream)
     with (
@@ -265,7 +268,8 @@ def simulate_returns(
     jm: JMDP,
     policy: Policy,
     num_samples: int,
-    seed: Seed = 0,
+    *,
+    rng: RNG = None,
     coupling: CouplingName = DEFAULT_COUPLING,
     truncation: float = 1e-7,
 ) -> Floats:
@@ -275,7 +279,7 @@ def simulate_returns(
     the distribution of any function of them, can be estimated. For two actions of one state
     `simulate_pairs` is much faster.
 
-    seed: an integer, a sequence of integers or a SeedSequence; None draws fresh entropy.
+    rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
     coupling: which state-actions share a draw, as in `jipe2`.
     truncation: which share of the largest possible return may be cut off.
 
@@ -285,7 +289,7 @@ def simulate_returns(
         >>> import jmdp_lib as jl
         >>> import numpy as np
         >>> jm = jl.windy_gridworld(size=3, gamma=0.9)
-        >>> z = jl.simulate_returns(jm, jl.goal_policy(3), num_samples=20_000, seed=0)
+        >>> z = jl.simulate_returns(jm, jl.goal_policy(3), num_samples=20_000, rng=0)
         >>> z.shape
         (20000, 9, 4)
         >>> gap = z[:, 4, 0] - z[:, 4, 2]
@@ -299,7 +303,7 @@ def simulate_returns(
     num_samples = checks.at_least("num_samples", num_samples, 1)
     sharing = checked_coupling(jm, coupling)
     steps = horizon_for(jm, truncation)
-    root = checks.seed_sequence(seed, "simulate_returns")
+    root = checks.seed_of(rng, "simulate_returns")
     what = f"a sample of num_samples = {num_samples:,} times {matrix.size:,} state-actions"
     require(8.0 * num_samples * matrix.size, what, "ask for fewer")
     returns = np.empty((num_samples, matrix.size))
@@ -313,8 +317,8 @@ def simulate_returns(
         of_actions(matrix),
     )
 
-    def fill(rng: np.random.Generator, rows: slice) -> None:
-        _fill_samples(rng, returns[rows], np.empty(matrix.size), steps, maps)
+    def fill(stream: np.random.Generator, rows: slice) -> None:
+        _fill_samples(stream, returns[rows], np.empty(matrix.size), steps, maps)
 
     fill_rows(fill, num_samples, _SAMPLES, root)
     returns += jm.reward_offset * discounted(jm.gamma, steps)

@@ -34,9 +34,10 @@ from scipy.special import ndtri
 
 import jmdp_lib as jl
 from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_pairs >= 1000, f"{num_pairs=}: at least 1000"
 assert num_updates >= 10000, f"{num_updates=}: at least 10000"
 
@@ -96,7 +97,9 @@ policy = [[0.5, 0.5]]
 solved, simulated = {}, {}
 for name, (jm, coupling) in worlds.items():
     solved[name] = jl.jipe2(jm, policy, coupling=coupling).moments
-    simulated[name] = jl.simulate_pairs(jm, policy, 0, (0, 1), num_pairs, seed, coupling=coupling)
+    simulated[name] = jl.simulate_pairs(
+        jm, policy, (0, 1), state=0, num_pairs=num_pairs, rng=seed, coupling=coupling
+    )
 
 
 # %% tags=["hide-input"]
@@ -116,14 +119,14 @@ data = pd.concat([pd.concat(part, names=["world"]) for part in (joint, gaps)]).r
 fig, axes = plt.subplots(2, 3, figsize=(6.75, 4.1), height_ratios=[2.6, 1])
 for (above, below), (name, z) in zip(axes.T, simulated.items(), strict=True):
     figures.joint_returns(above, z, (10, 36))
-    figures.gap_law(below, z[:, 0] - z[:, 1], 16)
+    figures.plot_gap_law(below, z[:, 0] - z[:, 1], 16)
     above.set_title(f"ice cream or {name}")
     above.set_xlabel("return, ice cream first")
     above.set_ylabel(f"return, {name} first")
     below.set_xlabel("gap $G$")
 look = {"transform": axes[1, 0].transAxes, "fontsize": 6.5, "va": "center"}
 axes[1, 0].text(0.63, 0.9, "mean and one\nstandard deviation", **look)
-figures.save(fig, "fig_three_worlds", data, out_dir)
+chapter.save(fig, "fig_three_worlds", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -150,7 +153,7 @@ rows = {}
 for name, m in solved.items():
     gap = simulated[name][:, 0] - simulated[name][:, 1]
     jm, coupling = worlds[name]
-    (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], width=0.01, points=1, coupling=coupling)
+    (law,) = jl.laws.gap_law(jm, policy, gaps=[(0, 0, 1)], width=0.01, points=1, coupling=coupling)
     rows[name] = {
         "correlation": m.correlation[0, 0, 1],
         "gap mean": m.gap_mean[0, 0, 1],
@@ -205,7 +208,7 @@ m, right, left = sol.moments, 1, 3
 answers = {"mean": m.gap_mean, "variance": m.gap_variance, "bound": m.inferiority_bound}
 for name, answer in answers.items():
     print(f"{name}: {answer[12, right, left]:.4f}")
-(law,) = jl.laws.gap_law(grid, goal, [(12, right, left)])
+(law,) = jl.laws.gap_law(grid, goal, gaps=[(12, right, left)])
 for name, (low, high) in {"P(G < 0)": law.prob_worse, "P(G = 0)": law.prob_tie}.items():
     print(f"{name}: {low:.4f} to {high:.4f}")
 
@@ -316,7 +319,7 @@ share.set(xlabel="steps", ylabel="pairs still apart", ylim=(0, 1.03), title="sha
 bars.barh(list(variances), list(variances.values()), color=["0.75", "#9CC7E4", "#0072B2"])
 bars.bar_label(bars.containers[0], fmt="%.2f", padding=2, fontsize=7)
 bars.set(xlim=(0, 2.6), title="variance of the gap", yticks=range(3), ylim=(2.6, -0.6))
-figures.save(fig, "fig_merging", data, out_dir)
+chapter.save(fig, "fig_merging", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -396,7 +399,9 @@ class Fair:
         return rewards, [0] * len(actions)
 
 
-learned = jl.incremental_jipe2(Fair(), policy, num_updates, (1.0, 0.9), seed, form="centred")
+learned = jl.incremental_jipe2(
+    Fair(), policy, num_updates, step_size=(1.0, 0.9), rng=seed, form="centred"
+)
 
 # %% [markdown]
 # `incremental_jipe2` (Section 5.2 of the paper) updates one number per query. The centred form, which we use here, learns means and

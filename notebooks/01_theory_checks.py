@@ -35,11 +35,11 @@ import pandas as pd
 from matplotlib.patches import FancyBboxPatch
 
 import jmdp_lib as jl
-from jmdp_lib import figures
 from jmdp_lib.fast import MultisetOperator
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_draws >= 1000, f"{num_draws=}: at least 1000"
 assert num_pairs >= 1000, f"{num_pairs=}: at least 1000"
 assert num_seeds >= 5, f"{num_seeds=}: at least 5"
@@ -163,7 +163,7 @@ for ax, coupling in zip(axes, couplings, strict=True):
     draw_who_shares(ax, coupling)
     ax.set_title(coupling)
 data = pd.DataFrame([*stands, ("same", "same")], columns=["state", "action"])
-figures.save(fig, "fig_who_shares", data.assign(time=range(5)), out_dir)
+chapter.save(fig, "fig_who_shares", data.assign(time=range(5)), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -222,7 +222,7 @@ ax.set(xlabel="time $t$", yticks=[1, 4, 7, 10], yticklabels=[f"stock {s}" for s 
 ax.hlines([2.5, 5.5, 8.5], -0.3, 9.3, color="0.7", lw=0.6, ls=":")
 ax.grid(visible=False)
 data = pd.DataFrame(where, columns=[f"stock {x // 3}, order {x % 3}" for x in range(12)])
-figures.save(fig, "fig_random_maps", data, out_dir)
+chapter.save(fig, "fig_random_maps", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -238,7 +238,7 @@ grid, goal = jl.windy_gridworld(3), jl.goal_policy(3)
 m = jl.jipe2(grid, goal, tol=1e-10).moments
 exact = m.full_second().reshape(36, 36) - np.outer(m.mean, m.mean)
 num_samples = min(num_pairs, 10_000)
-z = jl.simulate_returns(grid, goal, num_samples, seed).reshape(num_samples, -1)
+z = jl.simulate_returns(grid, goal, num_samples, rng=seed).reshape(num_samples, -1)
 z = z - z.mean(0)
 
 # %%
@@ -330,7 +330,7 @@ drawn = [
     for i in row
 ]
 data = pd.DataFrame(drawn, columns=["case", "draw", "shared"])
-figures.save(fig, "fig_shared_draws", data, out_dir)
+chapter.save(fig, "fig_shared_draws", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -562,7 +562,7 @@ m = jl.jipe(grid, goal, order=4).moments
 state, a, b = 6, 1, 0  # bottom left: right against up
 third = m.gap_moment([(state, a, b)] * 3)
 skew = m.gap_central_moment((state, a, b), 3) / m.gap_variance[state, a, b] ** 1.5
-z = jl.simulate_pairs(grid, goal, state, (a, b), num_pairs, seed=seed)
+z = jl.simulate_pairs(grid, goal, (a, b), state=state, num_pairs=num_pairs, rng=seed)
 
 # %%
 cubes = (z[:, 0] - z[:, 1]) ** 3
@@ -600,7 +600,7 @@ claims.check(name, f"{error / (cubes.std() / np.sqrt(num_pairs)):.1f}", inside, 
 # %%
 m, query = jl.jipe2(grid, goal).moments, (4, 1, 3)  # in the middle, right against left
 print(f"mean {m.gap_mean[query]:.3f}, variance {m.gap_variance[query]:.3f}")
-gap = jl.simulate_pairs(grid, goal, 4, (1, 3), num_pairs, seed=seed) @ [1, -1]
+gap = jl.simulate_pairs(grid, goal, (1, 3), state=4, num_pairs=num_pairs, rng=seed) @ [1, -1]
 
 # %%
 spread = (gap - gap.mean()) ** 2
@@ -616,7 +616,7 @@ claims.check(claim, text, near and share <= bound, enough=enough)
 # What if we can only query $\mathcal J$? One way is to count: `JMDP.from_simulator` queries every state many times and returns the empirical model, which `jipe2` evaluates.
 
 # %%
-counted = jl.JMDP.from_simulator(grid, num_draws, seed)
+counted = jl.JMDP.from_simulator(grid, num_draws, rng=seed)
 estimate = jl.jipe2(counted, goal).moments.gap_variance[query]
 print(f"Var G: exact {m.gap_variance[query]:.2f}, counted {estimate:.2f}")
 
@@ -645,7 +645,7 @@ expected = jl.apply_t2(grid, goal, mean, second)
 blocks = [[(4, 1)], [(4, 1), (4, 1)], [(4, 1), (4, 0)], [(4, 1), (7, 1)]]  # mu diag same cross
 worst = 0.0
 for x in blocks:
-    draws = [jl.sample_t2(grid, goal, mean, second, x, rng) for _ in range(num_draws)]
+    draws = [jl.sample_t2(grid, goal, mean, second, x, rng=rng) for _ in range(num_draws)]
     off = abs(np.mean(draws) - expected[len(x) - 1][tuple(np.ravel(x))])
     worst = max(worst, off * np.sqrt(num_draws) / (np.std(draws) + 1e-12))
 claim = "mean of each sampled backup = T_2: largest error < 5 s.e."
@@ -671,7 +671,7 @@ small = jl.windy_gridworld(2, gamma=0.3)
 uniform = jl.uniform_policy(small)
 exact = jl.jipe2(small, uniform, tol=1e-12).moments
 learn = partial(jl.incremental_jipe2, small, uniform, num_updates, (1.0, 0.8), reference=exact)
-curves = [learn(seed=np.random.SeedSequence([seed, k])) for k in range(num_seeds)]
+curves = [learn(rng=np.random.SeedSequence([seed, k])) for k in range(num_seeds)]
 
 # %%
 visits = curves[0].updates / curves[0].values.size

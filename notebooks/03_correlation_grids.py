@@ -39,9 +39,10 @@ import pandas as pd
 
 import jmdp_lib as jl
 from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_pairs >= 1000, f"{num_pairs=}: at least 1000"
 assert num_gammas >= 2, f"{num_gammas=}: at least 2"
 U, R, D, L = range(4)
@@ -78,7 +79,7 @@ axes = {"coupling": COUPLINGS, "state": range(9), "action": list("URDL"), "other
 entries = pd.MultiIndex.from_product(axes.values(), names=axes.keys())
 both = np.ravel([joint.correlation, alone.correlation])
 data = pd.Series(both, entries, name="correlation").reset_index()
-figures.save(fig, "fig4_wgw_correlations", data, out_dir)
+chapter.save(fig, "fig4_wgw_correlations", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -171,7 +172,7 @@ assert joint.gap_variance[8, R, D] < 1e-9 < alone.gap_variance[8, R, D]
 
 # %%
 gust_probs = [0.05, 0.2, 0.5, 0.8, 0.99]
-figures.explore(both_couplings, gust_probs, "gust probability")
+chapter.explore(both_couplings, gust_probs, "gust probability")
 
 # %% [markdown] tags=["caption"]
 # **Figure 3.2.** As Figure 3.1, for the gust probability of the slider. Note that the difference between the panels shrinks as gusts become frequent.
@@ -211,7 +212,7 @@ for ax, ((name, coupling), m) in zip(axes, first.items(), strict=True):
 figures.correlation_bar(fig, axes, label="correlation\n(scale not linear)")
 rows = [(*key, m.correlation[0, 0, 1]) for key, m in first.items()]
 data = pd.DataFrame(rows, columns=["chain", "coupling", "correlation"])
-figures.save(fig, "fig5_crc_correlation", data, out_dir)
+chapter.save(fig, "fig5_crc_correlation", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -239,7 +240,7 @@ def chain_correlation(coins, gamma, start=0.5):
 
 
 def at_start(num_states, gamma, coupling, rewards="unit"):
-    jm = jl.coupled_reward_chain(num_states, gamma, rewards)
+    jm = jl.coupled_reward_chain(num_states, gamma, rewards=rewards)
     return jl.jipe2(jm, jl.uniform_policy(jm), coupling=coupling, route="reachable").moments
 
 
@@ -284,7 +285,7 @@ for (n, coupling), color in zip(solved, colors, strict=True):
 ax.axhline(0, color="0.6", lw=0.8, zorder=0)
 ax.set(xlabel=r"$\gamma$", ylabel="correlation at the first state", ylim=(-1.05, 1.05))
 ax.legend(title="states, coupling", loc="upper left")
-figures.save(fig, "fig_crc_gamma", data, out_dir)
+chapter.save(fig, "fig_crc_gamma", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -346,7 +347,9 @@ solved, simulated = {}, {}
 for (name, (jm, policy, (s, *pair))), coupling in product(worlds.items(), ALL_THREE):
     solved[name, coupling] = jl.jipe2(jm, policy, coupling=coupling).moments
     pairs = min(num_pairs, 100_000)
-    x, y = jl.simulate_pairs(jm, policy, s, pair, pairs, seed, coupling=coupling).T
+    x, y = jl.simulate_pairs(
+        jm, policy, pair, state=s, num_pairs=pairs, rng=seed, coupling=coupling
+    ).T
     simulated[name, coupling] = np.sort(np.where(np.abs(x - y) < 1e-5, 0.0, x - y))
 index = pd.MultiIndex.from_tuples(solved, names=["world", "coupling"])
 three = pd.DataFrame(index=index)
@@ -390,7 +393,7 @@ for name in worlds:
 chance = 1 - three.loc["depot: order 1, order 2", "P(G > 0)"]
 depot_laws = [
     jl.laws.gap_law(
-        depot, worlds["depot: order 1, order 2"][1], [(5, 1, 2)], width=0.01, coupling=c
+        depot, worlds["depot: order 1, order 2"][1], gaps=[(5, 1, 2)], width=0.01, coupling=c
     )[0]
     for c in ("joint", "common")
 ]
@@ -402,7 +405,7 @@ for coupling, law in zip(("joint", "common"), depot_laws, strict=True):
     claim = f"depot, {coupling}: simulated P(G <= 0) = bracket, to 4.5 s.e."
     claims.check(claim, text, inside, enough=enough)
 jm, policy, query = worlds["queues: fast, slow"]
-(law,) = jl.laws.gap_law(jm, policy, [query], width=0.01, coupling="common")
+(law,) = jl.laws.gap_law(jm, policy, states=[query], width=0.01, coupling="common")
 signs = [law.prob_worse, law.prob_tie, law.prob_better]
 found = three.loc[("queues: fast, slow", "common"), ["P(G < 0)", "P(G = 0)", "P(G > 0)"]]
 off = max(max(low - x, x - high) for x, (low, high) in zip(found, signs, strict=True))
@@ -432,7 +435,7 @@ for ax in axes[1, 1:]:
 axes[0, 0].set_ylabel("share of pairs up to $x$")
 (lines, names), (bars, labels) = (ax.get_legend_handles_labels() for ax in axes[:, 0])
 fig.legend(lines + bars, names + labels, loc="outside lower center", ncols=6)
-figures.save(fig, "fig_three_couplings", three.reset_index(), out_dir)
+chapter.save(fig, "fig_three_couplings", three.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

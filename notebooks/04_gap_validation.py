@@ -40,9 +40,10 @@ from scipy import stats
 import jmdp_lib as jl
 from jmdp_lib import figures
 from jmdp_lib.environments import ACTIONS
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert size >= 4, f"{size=}: at least 4"
 assert 0.2 <= gust_prob <= 0.3, f"{gust_prob=}: 0.2 to 0.3"
 assert gamma >= 0.8, f"{gamma=}: at least 0.8"
@@ -88,7 +89,7 @@ print(f"variances {variance.min():.2f} to {variance.max():.2f}")
 
 # %%
 played = jl.simulators.estimate_gaps(
-    grid, policy, gaps, num_runs=num_pairs, seed=seed, truncation=1e-7
+    grid, policy, gaps, num_runs=num_pairs, rng=seed, truncation=1e-7
 )
 print(f"{len(gaps) * num_pairs:,} pairs")
 
@@ -229,7 +230,7 @@ fig, axes = plt.subplot_mosaic(layout, figsize=(6.75, 2.6), height_ratios=[5, 2]
 draw_moments(axes)
 draw_ratios(axes["ratio"], ratios, title="moments from", loc="upper left")
 axes["ratio"].set(xlabel=r"$\hat P(G \leq 0)$ / bound", title="tightness of the bound")
-figures.save(fig, "fig6_gap_validation", table, out_dir)
+chapter.save(fig, "fig6_gap_validation", table, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -246,9 +247,7 @@ plt.show()
 # chance alone:
 
 # %%
-few = jl.simulators.estimate_gaps(
-    grid, policy, gaps, num_runs=few_pairs, seed=seed, truncation=1e-7
-)
+few = jl.simulators.estimate_gaps(grid, policy, gaps, num_runs=few_pairs, rng=seed, truncation=1e-7)
 share = few.prob_worse + few.prob_tie
 blue = (share > bounds["JIPE-2"]).sum()
 assert np.all(share <= jl.cantelli_bound(few.mean, few.variance))  # orange, as for every sample
@@ -275,7 +274,7 @@ claims.check(claim, text, wrong, enough=enough)
 # time, have gap *exactly* zero. `gap_law` gives the probabilities of wins, ties and losses without sampling error, here to twelve digits (chapter 9).
 
 # %%
-signs = jl.laws.gap_law(grid, policy, gaps, width=1e-6)
+signs = jl.laws.gap_law(grid, policy, gaps=gaps, width=1e-6)
 brackets = np.array([(law.prob_better, law.prob_worse) for law in signs])  # (K, 2, 2)
 assert np.ptp(brackets, axis=2).max() < 1e-12
 wins, losses = brackets.mean(2).T
@@ -342,7 +341,7 @@ fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.5), width_ratios=[2, 1]
 draw_signs(left, {"losses": "#D55E00", "ties": "#F0C75E", "wins": "#D6E6F2"})
 draw_ratios(right, shares)
 right.set_xlabel("ratio")
-figures.save(fig, "fig_gap_signs", data, out_dir)
+chapter.save(fig, "fig_gap_signs", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

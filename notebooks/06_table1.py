@@ -43,10 +43,10 @@ import pandas as pd
 from experiments.release import plots, results
 from experiments.release.limits import copies_recursion
 from experiments.release.settings import PROTOCOL, settings_of
-from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 rule = PROTOCOL["table1"]
 columns = ["coupled_ratio", "independent_ratio"]
 
@@ -61,8 +61,8 @@ columns = ["coupled_ratio", "independent_ratio"]
 # **Our rule**, written down before the runs but after an outside trial of these settings: a number agrees if the mean of our seeds is within a factor of 1.5 of the paper's.
 
 # %%
-predicted = figures.results(prediction_files)
-pairs = figures.results(pair_files)
+predicted = chapter.results(prediction_files)
+pairs = chapter.results(pair_files)
 curves = results.ratios(predicted, pairs, "launcher", settings_of("launcher").eval_b)
 step = min(rule["step"], curves.step.max())
 cells = results.table1(curves)
@@ -85,7 +85,7 @@ for game, mine in cells.groupby("game", sort=False):
 fig, ax = plt.subplots(figsize=(6.75, 1.3), layout="constrained")
 plots.text_table(ax, words)
 plt.close(fig)  # for the folder of figures; the notebook has the table itself
-figures.save(fig, "table1", cells, out_dir)
+chapter.save(fig, "table1", cells, out_dir)
 pd.DataFrame(words[1:], columns=words[0]).set_index("game")
 
 # %% [markdown]
@@ -169,7 +169,7 @@ for ax in axes[1]:
 fig.supylabel("network's prediction / simulated gap variance", fontsize="medium")
 fig.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
 drawn = ["game", "seed", "step", "copies", *columns, "recursion_ratio"]
-figures.save(fig, "fig_release_ratios", curves[drawn], out_dir)
+chapter.save(fig, "fig_release_ratios", curves[drawn], out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

@@ -38,9 +38,10 @@ from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_seeds >= 5, f"{num_seeds=}: at least 5"
 assert num_updates >= 200000, f"{num_updates=}: at least 200000"
 assert simulator_updates >= 1000000, f"{simulator_updates=}: at least 1000000"
@@ -65,7 +66,7 @@ grid = jl.windy_gridworld(3, gamma=0.8)
 uniform = jl.uniform_policy(grid)
 exact = jl.jipe2(grid, uniform, tol=1e-10).moments
 learn = partial(jl.incremental_jipe2, grid, uniform, num_updates, (1.0, 0.7), reference=exact)
-runs = {form: [learn(seed=s, form=form) for s in seeds] for form in ("full", "centred")}
+runs = {form: [learn(rng=s, form=form) for s in seeds] for form in ("full", "centred")}
 
 # %%
 updates = runs["full"][0].updates
@@ -92,7 +93,7 @@ powers = (0.6, 0.8, 1.0)
 quick = jl.windy_gridworld(2, gamma=0.3)
 truth = jl.jipe2(quick, jl.uniform_policy(quick), tol=1e-12).moments
 study = partial(jl.incremental_jipe2, quick, jl.uniform_policy(quick), num_updates, reference=truth)
-studies = {p: [study((1.0, p), seed=s) for s in seeds] for p in powers}
+studies = {p: [study((1.0, p), rng=s) for s in seeds] for p in powers}
 curves = {p: np.array([run.errors for run in each]) for p, each in studies.items()}
 visits = studies[0.8][0].updates / studies[0.8][0].values.size
 
@@ -103,7 +104,7 @@ for gamma in (0.6, 0.8):
     answer = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-12).moments
     most = min(num_updates, 1_000_000)  # the slope shows by then
     learn = partial(jl.incremental_jipe2, jm, jl.uniform_policy(jm), most, (1.0, 1.0))
-    found = [learn(reference=answer, seed=s) for s in seeds[:5]]
+    found = [learn(reference=answer, rng=s) for s in seeds[:5]]
     slow[gamma] = found[0].updates / found[0].values.size, np.array([run.errors for run in found])
 
 
@@ -153,7 +154,7 @@ for (gamma, each), line in zip(slow.items(), (":", (0, (5, 1, 1, 1, 1, 1))), str
     band(right, *each, f"$p = 1.0$, $\\gamma = {gamma}$", line)
 right.set(title="2x2 gridworld", xlabel="visits per coordinate")
 left.legend(), right.legend()
-figures.save(fig, "fig_incremental", both, out_dir)
+chapter.save(fig, "fig_incremental", both, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -197,7 +198,7 @@ class Depot:
 # %%
 policy = np.full((12, 5), 0.2)
 settings = {"step_size": (1.0, 0.75), "checkpoints": 2}
-jl.incremental_jipe2(Depot(), policy, 5000, **settings, form="centred", seed=seed)
+jl.incremental_jipe2(Depot(), policy, 5000, **settings, form="centred", rng=seed)
 
 # %% [markdown]
 # We know the distribution of the demand, so we can also write down tables and solve them
@@ -215,7 +216,7 @@ target = right.gap_variance[:, *pairs]
 repeat = partial(jl.incremental_jipe2, depot, policy, simulator_updates, **settings)
 many = {}  # (seeds, states, pairs of orders)
 for form in ("full", "centred"):
-    found = [repeat(form=form, seed=s).moments.gap_variance[:, *pairs] for s in seeds]
+    found = [repeat(form=form, rng=s).moments.gap_variance[:, *pairs] for s in seeds]
     many[form] = np.nan_to_num(found)
 squared = {f: ((g - target) ** 2).mean((1, 2)) for f, g in many.items()}
 share = np.mean(squared["centred"] < squared["full"])
@@ -231,7 +232,7 @@ for ax, (form, found) in zip(axes, many.items(), strict=True):
     ax.set(title=f"{form} form", xlabel="exact")
     data |= {f"{form}, 10%": low, f"{form}, median": middle, f"{form}, 90%": high}
 axes[0].set_ylabel("learned gap variance")
-figures.save(fig, "fig_depot", data, out_dir)
+chapter.save(fig, "fig_depot", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -363,7 +364,7 @@ for ax, (name, sol) in zip(axes, by_weights.items(), strict=False):
     figures.agreement(axes[2], *(m.gap_variance[:, *upper] for m in (answer, sol.moments)), name)
 axes[2].set(title="gap variance", xlabel="exact", ylabel="projected")
 axes[2].legend()
-figures.save(fig, "fig_weights", pd.DataFrame(columns), out_dir)
+chapter.save(fig, "fig_weights", pd.DataFrame(columns), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -414,7 +415,7 @@ assert gram["none"] < -1e-6
 # %% tags=["hide-cell"]
 def depot_error(updates, runs=2):
     learn = partial(jl.incremental_jipe2, depot, policy, updates, **settings, form="centred")
-    each = [learn(seed=s).moments.gap_variance[:, *pairs] for s in range(runs)]
+    each = [learn(rng=s).moments.gap_variance[:, *pairs] for s in range(runs)]
     return np.sqrt(np.mean((np.nan_to_num(each) - target) ** 2))
 
 

@@ -35,10 +35,10 @@ import numpy as np
 import pandas as pd
 
 import jmdp_lib as jl
-from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert size >= 3, f"{size=}: at least 3"
 assert size % 2, f"{size=}: odd"
 assert points >= 512, f"{points=}: at least 512"
@@ -67,7 +67,7 @@ assert min(resolutions) >= 256, f"{resolutions=}: at least 256 each"
 # %%
 grid, policy = jl.windy_gridworld(size), jl.goal_policy(size)
 middle, right, left = size * size // 2, 1, 3
-(law,) = jl.laws.gap_law(grid, policy, [(middle, right, left)], width=1e-6, points=points)
+(law,) = jl.laws.gap_law(grid, policy, gaps=[(middle, right, left)], width=1e-6, points=points)
 for name in ("prob_worse", "prob_tie", "prob_better"):
     low, high = getattr(law, name)
     print(f"{name:11}  {low:.6f} to {high:.6f}")
@@ -113,9 +113,11 @@ assert max(x.width for x in laws) < 1e-6
 # contains the whole distribution function with probability at least $1 - \alpha$.
 
 # %%
-pairs = jl.simulate_pairs(grid, policy, middle, (right, left), 2000, seed, truncation=1e-10)
+pairs = jl.simulate_pairs(
+    grid, policy, (right, left), state=middle, num_pairs=2000, rng=seed, truncation=1e-10
+)
 gaps = pairs[:, 0] - pairs[:, 1]
-sampled = jl.laws.GapLaw.from_sample(law.query, gaps, alpha=1e-4, off=1e-8)
+sampled = jl.laws.GapLaw.from_sample(law.query, gaps, alpha=1e-4, truncation_error=1e-8)
 cuts = law.points[:, 1]
 bands = law.cdf(cuts), sampled.cdf(cuts)
 assert np.all((bands[0][1] >= bands[1][0]) & (bands[0][0] <= bands[1][1]))
@@ -142,7 +144,7 @@ for ax in axes:
 axes[0].set(xlim=(-4, 9), ylim=(-0.02, 1.02))
 axes[0].legend(loc="lower right")
 axes[1].set(xlim=(-1.5, 1.2), ylim=(0, 0.2))
-figures.save(fig, "fig_gap_law", {"x": cuts, "low": bands[0][0], "high": bands[0][1]}, out_dir)
+chapter.save(fig, "fig_gap_law", {"x": cuts, "low": bands[0][0], "high": bands[0][1]}, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -177,7 +179,9 @@ up_to_six = np.clip(6 - np.arange(12), 0, 4)
 widths = []
 for resolution in resolutions:
     with warnings.catch_warnings(action="ignore", category=jl.ConvergenceWarning):
-        (found,) = jl.laws.gap_law(depot, up_to_six, [(0, 4, 3)], width=1e-9, points=resolution)
+        (found,) = jl.laws.gap_law(
+            depot, up_to_six, gaps=[(0, 4, 3)], width=1e-9, points=resolution
+        )
     alone = jl.laws.GapLaw(found.query, found.mean, found.steps)  # stochastic order, its last grid
     widths.append([len(found.phi.x), found.width, np.ptp(found.cvar(0.1))])
 sizes, probability, tail = np.transpose(widths)
@@ -196,7 +200,7 @@ claims.check(
 coin = jl.JMDP([[0.5, 0.5]], [[[2**0.5, 0], [0, 3**0.5 - 0.3]]], [[[0, 0], [0, 0]]], gamma=0.3)
 points_tried = [128, 512, 2048]
 atoms = [
-    jl.laws.gap_law(coin, [[0.5, 0.5]], [(0, 0, 1)], points=n, max_points=8 * n)[0].cvar(0.3)
+    jl.laws.gap_law(coin, [[0.5, 0.5]], gaps=[(0, 0, 1)], points=n, max_points=8 * n)[0].cvar(0.3)
     for n in points_tried
 ]
 slope = np.polyfit(np.log(points_tried), np.log(np.ptp(atoms, axis=1)), 1)[0]
@@ -219,7 +223,7 @@ axes[1].minorticks_off()
 axes[1].yaxis.set_major_formatter("{x:g}")
 axes[1].legend(loc="lower left")
 data = {"points": sizes, "P(G <= 0)": probability, "CVaR": tail}
-figures.save(fig, "fig_two_orders", data, out_dir)
+chapter.save(fig, "fig_two_orders", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -237,7 +241,7 @@ plt.show()
 # A simulation gives the same answers with a sampling error. The table has the brackets of the depot, and 95% intervals from simulated pairs.
 
 # %%
-pairs = jl.simulate_pairs(depot, up_to_six, 0, (4, 3), 10 * num_pairs, seed)
+pairs = jl.simulate_pairs(depot, up_to_six, (4, 3), state=0, num_pairs=10 * num_pairs, rng=seed)
 gaps = np.sort(pairs[:, 0] - pairs[:, 1])
 worst = gaps[:num_pairs]
 share = (gaps <= 0).mean()
@@ -287,7 +291,7 @@ moments = jl.jipe(small, jl.goal_policy(3), order=8, tol=1e-10).moments
 everything = jl.laws.gap_law(
     small,
     jl.goal_policy(3),
-    [(s, a, b) for s in range(9) for a in range(4) for b in range(4) if a != b],
+    gaps=[(s, a, b) for s in range(9) for a in range(4) for b in range(4) if a != b],
 )
 asked = [x for x in everything if x.mean[0] > 1e-6]
 truth = np.array([1.0 - x.prob_better[0] for x in asked])
@@ -360,7 +364,7 @@ for ax, (name, part) in zip(axes, data.groupby("world", sort=False), strict=True
     ax.set(title=name, xlabel="gaps", xticks=[], ylabel="gap variance", ylim=(0, None))
     ax.set_xlim(-0.7, len(part) - 0.3)
 fig.legend(*axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-figures.save(fig, "fig_coupling_range", data, out_dir)
+chapter.save(fig, "fig_coupling_range", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -395,7 +399,7 @@ plt.show()
 # %% tags=["hide-cell"]
 orders = [(0, order, 0) for order in range(1, 5)]
 with warnings.catch_warnings(record=True) as said:
-    jl.laws.gap_law(depot, up_to_six, orders, width=1e-9, max_points=512)
+    jl.laws.gap_law(depot, up_to_six, gaps=orders, width=1e-9, max_points=512)
 message = str(said[0].message)
 needed = int(message.partition("about ")[2].partition(" points")[0].replace(",", ""))
 warned = "not 1e-09" in message and needed > 1e9 and np.unique(depot.rewards).size == 27
@@ -411,7 +415,7 @@ assert warned
 # </details>
 
 # %% tags=["hide-cell"]
-finer = jl.laws.gap_law(depot, up_to_six, orders, width=0.05)
+finer = jl.laws.gap_law(depot, up_to_six, gaps=orders, width=0.05)
 tails = [x.cvar(0.1) for x in finer]
 assert tails[0][0] > max(high for _, high in tails[1:])
 assert np.all(np.diff([x.mean[0] for x in finer]) > 0.1)

@@ -40,10 +40,10 @@ import seaborn as sns
 from scipy import stats
 
 import jmdp_lib as jl
-from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_seeds >= 20, f"{num_seeds=}: at least 20"
 assert longest >= 10000, f"{longest=}: at least 10000"
 assert num_runs >= 300, f"{num_runs=}: at least 300"
@@ -88,7 +88,7 @@ class Depot:
 
 # %%
 up_to_six = np.clip(6 - np.arange(12), 0, 4)
-asked = {"state": 0, "actions": [0, 1, 2, 3, 4], "policy": up_to_six, "seed": seed}
+asked = {"state": 0, "actions": [0, 1, 2, 3, 4], "policy": up_to_six, "rng": seed}
 decision = jl.simulators.compare_actions(Depot(), **asked)
 print(f"{decision.verdict}: order {decision.best}, known after {decision.num_queries:,} queries")
 print(decision.method)
@@ -176,7 +176,9 @@ def log_capital(z):
 # %%
 grid = jl.windy_gridworld(5)
 assert abs(jl.jipe2(grid, jl.goal_policy(5)).moments.gap_mean[12, 0, 1]) < 1e-6
-returns = jl.simulate_pairs(grid, jl.goal_policy(5), 12, (0, 1), num_runs * num_repeats, seed)
+returns = jl.simulate_pairs(
+    grid, jl.goal_policy(5), (0, 1), state=12, num_pairs=num_runs * num_repeats, rng=seed
+)
 gap = (returns[:, 0] - returns[:, 1]).reshape(num_runs, num_repeats)
 count = np.arange(1, num_runs + 1)[:, None]
 mean = gap.cumsum(0) / count
@@ -202,7 +204,7 @@ for (name, share), line in zip(ever.items(), ("-", "--", "-."), strict=True):
 ax.axhline(0.05, color="0.5", lw=0.8)
 ax.set(xlabel="runs", ylabel="share that was ever wrong", title="looking after every run")
 ax.legend()
-figures.save(fig, "fig_always_valid", ever, out_dir)
+chapter.save(fig, "fig_always_valid", ever, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -220,7 +222,7 @@ rare = jl.JMDP([[0.99, 0.01]], [[[1.0, 0.0], [1.0, 100.0]]], np.zeros((1, 2, 2),
 false = {}
 for method in ("betting", "asymptotic"):
     calls = [
-        jl.simulators.compare_actions(rare, [0], [0, 1], 0, seed=k, budget=200, method=method)
+        jl.simulators.compare_actions(rare, [0], [0, 1], state=0, rng=k, budget=200, method=method)
         for k in range(num_decisions)
     ]
     false[method] = sum(call.verdict == "better" for call in calls)
@@ -245,7 +247,9 @@ claims.check(claim, text, as_said)
 
 # %%
 shape = (longest, num_seeds)
-returns = jl.simulate_pairs(tables, up_to_six, 0, (4, 3), longest * num_seeds, seed)
+returns = jl.simulate_pairs(
+    tables, up_to_six, (4, 3), state=0, num_pairs=longest * num_seeds, rng=seed
+)
 gaps = {
     "shared": returns[:, 0] - returns[:, 1],
     "own": returns[:, 0] - np.roll(returns[:, 1], 1),
@@ -273,13 +277,13 @@ claims.check("runs, own / shared demand: default < asymptotic", text, less, enou
 # %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.8))
 best = decision.actions.index(decision.best)
-bands = decision.history[:, 1:].reshape(-1, 5, 5, 2)[:, best]
-for order, (low, high) in enumerate(bands.transpose(1, 2, 0)):
+looks, bands = decision.history
+for order, (low, high) in enumerate(bands[:, best].transpose(1, 2, 0)):
     until = np.flatnonzero(np.diff(high - low)).max(initial=0) + 2  # its last look: then beaten
     if order != best:
         look = {"color": f"C{order}", "where": "post"}
-        left.step(decision.history[:until, 0], low[:until], label=f"order {order}", **look)
-        left.step(decision.history[:until, 0], high[:until], **look)
+        left.step(looks[:until], low[:until], label=f"order {order}", **look)
+        left.step(looks[:until], high[:until], **look)
 left.axhline(0.0, color="0.3", lw=0.8, ls=":")
 left.legend(loc="upper right")
 left.set(xlabel="queries", ylabel=f"mean gap, order {decision.best} minus another")
@@ -295,7 +299,7 @@ right.xaxis.set_major_formatter("{x:,.0f}")
 right.xaxis.set_minor_formatter("")
 right.legend(loc="upper left")
 data = {f"{method}, {name}": each for (name, method), each in runs.items()}
-figures.save(fig, "fig_decision", data, out_dir)
+chapter.save(fig, "fig_decision", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -313,10 +317,10 @@ plt.show()
 
 # %%
 frozen = gymnasium.make("FrozenLake-v1", desc=["FFFF", "FHFH", "FFFH", "HFSG"])  # we are at S
-lake = jl.simulators.CoupledEnv(frozen, seed=seed)
+lake = jl.simulators.CoupledEnv(frozen, rng=seed)
 lake.reset(seed=seed)
 moves = [0, 3, 0, 3, 0, 0, 0, 0, 3, 1, 0, 0, 0, 2, 1, 0]  # left, down, right, up: 0 to 3
-asked_here = {"policy": moves.__getitem__, "gamma": 0.9, "seed": seed}
+asked_here = {"policy": moves.__getitem__, "gamma": 0.9, "rng": seed}
 walk = jl.simulators.compare_actions(lake, actions=[1, 0], reward_range=(0.0, 1.0), **asked_here)
 text = f"{walk.verdict}, {walk.num_queries:,} queries"
 claims.check("FrozenLake, left of the goal: down is better than left", text, walk.best == 1)
@@ -354,7 +358,7 @@ claims.check(claim, text, differ)
 # %%
 plain = jl.inventory_simulator(**depot)
 for known, simulated in ((tables, plain), (jl.two_queues(), jl.two_queues_simulator())):
-    one, two = (jl.JMDP.from_simulator(env, 5, seed) for env in (known, simulated))
+    one, two = (jl.JMDP.from_simulator(env, 5, rng=seed) for env in (known, simulated))
     assert np.array_equal(one.rewards, two.rewards)  # equal seeds give equal draws
     assert np.array_equal(one.probs, two.probs)
 usual = np.eye(5)[np.clip(7 - np.arange(12), 0, 4)]
@@ -366,11 +370,11 @@ assert np.all(after.value >= before.value - 1e-8)  # the theorem
 # %%
 rows = []
 for size, k in product(queries, range(num_models)):
-    counted = jl.JMDP.from_simulator(plain, size, seed=[seed, k])
+    counted = jl.JMDP.from_simulator(plain, size, rng=[seed, k])
     found = jl.laws.cautious_improvement(counted, usual, level=0.0)
     choices = {"greedy": np.eye(5)[found.advantage.argmax(1)], "cautious": found.policy}
     for name, policy in choices.items():
-        gained = jl.laws.cautious_improvement(tables, policy, 0.0).value - before.value
+        gained = jl.laws.cautious_improvement(tables, policy, level=0.0).value - before.value
         rows.append((name, size, gained.mean(), gained.min() < -1e-8, (policy != usual).any()))
 data = pd.DataFrame(rows, columns=["improvement", "queries", "gain", "falls", "switches"])
 shares = data.groupby(["queries", "improvement"]).mean()
@@ -404,7 +408,7 @@ for (name, size), row in counts.iterrows():
 ax.set_title("runs in which a value falls / that switch a state", pad=23, fontsize=8)
 ax.margins(x=0.1)
 ax.axhline(0.0, color="0.5", lw=0.8)
-figures.save(fig, "fig_cautious", data, out_dir)
+chapter.save(fig, "fig_cautious", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

@@ -39,14 +39,14 @@ import simpy
 from scipy import stats
 
 import jmdp_lib as jl
-from jmdp_lib import figures
 from jmdp_lib.machine import extra
+from notebooks import chapter
 
 with extra("torch"):
     import torch
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_runs >= 32768, f"{num_runs=}: at least 32768"
 assert num_seeds >= 5, f"{num_seeds=}: at least 5"
 assert num_days >= 100, f"{num_days=}: at least 100"
@@ -80,7 +80,7 @@ depot = jl.simulators.VectorSimulator(
 
 # %%
 up_to_six = np.clip(6 - np.arange(12), 0, 4)
-asked = {"policy": up_to_six, "actions": [4, 3], "state": 0, "seed": seed}
+asked = {"policy": up_to_six, "actions": [4, 3], "state": 0, "rng": seed}
 found = jl.simulators.estimate_gaps(depot, num_runs=num_runs, **asked)
 print(f"the fourth unit gains {found.mean[0, 1]:.3f}, standard error {found.mean_error[0, 1]:.3f}")
 
@@ -91,7 +91,7 @@ print(f"the fourth unit gains {found.mean[0, 1]:.3f}, standard error {found.mean
 demand = stats.poisson.pmf(np.arange(31), 3)
 tables = jl.JMDP.from_step(12, 5, 0.9, demand / demand.sum(), step)
 exact = jl.jipe2(tables, up_to_six).moments
-(law,) = jl.laws.gap_law(tables, up_to_six, [(0, 4, 3)], width=3e-3)
+(law,) = jl.laws.gap_law(tables, up_to_six, gaps=[(0, 4, 3)], width=3e-3)
 truth = {"mean": exact.gap_mean[0, 4, 3], "variance": exact.gap_variance[0, 4, 3]}
 
 
@@ -158,7 +158,7 @@ worlds = {
     "depot": (depot, asked, 0.05, (tables, up_to_six, (0, 4, 3))),
     "two queues": (
         queues,
-        {"policy": join_shorter, "actions": [0, 1], "state": [3, 3], "seed": seed},
+        {"policy": join_shorter, "actions": [0, 1], "state": [3, 3], "rng": seed},
         0.25,
         (jl.two_queues(), (j < i).astype(int), (21, 0, 1)),
     ),
@@ -201,7 +201,12 @@ rank = int(stats.binom.ppf(0.025, num_seeds, 0.5))  # so many runs may lie beyon
 rows = []
 for coupling, method in product(couplings, ("asymptotic", "betting")):
     ask = partial(jl.simulators.compare_actions, depot, **asked | {"coupling": coupling})
-    runs = np.sort([ask(seed=[seed, k], method=method).num_runs for k in range(num_seeds)])
+    runs = np.sort(
+        [
+            ask(rng=np.random.SeedSequence([seed, k]), method=method).num_runs
+            for k in range(num_seeds)
+        ]
+    )
     rows.append((coupling, method, runs[rank], np.median(runs), runs[-1 - rank]))
 until = pd.DataFrame(rows, columns=["coupling", "method", "low", "median", "high"])
 until.pivot(index="coupling", columns="method").astype(int)
@@ -229,7 +234,7 @@ left.set_xticks([0, 1], [f"{name},\n$\\pm${part[2]}" for name, part in worlds.it
 right.set(title="one decision at the depot", xlim=(-0.6, 1.6))
 right.set_xticks([0, 1], ["asymptotic\nintervals", "default\n(betting)"])
 left.legend(loc="upper right", ncols=3, fontsize=7)
-figures.save(fig, "fig_worth_of_a_run", pd.concat([need, until]), out_dir)
+chapter.save(fig, "fig_worth_of_a_run", pd.concat([need, until]), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -247,7 +252,7 @@ plt.show()
 
 # %%
 policies = [np.clip(level - np.arange(12), 0, 4) for level in (6, 8)]
-limits = {"state": 0, "margin": 1.0, "budget": 10**7, "horizon": 132, "seed": seed}
+limits = {"state": 0, "margin": 1.0, "budget": 10**7, "horizon": 132, "rng": seed}
 decided = {
     c: jl.simulators.compare_policies(depot, policies, coupling=c, method="asymptotic", **limits)
     for c in couplings
@@ -339,8 +344,8 @@ class CallCentre:
 
 # %%
 day = {"policy": [0], "actions": [1, 0], "state": 0, "num_runs": num_days, "keep_returns": True}
-own = jl.simulators.estimate_gaps(CallCentre(), coupling="independent", seed=seed, **day)
-shared = jl.simulators.estimate_gaps(CallCentre(), coupling="joint", seed=seed, **day)
+own = jl.simulators.estimate_gaps(CallCentre(), coupling="independent", rng=seed, **day)
+shared = jl.simulators.estimate_gaps(CallCentre(), coupling="joint", rng=seed, **day)
 gap, error = shared.mean[0, 1], shared.mean_error[0, 1]
 assert abs(own.mean[0, 1] - gap) < 4 * np.hypot(error, own.mean_error[0, 1])
 text = f"{gap:.1f}, {error:.1f}"
@@ -352,9 +357,9 @@ claims.check("call centre, Var G, own / shared: > 2", f"{saved:.1f}", saved > 2)
 fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.8), width_ratios=[3, 2])
 for k, coupling in enumerate(couplings):
     looks = decided[coupling].history
-    low, high = looks[:, 1:].reshape(-1, 2, 2, 2)[:, 0, 1].T
-    left.plot(looks[:, 0], low, color=f"C{k}", label=coupling)
-    left.plot(looks[:, 0], high, color=f"C{k}")
+    low, high = looks.intervals[:, 0, 1].T
+    left.plot(looks.num_queries, low, color=f"C{k}", label=coupling)
+    left.plot(looks.num_queries, high, color=f"C{k}")
 left.axhline(mean, color="k", lw=0.8, ls="--")
 left.axhline(1.0, color="0.3", lw=0.8, ls=":")
 left.set(xscale="log", xlabel="queries", ylabel="mean gap, up to 6 minus up to 8")
@@ -370,7 +375,7 @@ for (name, x), color in zip(gains.items(), ("C0", "C2"), strict=True):
 right.axvline(0.0, color="0.5", lw=0.8)
 right.set(xlabel="gain of roster 3, 6, 3 in a day", ylabel="share of days")
 right.legend(title="customers", loc="lower right")
-figures.save(fig, "fig_whole_rules", gains, out_dir)
+chapter.save(fig, "fig_whole_rules", gains, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -400,7 +405,7 @@ def torch_customers(n, rng):
 on_gpu = torch.cuda.is_available()
 empty = torch.tensor(0, dtype=torch.int32, device="cuda" if on_gpu else "cpu")
 torch_depot = jl.simulators.VectorSimulator(
-    torch_step, torch_customers, 5, 0.9, (-6.0, 33.0), num_states=12
+    torch_step, torch_customers, 5, 0.9, reward_range=(-6.0, 33.0), num_states=12
 )
 
 # %%
@@ -419,7 +424,7 @@ claims.check("in torch, mean and variance: within 4 s.e. of the exact ones", f"{
 # column has the steps of all branches in a second, in billions. The time goes into moving numbers, so small data types pay off.
 
 # %%
-gpu = figures.results(["benchmarks/vector_gpu.csv"])
+gpu = chapter.results(["benchmarks/vector_gpu.csv"])
 speed = gpu["branch-steps a second"] / 1e9
 columns = {"pairs": gpu.pairs.map("{:,}".format), "seconds": gpu.seconds, "speed": speed}
 pd.DataFrame(columns).set_axis(gpu.coupling.tolist()).round(2)
@@ -452,7 +457,7 @@ claims.check(claim, text, (billion < 5).all(), verdict="cited")
 # %% tags=["hide-cell"]
 odd = policies[0].copy()
 odd[11] = 4
-settings = {"state": 0, "seed": seed, "coupling": "common"}
+settings = {"state": 0, "rng": seed, "coupling": "common"}
 twice = jl.simulators.compare_policies(depot, [policies[0], policies[0].copy()], **settings)
 never = jl.simulators.compare_policies(depot, [policies[0], odd], budget=20000, **settings)
 assert twice.estimates.variance[0, 1] == never.estimates.variance[0, 1] == 0.0
@@ -477,7 +482,7 @@ class LargerCentre(CallCentre):
         return [x - 60.0 * (a == 0) for x, a in zip(earned, actions, strict=True)], following
 
 
-extra = jl.simulators.estimate_gaps(LargerCentre(), [0], [0, 1], 0, num_runs=50, seed=seed)
+extra = jl.simulators.estimate_gaps(LargerCentre(), [0], [0, 1], state=0, num_runs=50, rng=seed)
 low, high = extra.interval("mean")
 text = f"[{low[0, 1]:.0f}, {high[0, 1]:.0f}]"
 claims.check("exercise 2, gain of two more agents: < 0", text, high[0, 1] < 0)

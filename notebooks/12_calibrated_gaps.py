@@ -52,9 +52,10 @@ from experiments.atari.settings import RULES
 from experiments.atari.small_models import with_shock
 from jmdp_lib import figures
 from jmdp_lib.atari import CoupledAtari
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 tuned = ["Pong", "BattleZone", "Boxing", "Atlantis"]
 games = [*tuned, "SpaceInvaders", "Asterix", "Qbert", "MsPacman", "Freeway"]
 case = results.CASE
@@ -70,7 +71,7 @@ case = results.CASE
 # $U$ is drawn once per table, so all actions of a state get the same shock:
 
 # %%
-pong = CoupledAtari("Pong", shock=1.0)
+pong = CoupledAtari("Pong", shock=1.0, rng=0)
 pong.reset()
 rewards = {float(outcome.reward) for outcome in pong.query(range(pong.num_actions))}
 assert rewards in ({1.0}, {-1.0})  # at a state that pays nothing
@@ -88,9 +89,9 @@ assert rewards in ({1.0}, {-1.0})  # at a state that pays nothing
 # tuning states), and 300 steps for each play.
 
 # %%
-search = figures.results(search_files)
-every_run = figures.results(run_files)
-every_simulated = figures.results(simulated_files)
+search = chapter.results(search_files)
+every_run = chapter.results(run_files)
+every_simulated = chapter.results(simulated_files)
 runs = results.chosen_runs(every_run[every_run.game.isin(games)], search)
 simulated = every_simulated[every_simulated.game.isin(games)]
 tuning, reported = (runs[runs.states == number] for number in (0, 1))
@@ -105,7 +106,7 @@ for k, (game, row) in enumerate(over.iterrows()):
     ax.semilogy(row.index.astype(str), row, "os^Dvp*<>"[k], ls="-", lw=0.6, mfc="none", label=game)
 ax.set(xlabel=r"$\gamma$", ylabel=r"independent / coupled, times $\gamma^2$")
 fig.legend(loc="outside right upper")
-figures.save(fig, "fig_independent_ratio", over.reset_index(), out_dir)
+chapter.save(fig, "fig_independent_ratio", over.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -130,7 +131,7 @@ claims.check("the same, nine games", text, over.min(axis=None) > 0.95)
 # they differ by a third of the *constant* $2\sigma^2\gamma^2/(1-\gamma^2)$, the gap variance if branches never meet.
 
 # %%
-by_state = figures.results(state_files).merge(truth, on=[*case, "state"], validate="many_to_one")
+by_state = chapter.results(state_files).merge(truth, on=[*case, "state"], validate="many_to_one")
 first_step = by_state[(by_state.gamma == 0.1) & (by_state.kind == "near")]
 first_step = (
     first_step[first_step.game.isin(games)].groupby(["game", "state"])[["table", "mc"]].mean()
@@ -190,7 +191,7 @@ def truncated(d):
 
 
 # %%
-learned = figures.results(grid_files)
+learned = chapter.results(grid_files)
 dims = np.arange(4, 97)
 best_possible = np.array([truncated(d) for d in dims])
 rank = int((values > 1e-9 * values[0]).sum())
@@ -200,7 +201,7 @@ ax.plot(learned.dim, learned.ratio, "s", color="#CC79A7", mfc="none", label="Gra
 ax.axvline(rank, color="0.6", ls=":")
 ax.set(xlabel="dimension $d$", ylabel="gap variance / exact")
 ax.legend(loc="lower right")
-figures.save(fig, "fig_gram_rank", learned, out_dir)
+chapter.save(fig, "fig_gram_rank", learned, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -255,7 +256,7 @@ for row, (where, number) in zip(axes, {"tuned": 4, "not tuned": 5}.items(), stri
         ax.set(title=rf"{where}, $\gamma = {gamma:g}$", xlim=(0, number), xticks=range(number + 1))
 fig.supxlabel("cases", fontsize="medium")
 fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-figures.save(fig, "fig_calibrated_counts", split.reset_index(), out_dir)
+chapter.save(fig, "fig_calibrated_counts", split.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -296,7 +297,7 @@ zoom.set(yscale="linear", ylim=(0.85, 1.35))
 for name in [*zoom.texts]:  # they stand above the upper panel
     name.remove()
 fig.supylabel("gap variance, learned / simulated", fontsize="medium")
-figures.save(fig, "fig_gap_ratios", shown, out_dir)
+chapter.save(fig, "fig_gap_ratios", shown, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -309,7 +310,7 @@ plt.show()
 # at two discounts (three seeds). We have not run a Gram network that is told the shock at smaller discounts or in the other games.
 
 # %%
-ablation = results.ratios(figures.results(ablation_files))
+ablation = results.ratios(chapter.results(ablation_files))
 span = ablation.groupby(["kind", "gamma"]).ratio.agg(["min", "max"])
 span.apply("{0[min]:.2f} to {0[max]:.2f}".format, axis=1).unstack()
 
@@ -375,7 +376,7 @@ for ax, game in zip(axes.flat, games, strict=True):
     ax.set_title(f"{game}, {each.kind.iloc[0]}\nskill {skill[0.9][game]:.2f}")
 fig.supxlabel("predicted gap variance", fontsize="medium")
 fig.supylabel("simulated gap variance", fontsize="medium")
-figures.save(fig, "fig_gap_scatter", dots[["game", "state", "coupled", "mc", "mc_error"]], out_dir)
+chapter.save(fig, "fig_gap_scatter", dots[["game", "state", "coupled", "mc", "mc_error"]], out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -402,7 +403,7 @@ claims.check("one exact backup, without: inside", text, backed_up.sum() > alone.
 # Earlier (commit 7decbe5) we ran Gram and near networks under sticky actions, $p = 1/4$, without a shock. Then all variance comes from rewards, which are rare and have to be foreseen.
 
 # %%
-sticky = figures.results(sticky_files)
+sticky = chapter.results(sticky_files)
 natural = sticky[sticky.kind.isin(["gram", "near"])].pivot_table(
     "ratio", ["kind", "game"], "gamma", sort=False
 )

@@ -28,7 +28,7 @@ def check_way(way: type[Copies], make: Callable[[], Env], monkeypatch: Any) -> N
     given = TimeLimit(make(), LIMIT)
     wrappers = _wrappers(given)
     before = _contents(given), given.unwrapped.np_random.bit_generator.state
-    env = CoupledEnv(given, seed=0)
+    env = CoupledEnv(given, rng=0)
     assert _wrappers(env.env) == wrappers, "a copy has lost or gained a wrapper"
     _check_time_limit(env)
     _check_restored_states_go_on(env)

@@ -63,7 +63,7 @@ def test_with_sticky_actions_all_tables_of_a_state_are_collected(monkeypatch):
     assert tables.weights.tolist() == [0.5, 0.25, 0.125, 0.0625, 0.0625] * 3
     assert (tables.state_ids[::5] == [state.identity for state in states]).all()
     assert len(np.unique(tables.state_ids)) == 3
-    env = CoupledAtari("Pong", 0.5)
+    env = CoupledAtari("Pong", sticky_prob=0.5)
     for row, ids in enumerate(tables.next_ids):
         env.restore(states[row // 5])
         env.redraw(Draw(row % 5))
@@ -175,7 +175,7 @@ def test_records_agree_with_themselves(monkeypatch, sticky):
     if sticky:
         return
     # Nothing but the actions decides: play them again.
-    env = CoupledAtari("Atlantis", 0.0)
+    env = CoupledAtari("Atlantis", sticky_prob=0.0)
     for m in range(0, 36, 7):
         reached = []
         for branch in (0, 1):
@@ -223,7 +223,7 @@ def test_branches_that_end_stay_ended():
 )
 def test_bad_settings(change, message):
     with pytest.raises(ValueError, match=message):
-        collect(**{"game": PONG, "num_states": 5, "seed": 0, **change})
+        collect(**{"game": PONG, "num_states": 5, "rng": 0, **change})
 
 
 def test_bad_pairs():
@@ -237,7 +237,7 @@ def test_bad_pairs():
     ):
         with pytest.raises(ValueError, match=message):
             record_pairs(
-                **{"game": PONG, "starts": states, "horizon": 3, "seed": 0, **HERE, **change}
+                **{"game": PONG, "starts": states, "horizon": 3, "rng": 0, **HERE, **change}
             )
 
 

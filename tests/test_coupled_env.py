@@ -171,13 +171,13 @@ NAMES = ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1", "Blackjack-v1", "Taxi-v4
 
 @pytest.mark.parametrize("name", NAMES)
 def test_queried_branches_are_executed(name):
-    play_and_compare(CoupledEnv(gymnasium.make(name), seed=1), 15)
+    play_and_compare(CoupledEnv(gymnasium.make(name), rng=1), 15)
 
 
 @pytest.mark.parametrize("name", ["InvertedPendulum-v5", "Ant-v5"])
 def test_mujoco_is_copied_with_its_physics(name):
     importlib.import_module("mujoco")
-    env = CoupledEnv(gymnasium.make(name), seed=1)
+    env = CoupledEnv(gymnasium.make(name), rng=1)
     play_and_compare(env, 200, every=4 if name == "InvertedPendulum-v5" else 40)
     start = env.snapshot()
     once, again = futures(env, start, 30), futures(env, start, 30)
@@ -196,7 +196,7 @@ def test_a_mujoco_model_that_changes_is_replayed():
             return start
 
     with pytest.warns(UserWarning, match="it changes a table or a MuJoCo model, which copies"):
-        env = CoupledEnv(Heavier(gymnasium.make("InvertedPendulum-v5")), seed=1)
+        env = CoupledEnv(Heavier(gymnasium.make("InvertedPendulum-v5")), rng=1)
     play_and_compare(env, 4)
 
 
@@ -206,7 +206,7 @@ def test_box2d_is_replayed(name, every):
     with pytest.warns(
         UserWarning, match=r"cannot be copied .* plays t \+ 1 steps for every action"
     ):
-        env = CoupledEnv(gymnasium.make(name), seed=1)
+        env = CoupledEnv(gymnasium.make(name), rng=1)
     assert env.copying == "replayed"
     play_and_compare(env, 200, every)
     start = env.snapshot()
@@ -219,10 +219,10 @@ def test_what_cannot_be_copied_is_replayed():
     with pytest.raises(ValueError, match=r"Walk cannot be coupled: TypeError\(.cannot pickle"):
         CoupledEnv(Walk(lock=threading.Lock()))
     with pytest.warns(UserWarning, match=r"Locked cannot be copied \(cannot pickle"):
-        replayed = CoupledEnv(Locked(), seed=5)
-    handled = CoupledEnv(Walk(handle=Handle()), seed=5)
-    plain = CoupledEnv(Walk(), seed=5)
-    forgetful = CoupledEnv(Forgetful(), seed=5)
+        replayed = CoupledEnv(Locked(), rng=5)
+    handled = CoupledEnv(Walk(handle=Handle()), rng=5)
+    plain = CoupledEnv(Walk(), rng=5)
+    forgetful = CoupledEnv(Forgetful(), rng=5)
     assert [handled.copying, forgetful.copying] == ["copied", "copied"]
     runs = []
     for env in (plain, handled, replayed, forgetful):
@@ -239,9 +239,9 @@ def test_what_cannot_be_copied_is_replayed():
 
 
 def test_large_tables_are_shared_and_an_environment_that_changes_one_is_replayed():
-    reading = CoupledEnv(Reading(), seed=5)
+    reading = CoupledEnv(Reading(), rng=5)
     with pytest.warns(UserWarning, match="it changes a table or a MuJoCo model, which copies"):
-        counting = CoupledEnv(Counting(), seed=5)
+        counting = CoupledEnv(Counting(), rng=5)
     for env, name in ((reading, "moves"), (counting, "visits")):
         play_and_compare(env, 10)
         env.reset()
@@ -255,7 +255,7 @@ def test_large_tables_are_shared_and_an_environment_that_changes_one_is_replayed
 
 
 def test_states_are_told_apart():
-    lake = CoupledEnv(gymnasium.make("FrozenLake-v1", is_slippery=False), seed=5)
+    lake = CoupledEnv(gymnasium.make("FrozenLake-v1", is_slippery=False), rng=5)
     lake.reset()
     other = lake.twin()
     assert lake.same_state(other)
@@ -267,7 +267,7 @@ def test_states_are_told_apart():
     lake.step(2)
     assert not lake.same_state(other)
     for env in (Hidden(), Walk()):
-        one = CoupledEnv(env, seed=5)
+        one = CoupledEnv(env, rng=5)
         one.reset()
         two = one.twin()
         assert one.same_state(two)
@@ -286,7 +286,7 @@ def test_states_are_told_apart():
 def test_querying_does_not_disturb_the_trajectory():
     runs = []
     for queries in (False, True):
-        env = CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=4)
+        env = CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=4)
         env.reset(seed=5)
         run = []
         for action in np.random.default_rng(6).integers(4, size=30):
@@ -307,7 +307,7 @@ def test_gymnasium_approves():
 
 
 def test_tables_of_distinct_states_are_independent():
-    env = CoupledEnv(Walk(), seed=7)
+    env = CoupledEnv(Walk(), rng=7)
     env.reset()
     left, right = (outcome.snapshot for outcome in env.query([0, 1]))
     moves = []
@@ -323,7 +323,7 @@ def test_tables_of_distinct_states_are_independent():
 
 def test_frozen_lake_has_the_tables_that_it_lists():
     """One uniform number through each action's list: all four slip alike, with the same law."""
-    env = CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=9)
+    env = CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=9)
     jm = frozen_lake()
     env.reset()
     env.unwrapped.s = 9
@@ -360,7 +360,7 @@ def test_what_the_trial_missed_is_found_when_it_matters():
         def noise(self):
             return super().noise() if self.x[0] < 1000 else np.random.normal()  # noqa: NPY002
 
-    env = CoupledEnv(Late(), seed=11)
+    env = CoupledEnv(Late(), rng=11)
     env.reset()
     env.unwrapped.x = np.full(1, 2000, np.float32)
     env.query([0, 1])
@@ -376,7 +376,7 @@ def test_bad_calls():
         CoupledEnv(gymnasium.make("ALE/Pong-v5"))
     with pytest.raises(TypeError, match=r"env must be a gymnasium.Env, got 'CartPole-v1'"):
         CoupledEnv("CartPole-v1")
-    env = CoupledEnv(Walk(), seed=12)
+    env = CoupledEnv(Walk(), rng=12)
     with pytest.raises(ResetNeeded, match=r"query before reset\(\) or after the end of"):
         env.query([0])
     env.reset()
@@ -427,7 +427,7 @@ def test_a_failing_environment_names_step_and_action():
     env.reset()
     with pytest.raises(SimulatorError, match=r"time step 30: .* state 29, action [01]: KeyEr"):
         # Branches meet at once here, and only runs whose returns are kept go on after that.
-        estimate_gaps(env, lambda seen: [0.5, 0.5], [0, 1], num_runs=3, keep_returns=True)
+        estimate_gaps(env, lambda seen: [0.5, 0.5], [0, 1], num_runs=3, keep_returns=True, rng=0)
 
 
 @pytest.mark.parametrize(

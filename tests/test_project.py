@@ -29,8 +29,8 @@ from packaging.utils import canonicalize_name
 import jmdp_lib
 
 ROOT = Path(__file__).resolve().parents[1]
-OWN = {"experiments", "jmdp_lib"}  # what an installation in place brings
-SOURCES = sorted((ROOT / "notebooks").glob("*.py"))
+OWN = {"experiments", "jmdp_lib", "notebooks"}  # what an installation in place brings
+SOURCES = sorted((ROOT / "notebooks").glob("[0-9]*.py"))
 by_source = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 
 

@@ -51,9 +51,9 @@ def test_a_gap_the_other_way_round_is_that_of_the_negative_sample():
 
 def test_sampled_gaps_are_those_of_simulated_pairs():
     gaps = [(6, 1, 0), (4, 1, 3)]
-    sample = estimate_gaps(GRID, GOAL, gaps, num_runs=5000, seed=3, truncation=1e-7)
-    key = checks.seed_sequence(3, "sample_gaps", 4, 1, 3, 0)
-    z = jl.simulate_pairs(GRID, GOAL, 4, (1, 3), 5000, seed=key)
+    sample = estimate_gaps(GRID, GOAL, gaps, num_runs=5000, rng=3, truncation=1e-7)
+    key = checks.seed_of(3, "sample_gaps", 4, 1, 3, 0)
+    z = jl.simulate_pairs(GRID, GOAL, (1, 3), state=4, num_pairs=5000, rng=key)
     gap = z[:, 0] - z[:, 1]
     assert sample.mean[1] == pytest.approx(gap.mean())
     assert sample.variance[1] == pytest.approx(gap.var(ddof=1))
@@ -62,10 +62,10 @@ def test_sampled_gaps_are_those_of_simulated_pairs():
     np.testing.assert_allclose(sample.prob_worse + sample.prob_tie + sample.prob_better, 1.0)
     low, high = sample.interval("prob_tie")
     assert ((low < sample.prob_tie) & (sample.prob_tie < high)).all()
-    alone = estimate_gaps(GRID, GOAL, gaps[1:], num_runs=5000, seed=3, truncation=1e-7)
+    alone = estimate_gaps(GRID, GOAL, gaps[1:], num_runs=5000, rng=3, truncation=1e-7)
     assert alone.mean[0] == sample.mean[1]  # whichever others are asked for
     other = estimate_gaps(
-        GRID, GOAL, gaps, num_runs=5000, seed=np.random.SeedSequence(3, spawn_key=(1,))
+        GRID, GOAL, gaps, num_runs=5000, rng=np.random.SeedSequence(3, spawn_key=(1,))
     )
     assert not np.array_equal(other.mean, sample.mean)
 
@@ -74,20 +74,20 @@ def test_gaps_below_the_truncation_have_no_sign():
     """Twins that pay 1 and 1 + 1e-9 for ever: the gap is real, but not beyond what was cut off."""
     rewards = [[[0.0, 0.0]], [[1.0, 1.0]], [[1.0 + 1e-9, 1.0 + 1e-9]]]
     jm = jl.JMDP([[1.0]] * 3, rewards, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.5)
-    compiled = estimate_gaps(jm, [0] * 3, [(0, 1, 0)], num_runs=50, truncation=1e-7)
-    plain = estimate_gaps(jm, [0] * 3, [1, 0], 0, num_runs=50, truncation=1e-7)
+    compiled = estimate_gaps(jm, [0] * 3, gaps=[(0, 1, 0)], num_runs=50, truncation=1e-7, rng=0)
+    plain = estimate_gaps(jm, [0] * 3, [1, 0], state=0, num_runs=50, truncation=1e-7, rng=0)
     for sample, gap in ((compiled, 0), (plain, (0, 1))):
         assert (sample.prob_tie[gap], sample.prob_better[gap]) == (1.0, 0.0)
         assert sample.interval("prob_tie")[0][gap] < 1e-9  # the truth is in both intervals
         assert sample.interval("prob_better")[1][gap] > 1.0 - 1e-9
-    finer = estimate_gaps(jm, [0] * 3, [(0, 1, 0)], num_runs=3, truncation=1e-11)
+    finer = estimate_gaps(jm, [0] * 3, gaps=[(0, 1, 0)], num_runs=3, truncation=1e-11, rng=0)
     assert finer.prob_better[0] == 1.0
 
 
 def test_a_gap_that_is_final_has_its_sign_however_small():
     """Twins that pay 1 and 1 + 1e-9 once: both branches are one after a step."""
     jm = jl.JMDP([[1.0]], [[[1.0, 1.0 + 1e-9]]], [[[0, 0]]], 0.5)
-    sample = estimate_gaps(jm, [0], [(0, 1, 0)], num_runs=3)
+    sample = estimate_gaps(jm, [0], gaps=[(0, 1, 0)], num_runs=3, rng=0)
     assert (sample.prob_better[0], sample.prob_open[0]) == (1.0, 0.0)
 
 
@@ -95,10 +95,10 @@ def test_intervals_that_rest_on_too_few_runs_say_so():
     """A loss once in fifty: 30 runs meet it once, or not at all, and see no variation."""
     jm = jl.JMDP([[0.98, 0.02]], [[[1.0, 0.0], [0.0, 0.0]]], np.zeros((1, 2, 2), int), 0.0)
     for seed in range(10):
-        few = estimate_gaps(jm, [0], [0, 1], num_runs=30, seed=seed, state=0)
+        few = estimate_gaps(jm, [0], [0, 1], num_runs=30, rng=seed, state=0)
         with pytest.warns(UserWarning, match="2 gaps rest on too few runs: fewer than 5 of 30"):
             few.interval("mean")
-    enough = estimate_gaps(jm, [0], [0, 1], num_runs=3000, state=0)
+    enough = estimate_gaps(jm, [0], [0, 1], num_runs=3000, state=0, rng=0)
     low, high = enough.interval("mean")
     assert low[0, 1] < 0.98 < high[0, 1]
 
@@ -135,7 +135,7 @@ def test_a_law_at_nan_is_refused():
 )
 def test_bad_gaps_are_refused(gaps, num_pairs, message):
     with pytest.raises((ValueError, IndexError), match=message):
-        estimate_gaps(GRID, GOAL, gaps, num_runs=num_pairs)
+        estimate_gaps(GRID, GOAL, gaps, num_runs=num_pairs, rng=0)
 
 
 def test_central_moments_of_a_gap():
@@ -143,7 +143,7 @@ def test_central_moments_of_a_gap():
     gap = (6, 1, 0)
     assert m.gap_central_moment(gap, 1) == pytest.approx(0.0, abs=1e-9)
     assert m.gap_central_moment(gap, 2) == pytest.approx(m.gap_variance[gap], abs=1e-6)
-    z = jl.simulate_pairs(GRID, GOAL, 6, (1, 0), 200_000, seed=5)
+    z = jl.simulate_pairs(GRID, GOAL, (1, 0), state=6, num_pairs=200_000, rng=5)
     gaps = z[:, 0] - z[:, 1]
     for order in (3, 4):
         powers = (gaps - m.gap_mean[gap]) ** order

@@ -27,9 +27,9 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, by: str = "gamma") -> Axes:
 
     Example:
         >>> from experiments.atari import plots, results
-        >>> from jmdp_lib import figures
+        >>> from notebooks import chapter
         >>> from matplotlib.figure import Figure
-        >>> runs = figures.results(["figures/atari/calibrated.csv"]).query("states == 1")
+        >>> runs = chapter.results(["figures/atari/calibrated.csv"]).query("states == 1")
         >>> table = results.ratios(runs[(runs.game == "Pong") & (runs.kind == "near")])
         >>> ax = plots.gap_ratios(Figure().subplots(), table)
         >>> ax.get_legend_handles_labels()[1]

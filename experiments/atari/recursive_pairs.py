@@ -26,7 +26,7 @@ from experiments.files import Arrays, Flags
 from experiments.processes import in_processes
 from jmdp_lib import checks
 from jmdp_lib.atari.env import Snapshot
-from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.checks import RNG, Floats, Ints
 from jmdp_lib.simulators.rows import EnvironmentPlayer
 
 
@@ -45,7 +45,7 @@ class PairRecords(Arrays):
         >>> from experiments.atari.recursive_pairs import record_pairs
         >>> from experiments.atari.tables import Game
         >>> from jmdp_lib.atari import CoupledAtari
-        >>> env = CoupledAtari("Breakout", 0.0)
+        >>> env = CoupledAtari("Breakout", sticky_prob=0.0)
         >>> _ = env.reset()
         >>> here = [env.snapshot()]
         >>> game = Game("Breakout")
@@ -65,7 +65,7 @@ def record_pairs(
     game: Game,
     starts: Sequence[Snapshot],
     horizon: int,
-    seed: Seed,
+    rng: RNG,
     *,
     pairs_per_state: int = 8,
     repeats: int = 16,
@@ -80,7 +80,7 @@ def record_pairs(
         >>> from experiments.atari.recursive_pairs import record_pairs
         >>> from experiments.atari.tables import Game, evaluation_states
         >>> game = Game("Breakout")
-        >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
+        >>> starts, _ = evaluation_states(game, num_states=1, rng=0, processes=1)
         >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
         >>> records.rewards.shape
         (4, 2, 20)
@@ -89,31 +89,31 @@ def record_pairs(
         raise ValueError("starts must hold at least one snapshot, got none")
     checks.at_least("horizon", horizon, 1)
     sizes = (horizon, pairs_per_state, repeats)
-    jobs = [(game, sizes, seed, row, start) for row, start in enumerate(starts)]
+    jobs = [(game, sizes, rng, row, start) for row, start in enumerate(starts)]
     parts = in_processes(_play_state, jobs, processes, f"{game.name} pairs")
     return PairRecords.joined(parts)
 
 
 def first_actions(
-    seed: Seed, row: int, num_actions: int, pairs_per_state: int
+    rng: RNG, row: int, num_actions: int, pairs_per_state: int
 ) -> tuple[Ints, list[np.random.Generator]]:
     """(P, 2) the pairs of actions that `record_pairs` plays from a state.
 
     Also the generators of the two branches' emulators, and of all later actions.
     """
-    streams = [np.random.default_rng(s) for s in checks.seed_sequence(seed, row).spawn(3)]
+    streams = [np.random.default_rng(s) for s in checks.seed_of(rng, row).spawn(3)]
     chosen = [streams[2].choice(num_actions, 2, replace=False) for _ in range(pairs_per_state)]
     return np.array(chosen), streams
 
 
 def _play_state(
-    game: Game, sizes: tuple[int, int, int], seed: Seed, row: int, start: Snapshot
+    game: Game, sizes: tuple[int, int, int], rng: RNG, row: int, start: Snapshot
 ) -> PairRecords:
     """All pairs of one state; sizes: horizon, pairs_per_state and repeats of `record_pairs`."""
     horizon, pairs_per_state, repeats = sizes
     envs = [emulator_of(game, 0), emulator_of(game, 1)]
     num_actions = envs[0].num_actions
-    chosen, streams = first_actions(seed, row, num_actions, pairs_per_state)
+    chosen, streams = first_actions(rng, row, num_actions, pairs_per_state)
     envs[0].np_random, envs[1].np_random, choices = streams
     actions = np.repeat(chosen, repeats, axis=0)
     size = len(actions)
@@ -190,7 +190,7 @@ def pair_gaps(records: PairRecords, gammas: ArrayLike, sigma: ArrayLike = 0.0) -
         >>> from experiments.atari.recursive_pairs import pair_gaps, record_pairs
         >>> from experiments.atari.tables import Game, evaluation_states
         >>> game = Game("Breakout")
-        >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
+        >>> starts, _ = evaluation_states(game, num_states=1, rng=0, processes=1)
         >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
         >>> found = pair_gaps(records, gammas=[0.9, 0.99], sigma=0.5)
         >>> found.variance.shape

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from experiments.atari.tables import Game
 from jmdp_lib import checks
 from jmdp_lib.atari.emulator import rom_id, title
+from jmdp_lib.atari.env import Observed
 
 PARTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("runs.toml").read_text())
 RULES: dict[str, Any] = PARTS.pop("rules")
@@ -117,7 +118,7 @@ class Experiment:
 
     game: str
     config: Config
-    obs: str = "ram"
+    obs: Observed = "ram"
     sticky: float = 0.0
     num_states: int = 30_000
     num_evaluation: int = 64
@@ -129,7 +130,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         rom_id(self.game)  # refuses an unknown game
-        checks.one_of("obs", self.obs, ("ram", "ram+paddles", "pixels"))
+        checks.one_of("obs", self.obs, get_args(Observed))
         check_numbers(self)
 
     @property

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from experiments.files import Arrays, Flags
 from experiments.processes import in_processes
 from jmdp_lib import checks
-from jmdp_lib.atari.env import CoupledAtari, Draw, Snapshot
-from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.atari.env import CoupledAtari, Draw, Observed, Snapshot
+from jmdp_lib.checks import RNG, Floats, Ints
 from jmdp_lib.model.simulator import Outcome
 
 Bytes = NDArray[np.uint8]
@@ -85,14 +85,14 @@ class Game(NamedTuple):
     """
 
     name: str
-    obs: str = "ram"
+    obs: Observed = "ram"
     sticky: float = 0.0
 
 
 @lru_cache(maxsize=4)
 def emulator_of(game: Game, number: int = 0) -> CoupledAtari:
     """Emulator `number` of this process for a game: loading a ROM takes half a second."""
-    return CoupledAtari(game.name, game.sticky, obs=game.obs)
+    return CoupledAtari(game.name, sticky_prob=game.sticky, obs=game.obs)
 
 
 atexit.register(emulator_of.cache_clear)  # else threads keep them, and ale-py complains
@@ -108,7 +108,7 @@ def draws_of(env: CoupledAtari) -> dict[int, float]:
 def collect(
     game: Game,
     num_states: int,
-    seed: Seed,
+    rng: RNG,
     *,
     actions: int | None = None,
     follow_share: float = 0.05,
@@ -119,8 +119,8 @@ def collect(
 
     Rewards are clipped to [-1, 1], as Atari's usually are.
 
-    seed: of the play. The play does not depend on what is queried, so states that are held out or
-        evaluated need another seed.
+    rng: of the play. The play does not depend on what is queried, so states that are held out or
+        evaluated need another one.
     actions: how many actions of each state are queried, drawn afresh; None: all. A few actions of
         many states cost as much as all actions of few states.
     follow_share: share of the queries of which two branches are followed. They are queried again 1,
@@ -129,10 +129,10 @@ def collect(
 
     Example:
         >>> from experiments.atari.tables import Game, QueryTables, collect
-        >>> tables = collect(Game("Breakout"), num_states=4, seed=0, processes=1)
+        >>> tables = collect(Game("Breakout"), num_states=4, rng=0, processes=1)
         >>> tables.actions.shape, tables.next_observations.shape
         ((4, 4), (4, 4, 129))
-        >>> collect(Game("Breakout", sticky=0.25), 1, seed=0, processes=1).weights.round(3)
+        >>> collect(Game("Breakout", sticky=0.25), 1, rng=0, processes=1).weights.round(3)
         array([0.75 , 0.188, 0.047, 0.012, 0.004])
     """
     checks.probability("follow_share", follow_share)
@@ -140,22 +140,22 @@ def collect(
     if actions is not None and not 2 <= checks.at_least("actions", actions, 0) <= known:
         raise ValueError(f"actions must lie in 2..{known}, got {actions}")
     settings = _Settings(game, _CHUNK, spacing, actions, follow_share)
-    return _collect_chunks(settings, num_states, seed, processes)[1]
+    return _collect_chunks(settings, num_states, rng, processes)[1]
 
 
 def evaluation_states(
-    game: Game, num_states: int, seed: Seed, *, processes: int | None = None
+    game: Game, num_states: int, rng: RNG, *, processes: int | None = None
 ) -> tuple[list[Snapshot], QueryTables]:
     """Nearly independent states, and the tables of each, with all actions.
 
     Example:
         >>> from experiments.atari.tables import Game, evaluation_states
-        >>> starts, tables = evaluation_states(Game("Breakout"), 2, seed=0, processes=1)
+        >>> starts, tables = evaluation_states(Game("Breakout"), 2, rng=0, processes=1)
         >>> len(starts), tables.rewards.shape
         (2, (2, 4))
     """
     settings = _Settings(game, _EVALUATION_CHUNK, _EVALUATION_SPACING, keep_snapshots=True)
-    return _collect_chunks(settings, num_states, seed, processes)
+    return _collect_chunks(settings, num_states, rng, processes)
 
 
 @dataclass(frozen=True)
@@ -175,14 +175,14 @@ class _Settings:
 
 
 def _collect_chunks(
-    settings: _Settings, num_states: int, seed: Seed, processes: int | None
+    settings: _Settings, num_states: int, rng: RNG, processes: int | None
 ) -> tuple[list[Snapshot], QueryTables]:
     """Check what both kinds of collection share, then play trajectories."""
     checks.at_least("num_states", num_states, 1)
     checks.at_least("spacing", settings.spacing, 1)
     chunk = settings.chunk
     jobs = [
-        (settings, min(chunk, num_states - first), checks.seed_sequence(seed, first // chunk))
+        (settings, min(chunk, num_states - first), checks.seed_of(rng, first // chunk))
         for first in range(0, num_states, chunk)
     ]
     parts = in_processes(_play_trajectory, jobs, processes, f"{settings.game.name} states")

@@ -104,7 +104,7 @@ def train(network: Network, data: Replay) -> Trained:
 
 def _generator(device: torch.device, seed: int, key: int) -> torch.Generator:
     """A stream of a run: 0 its first weights, 1 its batches."""
-    [number] = checks.seed_sequence(seed, key).generate_state(1, np.uint64)
+    [number] = checks.seed_of(seed, key).generate_state(1, np.uint64)
     return torch.Generator(device).manual_seed(int(number))
 
 

@@ -134,9 +134,9 @@ def ratios(
 
     Example:
         >>> from experiments.release import plots, results
-        >>> from jmdp_lib import figures
+        >>> from notebooks import chapter
         >>> from matplotlib.figure import Figure
-        >>> tables = [figures.results([f"figures/atari/{x}.csv"]) for x in ("predictions", "pairs")]
+        >>> tables = [chapter.results([f"figures/atari/{x}.csv"]) for x in ("predictions", "pairs")]
         >>> rows = results.ratios(*tables, "launcher", b=0.25)
         >>> rows["recursion_ratio"] = results.recursion(rows, gamma=0.99)
         >>> pong = rows[rows.game == "Pong"]

@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import gymnasium
 import numpy as np
@@ -30,6 +30,9 @@ MAX_FRAMES = 108_000  # of an episode, which is truncated then, as is usual for 
 _NOOP = 0
 
 
+Observed = Literal["ram", "ram+paddles", "pixels"]
+
+
 class Draw(NamedTuple):
     """All the randomness of one outcome table.
 
@@ -40,7 +43,7 @@ class Draw(NamedTuple):
 
     Example:
         >>> from jmdp_lib.atari import CoupledAtari, Draw
-        >>> env = CoupledAtari("Breakout", seed=0)
+        >>> env = CoupledAtari("Breakout", rng=0)
         >>> _ = env.reset()
         >>> env.redraw(Draw(repeats=4))  # all four frames repeat the previous action
         >>> first, second = env.query([2, 3])
@@ -71,7 +74,7 @@ class Snapshot(NamedTuple):
 
     Example:
         >>> from jmdp_lib.atari import CoupledAtari
-        >>> env = CoupledAtari("Breakout", seed=0)
+        >>> env = CoupledAtari("Breakout", rng=0)
         >>> _ = env.reset()
         >>> first, second = env.query([2, 3], clones=True)
         >>> first.snapshot.identity == second.snapshot.identity
@@ -115,13 +118,13 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
     obs: "ram", (128,) uint8; "ram+paddles", (130,) uint8, also where the emulator's two paddle
         knobs stand, which no memory of the game says (Pong); or "pixels", (210, 160, 3) or the
         game's own size, uint8.
-    seed: of the draws: an integer, SeedSequence or Generator; `reset(seed=...)` starts them anew.
+    rng: of the draws: an integer, SeedSequence or Generator; `reset(seed=...)` starts them anew.
 
     The game starts in the same state at every reset; play random actions for another one.
 
     Example:
         >>> from jmdp_lib.atari import CoupledAtari
-        >>> env = CoupledAtari("Breakout", seed=0)
+        >>> env = CoupledAtari("Breakout", rng=0)
         >>> observation, _ = env.reset()
         >>> observation.shape, env.num_actions
         ((128,), 4)
@@ -144,25 +147,28 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
     def __init__(
         self,
         game: str,
+        *,
         sticky_prob: float = 0.25,
         frame_skip: int = 4,
         shock: float | None = None,
-        obs: str = "ram",
-        seed: int | np.random.SeedSequence | np.random.Generator | None = None,
+        obs: Observed = "ram",
+        rng: checks.RNG = None,
     ) -> None:
         self.game = rom_id(game)
         self.sticky_prob = checks.probability("sticky_prob", sticky_prob)
         self.frame_skip = checks.at_least("frame_skip", frame_skip, 1)
         self.shock = None if shock is None else checks.positive("shock", shock)
-        EzPickle.__init__(self, game, sticky_prob, frame_skip, shock, obs)
-        self.np_random = checks.generator(seed)
+        EzPickle.__init__(
+            self, game, sticky_prob=sticky_prob, frame_skip=frame_skip, shock=shock, obs=obs
+        )
+        self.np_random = checks.generator(rng)
         self.ale = load(self.game)
         observers: dict[str, Callable[[], Bytes]] = {
             "ram": self.ale.getRAM,
             "ram+paddles": partial(ram_and_paddles, self.ale),
             "pixels": self.ale.getScreenRGB,
         }
-        self._observe = observers[checks.one_of("obs", obs, [*observers])]
+        self._observe = observers[checks.one_of("obs", obs, get_args(Observed))]
         actions = self.ale.getMinimalActionSet()
         self.action_names = [action.name for action in actions]
         self.num_actions = len(actions)

@@ -17,6 +17,7 @@ from jmdp_lib.fast.collapsed import (
     CollapsedBackup,
     CollapsedT2,
     PairStep,
+    checked_gaps,
     products,
     ragged,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "PairSet",
     "PairStep",
     "SolvedPairs",
+    "checked_gaps",
     "choose_pairs",
     "products",
     "ragged",

@@ -185,7 +185,7 @@ def choose_pairs(system: CollapsedT2, gaps: AskedGaps, or_all: bool = True) -> P
     if reached is None and not dense_fits:
         raise MemoryError(
             f"JIPE-2 on {num_states:,} states reaches more pairs than fit into the "
-            f"{machine.gibibytes(free)} that are available; ask for fewer gaps (queries=), or use "
+            f"{machine.gibibytes(free)} that are available; ask for fewer gaps (gaps=), or use "
             "local_jipe2 for a few states"
         )
     return reached

@@ -77,7 +77,7 @@ def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float]) -> Axes:
     return ax
 
 
-def gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
+def plot_gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
     """The law of a gap, samples (N,), from -limit to limit: orange below zero, blue above.
 
     A dot marks the mean, its bar one standard deviation to either side.
@@ -87,7 +87,7 @@ def gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
         >>> from jmdp_lib import figures
         >>> from matplotlib.figure import Figure
         >>> gaps = np.random.default_rng(0).normal(0.5, 1.0, size=1000)
-        >>> len(figures.gap_law(Figure().subplots(), gaps, limit=3.0).patches) > 0
+        >>> len(figures.plot_gap_law(Figure().subplots(), gaps, limit=3.0).patches) > 0
         True
     """
     checks.axes(ax)

@@ -62,7 +62,7 @@ class CouplingRange(ReadOnly):
         return f"CouplingRange({state}, {states} states, {actions} actions)"
 
 
-def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange:
+def coupling_range(jm: JMDP, policy: Policy, *, tol: float = 1e-8) -> CouplingRange:
     """Least and largest gap variances over all one-step couplings with jm's marginal laws.
 
     A one-step coupling says which outcomes of the actions of one state come together; branches at
@@ -171,7 +171,7 @@ class Cells(NamedTuple):
     def of(cls, system: CollapsedT2, backup: CollapsedBackup) -> Cells:
         """For all pairs of actions at all states."""
         jm = system.jm
-        gaps = AskedGaps.of(jm, None)
+        gaps = AskedGaps.of(jm)
         owners = jm.table_states[:, None] * jm.num_actions + np.arange(jm.num_actions)
         rows = np.stack([owners, backup.deviations, jm.next_states], axis=2).reshape(-1, 3)
         rows, place = np.unique(rows, axis=0, return_inverse=True)

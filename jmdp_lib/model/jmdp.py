@@ -106,6 +106,20 @@ class JMDP(_Tables):
         """This model with some fields replaced."""
         return JMDP._of(**self.__getstate__() | changes)
 
+    def with_gamma(self, gamma: float) -> JMDP:
+        """The same tables with another discount factor.
+
+        Args:
+            gamma: the discount factor, in [0, 1).
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> short = jl.windy_gridworld(size=3, gamma=0.95).with_gamma(0.5)
+            >>> short.gamma, jl.windy_gridworld(size=3, gamma=0.95).gamma
+            (0.5, 0.95)
+        """
+        return self._with(gamma=checks.discount(gamma))
+
     @classmethod
     def from_tables(
         cls,
@@ -197,7 +211,7 @@ class JMDP(_Tables):
 
     @classmethod
     def from_simulator(
-        cls, simulator: Simulator, queries_per_state: int, seed: checks.Seed = 0
+        cls, simulator: Simulator, queries_per_state: int, *, rng: checks.RNG = None
     ) -> JMDP:
         """The empirical model: all actions of every state, queried `queries_per_state` times.
 
@@ -207,7 +221,7 @@ class JMDP(_Tables):
         Example:
             >>> import jmdp_lib as jl
             >>> shop = jl.inventory_simulator(capacity=2, max_order=1, gamma=0.9)
-            >>> counted = jl.JMDP.from_simulator(shop, queries_per_state=500, seed=0)
+            >>> counted = jl.JMDP.from_simulator(shop, queries_per_state=500, rng=0)
             >>> exact = jl.inventory(capacity=2, max_order=1, gamma=0.9)
             >>> models = (exact, counted)
             >>> gaps = [jl.jipe2(jm, [1, 0, 0]).moments.gap_mean[0, 1, 0] for jm in models]
@@ -216,7 +230,7 @@ class JMDP(_Tables):
         """
         check_simulator(simulator)
         count = checks.at_least("queries_per_state", queries_per_state, 2)
-        counted = cls._stacked(counted_tables(simulator, count, seed), simulator.gamma)
+        counted = cls._stacked(counted_tables(simulator, count, rng), simulator.gamma)
         return counted._with(queries_per_state=count)
 
     @classmethod

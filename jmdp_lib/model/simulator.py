@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -225,7 +225,7 @@ class StepSimulator:
     gamma: float
     noise_probs: ArrayLike
     step: Callable[[int, int, int], tuple[float, int]]
-    reward_range: tuple[float, float] | None = None
+    reward_range: tuple[float, float] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         checks.distributions("noise_probs", self.noise_probs, "noise")

@@ -80,18 +80,19 @@ def tables_of_step(
     return np.tile(probs, (num_states, 1)), rewards, successors
 
 
-def counted_tables(simulator: Simulator, count: int, seed: checks.Seed) -> OfStates:
+def counted_tables(simulator: Simulator, count: int, rng: checks.RNG) -> OfStates:
     """Every state queried `count` times for all its actions; equal answers are one table.
 
     Every state has a random stream of its own.
     """
+    root = checks.seed_of(rng, "from_simulator")
     num_states = simulator.num_states
     actions = list(range(simulator.num_actions))
     counted = []
     with progress(num_states * count, "from_simulator", unit="query") as bar:
         for s in range(num_states):
-            rng = checks.generator(seed, "from_simulator", s)
-            drawn = [checked_query(simulator, s, actions, rng) for _ in range(count)]
+            stream = np.random.default_rng(checks.part(root, s))
+            drawn = [checked_query(simulator, s, actions, stream) for _ in range(count)]
             tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
             counted.append((times / count, tables))
             bar.update(count)

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import RNG, Floats, Policy
 from jmdp_lib.machine import both, inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, checked_query
@@ -32,7 +32,7 @@ from jmdp_lib.operators.draws import draw, of_actions
 from jmdp_lib.operators.pairs import PairOperator
 
 Coordinate = Sequence[tuple[int, int]]
-FORMS = ("full", "centred")
+Form = Literal["full", "centred"]
 
 
 def sample_t2(
@@ -41,7 +41,8 @@ def sample_t2(
     mean: ArrayLike,
     second: ArrayLike,
     coordinate: Coordinate,
-    rng: np.random.Generator,
+    *,
+    rng: RNG = None,
 ) -> float:
     """A sampled backup $hat T_2(M, i)$ of one coordinate $i$; its expectation is $(T_2 M)(i)$.
 
@@ -56,7 +57,8 @@ def sample_t2(
         >>> import numpy as np
         >>> jm, rng = jl.example_1(gamma=0.9), np.random.default_rng(0)
         >>> mean, second = np.full((1, 2), 5.0), np.full((1, 2, 1, 2), 25.0)
-        >>> drawn = [jl.sample_t2(jm, [0], mean, second, [(0, 0), (0, 0)], rng) for _ in range(100)]
+        >>> drawn = [jl.sample_t2(jm, [0], mean, second, [(0, 0), (0, 0)], rng=rng)
+        ...          for _ in range(100)]
         >>> exact = jl.apply_t2(jm, [0], mean, second)[1][0, 0, 0, 0]
         >>> print(f"{np.mean(drawn):.1f} +- {np.std(drawn) / 10:.1f}, exactly {exact:.2f}")
         24.6 +- 0.5, exactly 25.25
@@ -71,7 +73,7 @@ def sample_t2(
         for s, a in coordinate
     )
     i = layout.policy.size * (1 + x) + other[0] if other else x
-    return backup(rng, values, i, simulator, layout.rules(simulator.gamma))
+    return backup(checks.generator(rng), values, i, simulator, layout.rules(simulator.gamma))
 
 
 class Rules(NamedTuple):
@@ -94,7 +96,7 @@ class Layout:
         form "full":     mu(x) at x, Sigma(x, y) at X + x X + y, (X + X^2,)
         form "centred":  mu (S, A), C of one state (S, A, A), c of two states (S, S)
 
-    policy: (S, A). form: one of FORMS.
+    policy: (S, A). form: a `Form`.
     """
 
     policy: Floats

@@ -17,6 +17,7 @@ def apply_t2(
     policy: Policy,
     mean: ArrayLike,
     second: ArrayLike,
+    *,
     coupling: CouplingName = DEFAULT_COUPLING,
 ) -> tuple[Floats, Floats]:
     """The joint Bellman operator $T_2$ (Definition 5.1), literally: one backup of every coordinate.

@@ -182,8 +182,8 @@ class Batch:
         self.size = chunk.size
         self.arrays = player.arrays
         self.xp = self.arrays.xp
-        self.noise = player.generator(checks.seed_sequence(chunk.seed, 0))
-        self.choices = self.arrays.generator(checks.seed_sequence(chunk.seed, 1))
+        self.noise = player.generator(checks.part(chunk.seed, 0))
+        self.choices = self.arrays.generator(checks.part(chunk.seed, 1))
         self.width = len(self.plan.names)
         self.pairs = self.plan.pairs
         self.policies = [self.plan.policies[kind] for kind in self.plan.kinds]

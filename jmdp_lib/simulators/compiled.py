@@ -85,7 +85,7 @@ class CompiledPlayer(Player):
 
         # Decisions look after few runs: all threads take part in these.
         per_stream = _FEW if chunk.counted else RUNS_PER_STREAM
-        fill_rows(fill, size, per_stream, checks.seed_sequence(chunk.seed, "simulate_pairs"))
+        fill_rows(fill, size, per_stream, checks.part(chunk.seed, "simulate_pairs"))
         last = plan.settings.gamma**plan.settings.horizon
         apart = tuple(last * (labels[:, i] != labels[:, j]) for i, j in plan.pairs)
         return Runs(

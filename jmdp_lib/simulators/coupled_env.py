@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Seed
+from jmdp_lib.checks import RNG
 from jmdp_lib.machine import extra
 from jmdp_lib.model.simulator import Outcome
 
@@ -222,7 +222,7 @@ class CoupledEnv(
     is made anew and replayed, which takes longer the longer an episode is; a warning says so. If
     your own environment holds something that cannot be copied, give that a `__deepcopy__`.
 
-    seed: of the draws: an integer, SeedSequence or Generator; `reset(seed=...)` starts them anew.
+    rng: of the draws: an integer, SeedSequence or Generator; `reset(seed=...)` starts them anew.
 
     Attributes:
         copying: how states are copied: "copied" or "replayed".
@@ -232,7 +232,7 @@ class CoupledEnv(
     Example:
         >>> import gymnasium
         >>> import jmdp_lib as jl
-        >>> env = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=0)
+        >>> env = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=0)
         >>> start, _ = env.reset()
         >>> here = env.snapshot()
         >>> [outcome.observation for outcome in env.query([0, 1, 2, 3])]
@@ -246,12 +246,12 @@ class CoupledEnv(
 
     np_random: np.random.Generator = np.random.default_rng(0)  # not the property of a wrapper
 
-    def __init__(self, env: Env, seed: Seed | np.random.Generator = None) -> None:
+    def __init__(self, env: Env, *, rng: RNG = None) -> None:
         if not isinstance(env, gymnasium.Env):
             raise TypeError(f"env must be a gymnasium.Env, got {env!r}")
         if type(env.unwrapped).__module__.startswith("ale_py"):
             raise ValueError(f"{env} is an Atari game: use jmdp_lib.atari.CoupledAtari for it")
-        gymnasium.utils.RecordConstructorArgs.__init__(self, seed=seed)
+        gymnasium.utils.RecordConstructorArgs.__init__(self, rng=rng)
         why_not = self._choose_way(env)
         self.copying = self._way.name
         if self.copying == "replayed":
@@ -261,7 +261,7 @@ class CoupledEnv(
                 stacklevel=2,
             )
         self.env = self._way.new()
-        self.np_random = checks.generator(seed)
+        self.np_random = checks.generator(rng)
         # There is no episode before the first reset.
         self._enter(EnvSnapshot(type(env.unwrapped), None, (), None, over=True, draw=0))
 

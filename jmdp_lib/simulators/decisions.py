@@ -10,18 +10,19 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy, Seed
+from jmdp_lib.checks import RNG, Floats, Policy
 from jmdp_lib.machine import progress
 from jmdp_lib.model import DEFAULT_COUPLING, CouplingName
 from jmdp_lib.simulators.batch import Arrays
 from jmdp_lib.simulators.confidence import (
     FIRST_ASYMPTOTIC,
     Decision,
+    History,
     gap_interval,
     variance_reduction,
 )
@@ -46,25 +47,28 @@ _MOST_LOOKS = 150  # that are looked ahead: a million times as many runs
 _WHOLE_RUNS = 64
 _WHOLE_SHARE = 0.2
 
+Method = Literal["betting", "asymptotic"]
+
 
 def compare_actions(
     env: Any,
     policy: Policy,
     actions: Sequence[Any],
+    *,
     state: Any = None,
     alpha: float = 0.05,
     margin: float = 0.0,
     budget: int = 100_000,
-    seed: Seed = 0,
+    rng: RNG = None,
     coupling: CouplingName = DEFAULT_COUPLING,
     reward_range: tuple[float, float] | None = None,
-    method: str = "betting",
+    method: Method = "betting",
     gamma: float | None = None,
     horizon: int | None = None,
 ) -> Decision:
     """Find the best of two or more actions of a state, all followed by one policy.
 
-    env, policy, actions, state, seed, coupling: as in `estimate_gaps`.
+    env, policy, actions, state, rng, coupling: as in `estimate_gaps`.
     alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
         nominal one.
     margin: differences up to it do not matter. Without one no actions are ever equivalent.
@@ -91,7 +95,7 @@ def compare_actions(
     Example:
         >>> import jmdp_lib as jl
         >>> jm, policy = jl.windy_gridworld(size=3, gamma=0.5), jl.goal_policy(3)
-        >>> found = jl.simulators.compare_actions(jm, policy, actions=[0, 2], state=4)
+        >>> found = jl.simulators.compare_actions(jm, policy, actions=[0, 2], state=4, rng=0)
         >>> found.verdict, found.best, found.remaining
         ('better', 0, (0,))
         >>> low, high = found.intervals[0, 1]
@@ -101,23 +105,22 @@ def compare_actions(
     settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
     plan = Plan.of_actions(player_of(env, state, settings.coupling), policy, actions, settings)
     known = _known_range(env, reward_range, method)
-    runs = _Runs(
-        "compare_actions", plan, known, alpha=alpha, margin=margin, budget=budget, seed=seed
-    )
+    runs = _Runs("compare_actions", plan, known, alpha=alpha, margin=margin, budget=budget, rng=rng)
     return runs.decide()
 
 
 def compare_policies(
     env: Any,
     policies: Sequence[Policy],
+    *,
     state: Any = None,
     alpha: float = 0.05,
     margin: float = 0.0,
     budget: int = 100_000,
-    seed: Seed = 0,
+    rng: RNG = None,
     coupling: CouplingName = DEFAULT_COUPLING,
     reward_range: tuple[float, float] | None = None,
-    method: str = "betting",
+    method: Method = "betting",
     gamma: float | None = None,
     horizon: int | None = None,
 ) -> Decision:
@@ -134,7 +137,7 @@ def compare_policies(
     coupling: which branches share a draw, as in `jipe2`: by default "joint", those at one state, as
         in `policy_gaps`. "common" is one draw per time step for all: the same customers, wherever
         the policies have led.
-    env, state, alpha, margin, budget, seed: as in `compare_actions`, and so are
+    env, state, alpha, margin, budget, rng: as in `compare_actions`, and so are
     reward_range, method, gamma, horizon.
 
     The result has the estimates of all gaps beside the decision, as its attribute `estimates`.
@@ -144,28 +147,28 @@ def compare_policies(
         >>> import numpy as np
         >>> shop = jl.inventory(capacity=8, max_order=8, gamma=0.8)
         >>> rules = [np.maximum(level - np.arange(9), 0) for level in (4, 7)]
-        >>> limits = {"state": 0, "budget": 30_000}
+        >>> limits = {"state": 0, "budget": 30_000, "rng": 0}
         >>> found = jl.simulators.compare_policies(shop, rules, coupling="common", **limits)
         >>> found.verdict, found.best
         ('better', 0)
         >>> gap = found.estimates
         >>> print(f"filling up to 4 gains {gap.mean[0, 1]:.2f} +- {gap.mean_error[0, 1]:.2f}")
         filling up to 4 gains 3.89 +- 0.19
-        >>> print(f"exact {jl.laws.policy_gaps(shop, *rules)[0][0]:.2f}")
+        >>> print(f"exact {jl.laws.policy_gaps(shop, *rules).mean[0]:.2f}")
         exact 3.72
     """
     settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
     plan = Plan.of_policies(player_of(env, state, settings.coupling), policies, settings)
     known = _known_range(env, reward_range, method)
     runs = _Runs(
-        "compare_policies", plan, known, alpha=alpha, margin=margin, budget=budget, seed=seed
+        "compare_policies", plan, known, alpha=alpha, margin=margin, budget=budget, rng=rng
     )
     return runs.decide()
 
 
 def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float] | None:
     """(lo, hi) that holds all rewards, or None for the asymptotic sequence."""
-    if checks.one_of("method", method, ("betting", "asymptotic")) == "asymptotic":
+    if checks.one_of("method", method, get_args(Method)) == "asymptotic":
         if reward_range is not None:
             raise ValueError('method="asymptotic" uses no reward_range: pass one of the two')
         return None
@@ -195,7 +198,7 @@ class _Runs:
         name: str,
         plan: Plan,
         reward_range: tuple[float, float] | None,
-        seed: Seed,
+        rng: RNG,
         *,
         alpha: float,
         margin: float,
@@ -207,8 +210,8 @@ class _Runs:
         self.alpha = checks.real("alpha", alpha, "(0, 1)")
         self.margin = checks.real("margin", margin, "[0, inf)")
         self.budget = checks.at_least("budget", budget, 1)
-        self.seed = checks.seed_sequence(seed)
-        self.seeds = checks.generator(self.seed, name)
+        self.seed = checks.seed_of(rng)
+        self.seeds = np.random.default_rng(checks.part(self.seed, name))
         self.verdict = "undecided"
         self.queries = 0
         self.num_runs = 0
@@ -218,7 +221,7 @@ class _Runs:
         self.apart = {pair: np.zeros(0) for pair in plan.pairs}
         self.open = [np.zeros(0) for _ in plan.names]
         self.offset = 0.0
-        self.history: list[Floats] = []
+        self.history: list[tuple[int, Floats]] = []
         self.rewards = reward_range or (math.inf, -math.inf)
         self.intervals = np.where(plan.alike[..., None], 0.0, [-math.inf, math.inf])
 
@@ -308,7 +311,7 @@ class _Runs:
     def look(self) -> None:
         """Work out the intervals, drop the branches that are beaten, and give a verdict."""
         self._narrow()
-        self.history.append(np.append(self.queries, self.intervals))
+        self.history.append((self.queries, self.intervals.copy()))
         lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
         unbeaten = np.flatnonzero(lows.max(0) <= self.margin)
         if unbeaten.size:
@@ -378,9 +381,9 @@ class _Runs:
                 np.array([each[: self.num_whole] for each in self.returns])
             ),
             method=self.method(),
-            history=np.array(self.history).reshape(-1, 1 + self.intervals.size),
+            history=History.of(self.history, self.intervals.shape),
             estimates=self.estimates(),
-            entropy=self.seed.entropy,
+            entropy=checks.entropy(self.seed),
             open_pairs=open_pairs,
             deciding_budget=deciding_budget,
         )

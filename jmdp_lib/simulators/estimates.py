@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy, Seed
+from jmdp_lib.checks import RNG, Floats, Policy
+from jmdp_lib.fast import checked_gaps
 from jmdp_lib.large.implicit import ImplicitJMDP, with_law
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, Coupling, CouplingName, require_noise
@@ -55,13 +56,14 @@ _WHOLE_SHARE = 0.1
 def estimate_gaps(
     env: Any,
     policy: Policy,
-    actions: Sequence[Any],
+    actions: Sequence[Any] | None = None,
+    *,
     state: Any = None,
+    gaps: ArrayLike | None = None,
     gamma: float | None = None,
     num_runs: int = 1000,
-    seed: Seed = 0,
+    rng: RNG = None,
     coupling: CouplingName = DEFAULT_COUPLING,
-    *,
     truncation: float = 1e-3,
     horizon: int | None = None,
     executor: Executor | None = None,
@@ -75,14 +77,15 @@ def estimate_gaps(
         returns probabilities (A,) or an action. Where actions have no numbers, it returns an
         action. A function must be pure, as in `jipe2`.
     actions: m actions to compare. Each run has a branch for each of them, so that all gaps share
-        the runs. Of a JMDP, also K rows (state, action, other action), without `state`: every row
-        has runs and a random stream of its own, whichever others are asked for with it.
+        the runs.
+    gaps: of a JMDP, (K, 3), rows (state, a, b), instead of `actions` and `state`: every row has
+        runs and a random stream of its own, whichever others are asked for with it.
     state: where to start: the state of a simulator, which is a number or, if the simulator has no
         `num_states`, anything hashable; or a snapshot of an environment, by default of where it is.
     gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
     num_runs: how many runs are played.
-    seed: an integer, a sequence of integers or a SeedSequence. Equal seeds give equal numbers. None
-        draws fresh entropy; the result has it, and as a seed it repeats the runs.
+    rng: an integer, a SeedSequence or a Generator; None draws fresh entropy. Equal integers give
+        equal numbers. The result has the `entropy`, which repeats the runs when it is passed here.
     coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
         "independent", none; "common", all of them, one draw per time step. A simulator that
         declares `coupling = "independent"` is played so.
@@ -107,14 +110,16 @@ def estimate_gaps(
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
         >>> policy = jl.goal_policy(3)
-        >>> found = jl.simulators.estimate_gaps(jm, policy, [0, 2], state=4, num_runs=300)
+        >>> found = jl.simulators.estimate_gaps(jm, policy, [0, 2], state=4, num_runs=300, rng=0)
         >>> print(f"up gains {found.mean[0, 1]:.2f} +- {found.mean_error[0, 1]:.2f}")
         up gains 1.56 +- 0.03
         >>> low, high = found.interval("prob_better")
         >>> exact = jl.jipe2(jm, jl.goal_policy(3)).moments.gap_mean[4, 0, 2]
         >>> print(f"exact mean {exact:.2f}; P(better) from {low[0, 1]:.2f} to {high[0, 1]:.2f}")
         exact mean 1.52; P(better) from 0.95 to 0.99
-        >>> rows = jl.simulators.estimate_gaps(jm, policy, [(4, 0, 2), (4, 1, 2)], num_runs=20_000)
+        >>> rows = jl.simulators.estimate_gaps(
+        ...     jm, policy, gaps=[(4, 0, 2), (4, 1, 2)], num_runs=20_000, rng=0
+        ... )
         >>> print(rows.mean.round(2), rows.mean_error.round(3))
         [1.52 1.53] [0.004 0.004]
     """
@@ -125,11 +130,15 @@ def estimate_gaps(
         )
     num_runs = checks.at_least("num_runs", num_runs, 3)
     settings = Settings.of(env, gamma, coupling, truncation, horizon)
-    if isinstance(env, JMDP) and state is None and np.ndim(actions) == 2:
-        if executor is not None or keep_returns:
-            raise ValueError("rows (state, action, other) take no executor= and no keep_returns=")
-        return _estimate_rows(env, policy, actions, num_runs, seed, settings)
-    root = checks.seed_sequence(seed, "estimate_gaps")
+    if gaps is not None:
+        if not isinstance(env, JMDP):
+            raise ValueError(f"gaps= are for a JMDP: pass actions and state= of {env!r}")
+        if not all(other is None for other in (actions, state, executor)) or keep_returns:
+            raise ValueError("gaps= takes no actions, state=, executor= and keep_returns=")
+        return _estimate_rows(env, policy, gaps, num_runs, rng, settings)
+    if actions is None:
+        raise ValueError("actions must be given, or gaps= of a JMDP")
+    root = checks.seed_of(rng, "estimate_gaps")
     plan = Plan.of_actions(player_of(env, state, settings.coupling), policy, actions, settings)
     return estimated(plan, num_runs, root, keep_returns, executor)
 
@@ -146,8 +155,8 @@ def player_of(env: Any, state: Any, coupling: Coupling) -> Player:
         )
     if state is None:
         raise ValueError(
-            "state= must be given: the state at which the branches start (rows (state, action, "
-            "other action) are for estimate_gaps of a JMDP alone)"
+            "state= must be given: the state at which the branches start (or gaps=, rows (state, "
+            "a, b), to estimate_gaps of a JMDP)"
         )
     if isinstance(env, JMDP):
         return CompiledPlayer(env, state, coupling)
@@ -184,7 +193,7 @@ def estimated(
             kept = zip(*(chunk.kept for chunk in chunks), strict=True)
             rest["returns"], rest["gaps"] = map(np.concatenate, kept)
             rest["largest_gap"] = plan.largest_gap(_extremes(chunks))
-        found = GapEstimate(**tables, **rest, num_runs=done, entropy=root.entropy)
+        found = GapEstimate(**tables, **rest, num_runs=done, entropy=checks.entropy(root))
     if found is not None and failure is None:
         return found
     ours = isinstance(failure, SimulatorError)
@@ -195,12 +204,11 @@ def estimated(
 
 
 def _estimate_rows(
-    jm: JMDP, policy: Policy, rows: ArrayLike, num_runs: int, seed: Seed, settings: Settings
+    jm: JMDP, policy: Policy, gaps: ArrayLike, num_runs: int, rng: RNG, settings: Settings
 ) -> GapEstimate:
     """Estimates (K,) of rows (state, action, other action), each played by itself."""
-    axes = ("row", "(state, action, other action)")
-    asked = checks.integers("actions", rows, *axes, shape=(None, 3)).tolist()
-    root = checks.seed_sequence(seed, "sample_gaps")
+    asked = checked_gaps(jm, gaps).tolist()
+    root = checks.seed_of(rng, "sample_gaps")
     start = CompiledPlayer(jm, asked[0][0], settings.coupling)
     policies = (start.checked_policy(policy),)
     plan = start.tried(Plan(start, policies, (0, 0), [], "action", settings))
@@ -212,12 +220,12 @@ def _estimate_rows(
     found = []
     values = []
     for (s, *pair), own in zip(asked, plans, strict=True):
-        chunks, _ = _play(own, num_runs, checks.seed_sequence(root, s, *pair), False, None)
+        chunks, _ = _play(own, num_runs, checks.part(root, s, *pair), False, None)
         found += _statistics(own, chunks)
         values.append(_values(own, chunks, chunks))
     columns: Any = {name: np.array([each[name] for each in values]) for name in values[0]}
     tables = joined(found, len(found))
-    return GapEstimate(**tables, **columns, num_runs=num_runs, entropy=root.entropy)
+    return GapEstimate(**tables, **columns, num_runs=num_runs, entropy=checks.entropy(root))
 
 
 def _play(
@@ -232,7 +240,7 @@ def _play(
     chunks = [
         Chunk(
             plan,
-            checks.seed_sequence(root, start // size),
+            checks.part(root, start // size),
             min(size, num_runs - start),
             whole=keep_returns,
         )
@@ -252,7 +260,7 @@ def _play_whole(
     wanted = max(_WHOLE_RUNS, int(steps / plan.settings.horizon))
     most = max(3, sum(chunk.num_runs for chunk in chunks) // 4)
     size = min(wanted, most, plan.player.chunk_size)
-    chunk = Chunk(plan, checks.seed_sequence(root, "values"), size, whole=True)
+    chunk = Chunk(plan, checks.part(root, "values"), size, whole=True)
     return _play_chunks(plan, [chunk], False, executor)
 
 

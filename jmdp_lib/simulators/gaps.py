@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -201,6 +201,9 @@ def value_table(
     return {"value": table[0], "value_error": table[1]}
 
 
+Statistic = Literal["mean", "prob_worse", "prob_tie", "prob_better"]
+
+
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class GapEstimate(GapStatistics, ReadOnly):
     """Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their standard errors, all of one shape.
@@ -224,7 +227,7 @@ class GapEstimate(GapStatistics, ReadOnly):
             exceeds by size, infinite if nothing says so.
         prob_open: share of runs that count as $G = 0$ only since the cut, or rounding, left their
             sign open.
-        entropy: of the seed; passed as the seed, it repeats runs that had none. A `Decision` has
+        entropy: an integer that repeats the runs when it is passed as `rng`. A `Decision` has
             its own.
         value, value_error: (m,), or (K, 2) of both actions of every row: the estimate of $E Z$ of
             each branch, what it earns by itself, and its error, the standard error plus how far
@@ -253,7 +256,7 @@ class GapEstimate(GapStatistics, ReadOnly):
 
     num_runs: Ints | int
     returns: Any = None
-    entropy: Any = None
+    entropy: int | None = None
     value: Any = None
     value_error: Any = None
     gaps: Any = None
@@ -271,15 +274,14 @@ class GapEstimate(GapStatistics, ReadOnly):
         shape = self.mean.shape
         return ~np.eye(shape[0], dtype=bool) if len(shape) == 2 else np.ones(shape, bool)
 
-    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
+    def interval(self, name: Statistic, *, level: float = 0.95) -> tuple[Floats, Floats]:
         """Ends of confidence intervals, entry by entry.
 
         Those of "mean" are normal, with the truncation error added. A warning says where they rest
         on too few runs, such as those that met a rare event. Those of "prob_worse", "prob_tie" and
         "prob_better" are Wilson's, for any signs of the gaps that are open.
         """
-        names = ("mean", "prob_worse", "prob_tie", "prob_better")
-        value = getattr(self, checks.one_of("name", name, names))
+        value = getattr(self, checks.one_of("name", name, get_args(Statistic)))
         z = NormalDist().inv_cdf((1.0 + checks.real("level", level, "(0, 1)")) / 2.0)
         if name == "mean":
             self._warn_of_few_runs()
@@ -290,7 +292,7 @@ class GapEstimate(GapStatistics, ReadOnly):
         _, high = self._wilson(value if tie else value + self.prob_open, z)
         return low, high
 
-    def law(self, i: int, j: int, alpha: float = 0.05) -> GapLaw:
+    def law(self, i: int, j: int, *, alpha: float = 0.05) -> GapLaw:
         """The law of gap [i, j]: `quantile`, `cvar` and probabilities, as pairs (low, high).
 
         All of them hold at once with probability $1 - alpha$, as in `GapLaw.from_sample`. What cuts

@@ -315,7 +315,7 @@ class EnvironmentPlayer(RowPlayer):
         count = chunk.size * self.width
         self.envs += [self.envs[0].twin() for _ in range(count - len(self.envs))]
         for number, env in enumerate(self.envs[:count]):
-            env.np_random = checks.generator(chunk.seed, 3, number)
+            env.np_random = np.random.default_rng(checks.part(chunk.seed, 3, number))
             if number % self.width == 0:
                 env.restore(self.snapshot)
         return np.tile(np.arange(0, count, self.width), (self.width, 1))

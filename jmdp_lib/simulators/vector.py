@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -75,8 +75,8 @@ class VectorSimulator:
     draw: Callable[[int, Any], Any]
     num_actions: int
     gamma: float
-    reward_range: tuple[float, float] | None = None
-    num_states: int | None = None
+    reward_range: tuple[float, float] | None = field(default=None, kw_only=True)
+    num_states: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("step", "draw"):

@@ -65,8 +65,8 @@ class Solution(ReadOnly):
             residuals the paper's curve; "reachable", one linear system on the pairs of states that
             the gaps asked for reach; "dense", one on all pairs. By `jipe`: "reachable", one linear
             system on moments of one state and the multisets of states that they reach.
-        pairs: for how many unordered pairs of states, or moments and multisets, that was; None if
-            route is.
+        num_unknowns: for how many unordered pairs of states, or moments and multisets, that was;
+            None if route is.
 
     An accelerated solver records the sizes of some of its steps; its last residual is that of the
     moments it returns.
@@ -85,7 +85,7 @@ class Solution(ReadOnly):
     error_bound: float
     iterations: int
     route: str | None = field(default=None, kw_only=True)
-    pairs: int | None = field(default=None, kw_only=True)
+    num_unknowns: int | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
         return (
@@ -215,7 +215,7 @@ def collect_moments(
     moments = Moments(
         order=order,
         mean=mean,
-        blocks=blocks,
+        _covariance=blocks,
         source=source,
         mean_error=error_bound + 1e-12 * (jm.reward_bound + float(np.abs(mean).max())),
         resolution=float(np.hypot(solved, rounding)),

@@ -19,17 +19,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy, Seed
+from jmdp_lib.checks import RNG, Floats, Ints, Policy
 from jmdp_lib.machine import both, hot, progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
-from jmdp_lib.operators.backups import FORMS, Layout, backup, compiled_backup
+from jmdp_lib.operators.backups import Form, Layout, backup, compiled_backup
 from jmdp_lib.operators.draws import of_tables
 from jmdp_lib.solvers.fixed_point import Solution
 
@@ -101,7 +101,7 @@ class IncrementalSolution(Solution):
         updates: (n,) updates made before each checkpoint.
         errors: (n,), $||M - M_{ref}||_lambda$, nan without a reference.
         values, visits: the coordinates and how often each was updated; `form` says their layout.
-        entropy: of the seed; passed as the seed, it repeats a run that had none.
+        entropy: an integer that repeats the run when it is passed as `rng`.
     """
 
     updates: Ints
@@ -109,7 +109,7 @@ class IncrementalSolution(Solution):
     values: Floats
     visits: Ints
     form: str
-    entropy: int | Sequence[int] | None
+    entropy: int
 
     @property
     def _verdict(self) -> str:
@@ -120,10 +120,11 @@ def incremental_jipe2(
     simulator: Simulator,
     policy: Policy,
     num_updates: int,
+    *,
     step_size: Steps = StepSize(),
-    seed: Seed = 0,
+    rng: RNG = None,
     initial: Solution | Moments | None = None,
-    form: str = "full",
+    form: Form = "full",
     checkpoints: int = 20,
     reference: Solution | Moments | None = None,
 ) -> IncrementalSolution:
@@ -137,7 +138,7 @@ def incremental_jipe2(
         declares a reward_range.
     policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
     step_size: a `StepSize`, or (scale, power).
-    seed: an integer, a sequence of integers or a SeedSequence; None draws fresh entropy.
+    rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
     initial: $M_0$; zero unless given.
     form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper. "centred":
         $mu$, the covariances of one state, and policy averages of those between states, which is
@@ -150,14 +151,15 @@ def incremental_jipe2(
         >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
         >>> policy = jl.uniform_policy(jm)
         >>> exact = jl.jipe2(jm, policy)
-        >>> learned = jl.incremental_jipe2(jm, policy, 100_000, form="centred", reference=exact)
+        >>> options = {"form": "centred", "reference": exact, "rng": 0}
+        >>> learned = jl.incremental_jipe2(jm, policy, 100_000, **options)
         >>> print(f"error {learned.errors[0]:.2f} before, {learned.errors[-1]:.2f} after")
         error 10.00 before, 0.07 after
         >>> print([round(float(x.moments.gap_variance[0, 0, 1]), 2) for x in (learned, exact)])
         [1.56, 1.57]
     """
     matrix = checks.policy_matrix(check_simulator(simulator), policy)
-    layout = Layout(matrix, checks.one_of("form", form, FORMS))
+    layout = Layout(matrix, checks.one_of("form", form, get_args(Form)))
     step = StepSize.of(step_size)
     stops = spread_stops(checkpoints, num_updates)
     what = f"incremental JIPE-2 in the form {form!r} with {layout.size:,} coordinates"
@@ -165,8 +167,10 @@ def incremental_jipe2(
     values = np.zeros(layout.size) if initial is None else _packed("initial", initial, layout)
     truth = None if reference is None else _packed("reference", reference, layout)
     learned = Learned(values, np.zeros(values.size, dtype=np.int64))
-    root = checks.seed_sequence(seed)
-    update = updater(simulator, layout, learned, step, checks.generator(root, f"learn {form}"))
+    root = checks.seed_of(rng)
+    update = updater(
+        simulator, layout, learned, step, np.random.default_rng(checks.part(root, f"learn {form}"))
+    )
     record = partial(_residual_and_error, simulator, layout, values, truth)
     residuals, errors = np.transpose([record() for _ in _at_stops(stops, update)])
     error_bound = float(residuals[-1] / (1.0 - simulator.gamma))
@@ -181,7 +185,7 @@ def incremental_jipe2(
         values=values,
         visits=learned.visits,
         form=form,
-        entropy=root.entropy,
+        entropy=checks.entropy(root),
     )
 
 

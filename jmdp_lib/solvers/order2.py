@@ -7,7 +7,7 @@ and has the paper's curve of residuals.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,24 +28,27 @@ from jmdp_lib.solvers.fixed_point import (
     iterate,
 )
 
+Route = Literal["auto", "sweeps", "reachable", "dense"]
 # What may be given together with each route.
-ROUTES = {
-    "auto": ("queries", "device"),
+ROUTES: dict[Route, tuple[str, ...]] = {
+    "auto": ("gaps", "states", "device"),
     "sweeps": ("initial", "max_iterations"),
-    "reachable": ("queries",),
-    "dense": ("queries", "device"),
+    "reachable": ("gaps", "states"),
+    "dense": ("gaps", "states", "device"),
 }
 
 
 def jipe2(
     jm: JMDP,
     policy: Policy,
+    *,
     tol: float = 1e-8,
     coupling: CouplingName = DEFAULT_COUPLING,
+    gaps: ArrayLike | None = None,
+    states: ArrayLike | None = None,
+    route: Route = "auto",
     initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None = None,
     max_iterations: int | None = None,
-    queries: ArrayLike | None = None,
-    route: str = "auto",
     device: str | None = None,
 ) -> Solution:
     """First and second moments of the joint returns: JIPE-2, the fast solver for order 2.
@@ -67,12 +70,13 @@ def jipe2(
         route="sweeps".
     max_iterations: sweeps after which to stop; as many as `tol` can need unless given. Needs
         route="sweeps".
-    queries: which covariances are wanted: those of all actions at states (N,), or of rows
-        (state, a, b), (N, 3); all unless given. Others are nan in the moments' arrays.
-    route: "reachable" solves one sparse system on the pairs of states that `queries` reach, "dense"
-        one on all pairs. "auto" takes the faster of these that fits into memory; the solution's
-        `route` says which one it was. A model that fits in no way is refused: `local_jipe2` can
-        still answer for a few of its states. "sweeps" repeats $T_2$ from `initial`: it always
+    gaps: (N, 3), rows (state, a, b), if only these gaps are wanted. What no gap that is wanted
+        needs is nan in the moments' arrays.
+    states: (N,), if only the gaps of these states are wanted; instead of `gaps`.
+    route: "reachable" solves one sparse system on the pairs of states that the wanted gaps reach,
+        "dense" one on all pairs. "auto" takes the faster of these that fits into memory; `route` of
+        the solution says which one it was. A model that fits in no way is refused: `local_jipe2`
+        can still answer for a few of its states. "sweeps" repeats $T_2$ from `initial`: it always
         solves all pairs, is slower, and has the residuals of every sweep.
     device: a torch device, such as "cuda", for the dense route, which "auto" then takes.
 
@@ -99,11 +103,11 @@ def jipe2(
         with two gusts: 1.962, 0.961
     """
     options = {"initial": initial, "max_iterations": max_iterations}
-    _check_options(route, **options, queries=queries, device=device)
+    _check_options(route, **options, gaps=gaps, states=states, device=device)
     tol = checks.positive("tol", tol)
     operator = PairOperator.of("jipe2", jm, policy, coupling)
     if route != "sweeps":
-        return _solved(operator, AskedGaps.of(jm, queries), tol, route, device)
+        return _solved(operator, AskedGaps.of(jm, gaps, states), tol, route, device)
     # Three states, each as C and Sigma, their differences, and arrays over tables and actions.
     needed = 72.0 * operator.policy.size**2 + jm.rewards.size * (150.0 + 24.0 * jm.num_actions)
     require(needed, f"JIPE-2 by sweeps on {jm.num_states:,} states")
@@ -112,7 +116,7 @@ def jipe2(
     return _swept_from(initial, operator, tol, max_iterations)
 
 
-def _check_options(route: str, **options: Any) -> None:
+def _check_options(route: Route, **options: Any) -> None:
     """Refuse an option that the route would ignore."""
     checks.one_of("route", route, [*ROUTES])
     for name, value in options.items():
@@ -163,7 +167,7 @@ def _swept(
         variance_error=variance_error,
     )
     num_pairs = jm.num_states * (jm.num_states + 1) // 2
-    return Solution(moments, **end._asdict(), route="sweeps", pairs=num_pairs)
+    return Solution(moments, **end._asdict(), route="sweeps", num_unknowns=num_pairs)
 
 
 def _unplayed(left: float, state: PairState) -> float:
@@ -219,4 +223,4 @@ def _solved(
         error_bound=end.error_bound,
         variance_error=variance_error + false_variance(jm.gamma, solver_error),
     )
-    return Solution(moments, **end._asdict(), route=solved.route, pairs=solved.num_pairs)
+    return Solution(moments, **end._asdict(), route=solved.route, num_unknowns=solved.num_pairs)

@@ -18,6 +18,7 @@ from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, fal
 def jipe(
     jm: JMDP,
     policy: Policy,
+    *,
     order: int = 2,
     tol: float = 1e-8,
     coupling: CouplingName = DEFAULT_COUPLING,
@@ -84,7 +85,7 @@ def jipe(
         error_bound=end.error_bound,
         variance_error=_variance_error(operator, mean, solver_error),
     )
-    return Solution(moments, **end._asdict(), route="reachable", pairs=solved.x.size)
+    return Solution(moments, **end._asdict(), route="reachable", num_unknowns=solved.x.size)
 
 
 def _variance_error(operator: PairOperator, mean: Floats, solver_error: float) -> float:

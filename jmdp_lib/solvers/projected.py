@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -44,9 +45,9 @@ from jmdp_lib.operators.pairs import (
 )
 from jmdp_lib.solvers import projection
 from jmdp_lib.solvers.fixed_point import Solution, iterate, warn
-from jmdp_lib.solvers.projection import CONES, Projection
+from jmdp_lib.solvers.projection import Cone, Projection
 
-WEIGHTS = ("occupancy", "stationary", "product")
+Weights = Literal["occupancy", "stationary", "product"]
 Parameters = tuple[Floats, Floats]
 
 
@@ -112,8 +113,9 @@ def projected_jipe2(
     jm: JMDP,
     policy: Policy,
     features: ArrayLike,
-    weights: str = "occupancy",
-    cone: str = "augmented",
+    *,
+    weights: Weights = "occupancy",
+    cone: Cone = "augmented",
     tol: float = 1e-6,
 ) -> ProjectedSolution:
     """Moments that are linear in features: the fixed point of $Pi T_2$ (Appendix B).
@@ -149,8 +151,8 @@ def projected_jipe2(
     operator = PairOperator.of("projected_jipe2", jm, policy)
     policy = operator.policy
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    checks.one_of("weights", weights, WEIGHTS)
-    checks.one_of("cone", cone, CONES)
+    checks.one_of("weights", weights, get_args(Weights))
+    checks.one_of("cone", cone, get_args(Cone))
     phi = projection.checked_features(features, policy.shape)
     _require_room(jm, *phi.shape)
     pairs = _pair_weights(jm, policy, weights)

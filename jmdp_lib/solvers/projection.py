@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,7 +21,7 @@ from jmdp_lib.solvers.fixed_point import warn
 
 _EXTREME = 1e50  # features beyond this, or below its inverse, are scaled
 _TURNS = 20_000  # of ADMM, at most
-CONES = ("augmented", "psd", "none")
+Cone = Literal["augmented", "psd", "none"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,7 +34,7 @@ class Projection(ReadOnly):
     Attributes:
         phi: (X, d) features of the state-actions x = s * A + a.
         pairs: (X, X) weights of pairs of state-actions, called d in the paper.
-        cone: one of CONES.
+        cone: a `Cone`.
     """
 
     phi: Floats

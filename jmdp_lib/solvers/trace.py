@@ -41,6 +41,7 @@ def trace_jipe2(
     jm: JMDP,
     policy: Policy,
     sweeps: int,
+    *,
     coupling: CouplingName = DEFAULT_COUPLING,
 ) -> Trace:
     """The changes of the first `sweeps` applications of $T_2$ from $M_0 = 0$.
