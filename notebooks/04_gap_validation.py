@@ -248,7 +248,9 @@ plt.show()
 # chance alone:
 
 # %%
-few = jl.simulators.estimate_gaps(grid, policy, gaps=gaps, num_runs=few_pairs, rng=seed, truncation=1e-7)
+few = jl.simulators.estimate_gaps(
+    grid, policy, gaps=gaps, num_runs=few_pairs, rng=seed, truncation=1e-7
+)
 share = few.prob_worse + few.prob_tie
 blue = (share > bounds["JIPE-2"]).sum()
 assert np.all(share <= jl.cantelli_bound(few.mean, few.variance))  # orange, as for every sample

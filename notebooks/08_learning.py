@@ -284,7 +284,9 @@ leak = 0.95 * (np.outer(paid, value) + np.outer(value, paid))
 Theta = np.outer(paid, paid) + leak + 0.95**2 * later
 told = np.einsum("sai,ij,tbj->satb", next_cell, Theta, next_cell, optimize=True)
 errors = np.abs(told - reference.full_second()).transpose(0, 2, 1, 3)
-assert errors[~np.eye(25, dtype=bool)].max() < 1e-6  # all second moments of different states are expressed
+assert (
+    errors[~np.eye(25, dtype=bool)].max() < 1e-6
+)  # all second moments of different states are expressed
 
 # %% [markdown]
 # The column *norm* is the error that the theorem bounds. *Gap error* is the average error of a gap variance divided by the average gap variance, and

@@ -82,7 +82,9 @@ depot = jl.simulators.VectorSimulator(
 up_to_six = np.clip(6 - np.arange(12), 0, 4)
 today = {"policy": up_to_six, "actions": [4, 3], "state": 0, "rng": seed}
 played = jl.simulators.estimate_gaps(depot, num_runs=num_runs, **today)
-print(f"the fourth unit gains {played.mean[0, 1]:.3f}, standard error {played.mean_error[0, 1]:.3f}")
+print(
+    f"the fourth unit gains {played.mean[0, 1]:.3f}, standard error {played.mean_error[0, 1]:.3f}"
+)
 
 # %% [markdown]
 # We compare it with the exact answer: `JMDP.from_step` makes tables of the same `step`.
