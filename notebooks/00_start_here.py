@@ -34,9 +34,10 @@ from scipy.special import ndtri
 
 import jmdp_lib as jl
 from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_pairs >= 1000, f"{num_pairs=}: at least 1000"
 assert num_updates >= 10000, f"{num_updates=}: at least 10000"
 
@@ -125,7 +126,7 @@ for (above, below), (name, z) in zip(axes.T, simulated.items(), strict=True):
     below.set_xlabel("gap $G$")
 look = {"transform": axes[1, 0].transAxes, "fontsize": 6.5, "va": "center"}
 axes[1, 0].text(0.63, 0.9, "mean and one\nstandard deviation", **look)
-figures.save(fig, "fig_three_worlds", data, out_dir)
+chapter.save(fig, "fig_three_worlds", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -318,7 +319,7 @@ share.set(xlabel="steps", ylabel="pairs still apart", ylim=(0, 1.03), title="sha
 bars.barh(list(variances), list(variances.values()), color=["0.75", "#9CC7E4", "#0072B2"])
 bars.bar_label(bars.containers[0], fmt="%.2f", padding=2, fontsize=7)
 bars.set(xlim=(0, 2.6), title="variance of the gap", yticks=range(3), ylim=(2.6, -0.6))
-figures.save(fig, "fig_merging", data, out_dir)
+chapter.save(fig, "fig_merging", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

@@ -35,11 +35,11 @@ import pandas as pd
 from matplotlib.patches import FancyBboxPatch
 
 import jmdp_lib as jl
-from jmdp_lib import figures
 from jmdp_lib.fast import MultisetOperator
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_draws >= 1000, f"{num_draws=}: at least 1000"
 assert num_pairs >= 1000, f"{num_pairs=}: at least 1000"
 assert num_seeds >= 5, f"{num_seeds=}: at least 5"
@@ -163,7 +163,7 @@ for ax, coupling in zip(axes, couplings, strict=True):
     draw_who_shares(ax, coupling)
     ax.set_title(coupling)
 data = pd.DataFrame([*stands, ("same", "same")], columns=["state", "action"])
-figures.save(fig, "fig_who_shares", data.assign(time=range(5)), out_dir)
+chapter.save(fig, "fig_who_shares", data.assign(time=range(5)), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -222,7 +222,7 @@ ax.set(xlabel="time $t$", yticks=[1, 4, 7, 10], yticklabels=[f"stock {s}" for s 
 ax.hlines([2.5, 5.5, 8.5], -0.3, 9.3, color="0.7", lw=0.6, ls=":")
 ax.grid(visible=False)
 data = pd.DataFrame(where, columns=[f"stock {x // 3}, order {x % 3}" for x in range(12)])
-figures.save(fig, "fig_random_maps", data, out_dir)
+chapter.save(fig, "fig_random_maps", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -330,7 +330,7 @@ drawn = [
     for i in row
 ]
 data = pd.DataFrame(drawn, columns=["case", "draw", "shared"])
-figures.save(fig, "fig_shared_draws", data, out_dir)
+chapter.save(fig, "fig_shared_draws", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

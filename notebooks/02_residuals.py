@@ -30,9 +30,10 @@ import pandas as pd
 
 import jmdp_lib as jl
 from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert tol <= 0.1, f"{tol=}: at most 0.1"
 assert sweeps >= 200, f"{sweeps=}: at least 200"
 
@@ -55,7 +56,7 @@ fig, ax = plt.subplots(figsize=(2.2, 2.55))
 figures.gridworld(ax, small, small_goal, columns=3)
 tables = {"state": small.table_states, "prob": small.probs}
 moves = {f"next_{a}": small.next_states[:, i] for i, a in enumerate("URDL")}
-figures.save(fig, "fig1_wgw", tables | moves, out_dir)
+chapter.save(fig, "fig1_wgw", tables | moves, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -80,7 +81,7 @@ for ax, scale in zip(axes, ("unit", "signed"), strict=True):
     ax.set_title("rewards 0 and 1" if scale == "unit" else "rewards $-1$ and 1")
     rows += [(scale, one.probs[k], *one.rewards[k], *one.next_states[k]) for k in (0, 1)]
 data = pd.DataFrame(rows, columns=["rewards", "prob", "R1", "R2", "next1", "next2"])
-figures.save(fig, "fig3_crc", data, out_dir)
+chapter.save(fig, "fig3_crc", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -137,7 +138,7 @@ curves = {name: sol.residuals for name, sol in solved.items()}
 draw_residuals(ax, curves)
 ax.set_ylabel(r"Bellman residual $\|M_k - T_2 M_k\|_\lambda$")
 ax.legend()
-figures.save(fig, "fig2_residuals", {n: pd.Series(c) for n, c in curves.items()}, out_dir)
+chapter.save(fig, "fig2_residuals", {n: pd.Series(c) for n, c in curves.items()}, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -320,7 +321,7 @@ for ax, (name, trace) in zip(axes.flat, traces.items(), strict=True):
 axes[0, 0].set(xlim=(-4, 204), ylim=(1e-9, 5), ylabel="change in sweep $k$, scaled")
 axes[1, 0].set_ylabel("change in sweep $k$, scaled")
 fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
-figures.save(fig, "fig_residual_parts", data, out_dir)
+chapter.save(fig, "fig_residual_parts", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

@@ -39,9 +39,10 @@ import pandas as pd
 
 import jmdp_lib as jl
 from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_pairs >= 1000, f"{num_pairs=}: at least 1000"
 assert num_gammas >= 2, f"{num_gammas=}: at least 2"
 U, R, D, L = range(4)
@@ -78,7 +79,7 @@ axes = {"coupling": COUPLINGS, "state": range(9), "action": list("URDL"), "other
 entries = pd.MultiIndex.from_product(axes.values(), names=axes.keys())
 both = np.ravel([joint.correlation, alone.correlation])
 data = pd.Series(both, entries, name="correlation").reset_index()
-figures.save(fig, "fig4_wgw_correlations", data, out_dir)
+chapter.save(fig, "fig4_wgw_correlations", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -171,7 +172,7 @@ assert joint.gap_variance[8, R, D] < 1e-9 < alone.gap_variance[8, R, D]
 
 # %%
 gust_probs = [0.05, 0.2, 0.5, 0.8, 0.99]
-figures.explore(both_couplings, gust_probs, "gust probability")
+chapter.explore(both_couplings, gust_probs, "gust probability")
 
 # %% [markdown] tags=["caption"]
 # **Figure 3.2.** As Figure 3.1, for the gust probability of the slider. Note that the difference between the panels shrinks as gusts become frequent.
@@ -211,7 +212,7 @@ for ax, ((name, coupling), m) in zip(axes, first.items(), strict=True):
 figures.correlation_bar(fig, axes, label="correlation\n(scale not linear)")
 rows = [(*key, m.correlation[0, 0, 1]) for key, m in first.items()]
 data = pd.DataFrame(rows, columns=["chain", "coupling", "correlation"])
-figures.save(fig, "fig5_crc_correlation", data, out_dir)
+chapter.save(fig, "fig5_crc_correlation", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -283,7 +284,7 @@ for (n, coupling), color in zip(solved, colors, strict=True):
 ax.axhline(0, color="0.6", lw=0.8, zorder=0)
 ax.set(xlabel=r"$\gamma$", ylabel="correlation at the first state", ylim=(-1.05, 1.05))
 ax.legend(title="states, coupling", loc="upper left")
-figures.save(fig, "fig_crc_gamma", data, out_dir)
+chapter.save(fig, "fig_crc_gamma", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -433,7 +434,7 @@ for ax in axes[1, 1:]:
 axes[0, 0].set_ylabel("share of pairs up to $x$")
 (lines, names), (bars, labels) = (ax.get_legend_handles_labels() for ax in axes[:, 0])
 fig.legend(lines + bars, names + labels, loc="outside lower center", ncols=6)
-figures.save(fig, "fig_three_couplings", three.reset_index(), out_dir)
+chapter.save(fig, "fig_three_couplings", three.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

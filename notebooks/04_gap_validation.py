@@ -40,9 +40,10 @@ from scipy import stats
 import jmdp_lib as jl
 from jmdp_lib import figures
 from jmdp_lib.environments import ACTIONS
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert size >= 4, f"{size=}: at least 4"
 assert 0.2 <= gust_prob <= 0.3, f"{gust_prob=}: 0.2 to 0.3"
 assert gamma >= 0.8, f"{gamma=}: at least 0.8"
@@ -199,7 +200,7 @@ def draw_errors(ax, below, predicted, simulated, errors):
     for marker, action in zip("os^D", np.unique(at[2]), strict=False):
         rows = at[2] == action
         bars = 2.0 * errors[rows]
-        figures.agreement(ax, predicted[rows], simulated[rows], ACTIONS[action], bars)
+        figures.agreement(ax, predicted[rows], simulated[rows], label=ACTIONS[action], bars=bars)
         below.plot(predicted[rows], z[rows], marker, ms=3.0, mfc="none", mew=0.7)
     limit = max(3.4, 1.1 * np.abs(z).max())
     below.set(ylim=(-limit, limit), yticks=[-2, 0, 2], xlabel="predicted (JIPE-2)")
@@ -230,7 +231,7 @@ fig, axes = plt.subplot_mosaic(layout, figsize=(6.75, 2.6), height_ratios=[5, 2]
 draw_moments(axes)
 draw_ratios(axes["ratio"], ratios, title="moments from", loc="upper left")
 axes["ratio"].set(xlabel=r"$\hat P(G \leq 0)$ / bound", title="tightness of the bound")
-figures.save(fig, "fig6_gap_validation", table, out_dir)
+chapter.save(fig, "fig6_gap_validation", table, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -247,7 +248,9 @@ plt.show()
 # chance alone:
 
 # %%
-few = jl.simulators.estimate_gaps(grid, policy, gaps=gaps, num_runs=few_pairs, rng=seed, truncation=1e-7)
+few = jl.simulators.estimate_gaps(
+    grid, policy, gaps=gaps, num_runs=few_pairs, rng=seed, truncation=1e-7
+)
 share = few.prob_worse + few.prob_tie
 blue = (share > bounds["JIPE-2"]).sum()
 assert np.all(share <= jl.cantelli_bound(few.mean, few.variance))  # orange, as for every sample
@@ -341,7 +344,7 @@ fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.5), width_ratios=[2, 1]
 draw_signs(left, {"losses": "#D55E00", "ties": "#F0C75E", "wins": "#D6E6F2"})
 draw_ratios(right, shares)
 right.set_xlabel("ratio")
-figures.save(fig, "fig_gap_signs", data, out_dir)
+chapter.save(fig, "fig_gap_signs", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

@@ -38,10 +38,10 @@ import pandas as pd
 from matplotlib.colors import LogNorm
 
 import jmdp_lib as jl
-from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert largest >= 70, f"{largest=}: at least 70"
 assert len(live_sizes) > 0, f"{live_sizes=}: at least one"
 rng = np.random.default_rng(seed)
@@ -120,7 +120,7 @@ for ax, title, values in zip(axes, titles, np.abs([W, c, source]), strict=True):
     fig.colorbar(image, ax=ax, shrink=0.75)
     ax.set(title=title, xlabel="state")
 axes[0].set_ylabel("state")
-figures.save(fig, "fig_centring", {"W": W.ravel(), "c": c.ravel(), "c0": source.ravel()}, out_dir)
+chapter.save(fig, "fig_centring", {"W": W.ravel(), "c": c.ravel(), "c0": source.ravel()}, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -177,7 +177,7 @@ for ax, (name, reached) in zip(axes, steps.items(), strict=True):
     ax.label_outer()
 fig.colorbar(image, ax=axes, label="first reached after steps", shrink=0.8)
 data = {name: reached.ravel() for name, reached in steps.items()}
-figures.save(fig, "fig_pair_closure", data, out_dir)
+chapter.save(fig, "fig_pair_closure", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -290,7 +290,7 @@ assert np.isnan(few.moments.gap_variance[0, 0, 1])  # this gap was not asked for
 # measured next to the goal.
 
 # %%
-measured = figures.results(result_files).query("table == 'scaling'")
+measured = chapter.results(result_files).query("table == 'scaling'")
 measured = measured[~measured.method.str.contains("mean only")]  # these find no gaps
 live = []
 for size in live_sizes:
@@ -314,7 +314,7 @@ for ax, (problem, rows) in zip(axes, measured.groupby("problem", sort=False), st
 axes[0].plot(*np.transpose(live), "*k", ms=5, zorder=3, label="reachable, in this notebook")
 fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
 axes[0].set_ylabel("time [s]")
-figures.save(fig, "fig_scaling", measured, out_dir)
+chapter.save(fig, "fig_scaling", measured, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -394,7 +394,7 @@ ax.set(xticks=columns, xticklabels=columns - seen.shape[1], yticks=[0, 5, 10, 15
 right.loglog(grown.explored, grown[["certified", "true"]], "o-", label=["certified", "true"])
 right.set(xlabel="states explored", ylabel="error of a gap's sd")
 right.legend()
-figures.save(fig, "fig_trillion", grown, out_dir)
+chapter.save(fig, "fig_trillion", grown, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

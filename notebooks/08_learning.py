@@ -38,9 +38,10 @@ from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_seeds >= 5, f"{num_seeds=}: at least 5"
 assert num_updates >= 200000, f"{num_updates=}: at least 200000"
 assert simulator_updates >= 1000000, f"{simulator_updates=}: at least 1000000"
@@ -154,7 +155,7 @@ for (gamma, each), line in zip(slow.items(), (":", (0, (5, 1, 1, 1, 1, 1))), str
     band(right, *each, f"$p = 1.0$, $\\gamma = {gamma}$", line)
 right.set(title="2x2 gridworld", xlabel="visits per coordinate")
 left.legend(), right.legend()
-figures.save(fig, "fig_incremental", both, out_dir)
+chapter.save(fig, "fig_incremental", both, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -228,11 +229,11 @@ fig, axes = plt.subplots(1, 2, figsize=(6.2, 2.7), sharex=True, sharey=True)
 data = {"exact": target.ravel()}
 for ax, (form, learned) in zip(axes, many.items(), strict=True):
     low, middle, high = np.quantile(learned.reshape(len(learned), -1), [0.1, 0.5, 0.9], axis=0)
-    figures.agreement(ax, target, middle, form, [middle - low, high - middle])
+    figures.agreement(ax, target, middle, label=form, bars=[middle - low, high - middle])
     ax.set(title=f"{form} form", xlabel="exact")
     data |= {f"{form}, 10%": low, f"{form}, median": middle, f"{form}, 90%": high}
 axes[0].set_ylabel("learned gap variance")
-figures.save(fig, "fig_depot", data, out_dir)
+chapter.save(fig, "fig_depot", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -283,7 +284,9 @@ leak = 0.95 * (np.outer(paid, value) + np.outer(value, paid))
 Theta = np.outer(paid, paid) + leak + 0.95**2 * later
 told = np.einsum("sai,ij,tbj->satb", next_cell, Theta, next_cell, optimize=True)
 errors = np.abs(told - reference.full_second()).transpose(0, 2, 1, 3)
-assert errors[~np.eye(25, dtype=bool)].max() < 1e-6  # all second moments of different states are expressed
+assert (
+    errors[~np.eye(25, dtype=bool)].max() < 1e-6
+)  # all second moments of different states are expressed
 
 # %% [markdown]
 # The column *norm* is the error that the theorem bounds. *Gap error* is the average error of a gap variance divided by the average gap variance, and
@@ -355,10 +358,11 @@ for ax, (name, sol) in zip(axes, by_weights.items(), strict=False):
     fig.colorbar(image, ax=ax, shrink=0.75)
     ax.set(facecolor="0.93", title=f"{name} weights", xlabel="$(s, a)$", xticks=[], yticks=[])
     ax.set_ylabel(r"$(\tilde s, \tilde a)$")
-    figures.agreement(axes[2], *(m.gap_variance[:, *upper] for m in (answer, sol.moments)), name)
+    both = [m.gap_variance[:, *upper] for m in (answer, sol.moments)]
+    figures.agreement(axes[2], *both, label=name)
 axes[2].set(title="gap variance", xlabel="exact", ylabel="projected")
 axes[2].legend()
-figures.save(fig, "fig_weights", pd.DataFrame(columns), out_dir)
+chapter.save(fig, "fig_weights", pd.DataFrame(columns), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

@@ -35,10 +35,10 @@ import numpy as np
 import pandas as pd
 
 import jmdp_lib as jl
-from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert size >= 3, f"{size=}: at least 3"
 assert size % 2, f"{size=}: odd"
 assert points >= 512, f"{points=}: at least 512"
@@ -144,7 +144,7 @@ for ax in axes:
 axes[0].set(xlim=(-4, 9), ylim=(-0.02, 1.02))
 axes[0].legend(loc="lower right")
 axes[1].set(xlim=(-1.5, 1.2), ylim=(0, 0.2))
-figures.save(fig, "fig_gap_law", {"x": cuts, "low": bands[0][0], "high": bands[0][1]}, out_dir)
+chapter.save(fig, "fig_gap_law", {"x": cuts, "low": bands[0][0], "high": bands[0][1]}, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -223,7 +223,7 @@ axes[1].minorticks_off()
 axes[1].yaxis.set_major_formatter("{x:g}")
 axes[1].legend(loc="lower left")
 data = {"points": sizes, "P(G <= 0)": probability, "CVaR": tail}
-figures.save(fig, "fig_two_orders", data, out_dir)
+chapter.save(fig, "fig_two_orders", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -365,7 +365,7 @@ for ax, (name, part) in zip(axes, data.groupby("world", sort=False), strict=True
     ax.set(title=name, xlabel="gaps", xticks=[], ylabel="gap variance", ylim=(0, None))
     ax.set_xlim(-0.7, len(part) - 0.3)
 fig.legend(*axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-figures.save(fig, "fig_coupling_range", data, out_dir)
+chapter.save(fig, "fig_coupling_range", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

@@ -40,10 +40,10 @@ import seaborn as sns
 from scipy import stats
 
 import jmdp_lib as jl
-from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_seeds >= 20, f"{num_seeds=}: at least 20"
 assert longest >= 10000, f"{longest=}: at least 10000"
 assert num_runs >= 300, f"{num_runs=}: at least 300"
@@ -204,7 +204,7 @@ for (name, share), line in zip(ever.items(), ("-", "--", "-."), strict=True):
 ax.axhline(0.05, color="0.5", lw=0.8)
 ax.set(xlabel="runs", ylabel="share that was ever wrong", title="looking after every run")
 ax.legend()
-figures.save(fig, "fig_always_valid", ever, out_dir)
+chapter.save(fig, "fig_always_valid", ever, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -300,7 +300,7 @@ right.xaxis.set_major_formatter("{x:,.0f}")
 right.xaxis.set_minor_formatter("")
 right.legend(loc="upper left")
 data = {f"{method}, {name}": each for (name, method), each in runs.items()}
-figures.save(fig, "fig_decision", data, out_dir)
+chapter.save(fig, "fig_decision", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -409,7 +409,7 @@ for (name, size), row in counts.iterrows():
 ax.set_title("runs in which a value falls / that switch a state", pad=23, fontsize=8)
 ax.margins(x=0.1)
 ax.axhline(0.0, color="0.5", lw=0.8)
-figures.save(fig, "fig_cautious", data, out_dir)
+chapter.save(fig, "fig_cautious", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

@@ -39,14 +39,14 @@ import simpy
 from scipy import stats
 
 import jmdp_lib as jl
-from jmdp_lib import figures
 from jmdp_lib.machine import extra
+from notebooks import chapter
 
 with extra("torch"):
     import torch
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_runs >= 32768, f"{num_runs=}: at least 32768"
 assert num_seeds >= 5, f"{num_seeds=}: at least 5"
 assert num_days >= 100, f"{num_days=}: at least 100"
@@ -82,7 +82,9 @@ depot = jl.simulators.VectorSimulator(
 up_to_six = np.clip(6 - np.arange(12), 0, 4)
 today = {"policy": up_to_six, "actions": [4, 3], "state": 0, "rng": seed}
 played = jl.simulators.estimate_gaps(depot, num_runs=num_runs, **today)
-print(f"the fourth unit gains {played.mean[0, 1]:.3f}, standard error {played.mean_error[0, 1]:.3f}")
+print(
+    f"the fourth unit gains {played.mean[0, 1]:.3f}, standard error {played.mean_error[0, 1]:.3f}"
+)
 
 # %% [markdown]
 # We compare it with the exact answer: `JMDP.from_step` makes tables of the same `step`.
@@ -229,7 +231,7 @@ left.set_xticks([0, 1], [f"{name},\n$\\pm${part[2]}" for name, part in worlds.it
 right.set(title="one decision at the depot", xlim=(-0.6, 1.6))
 right.set_xticks([0, 1], ["asymptotic\nintervals", "default\n(betting)"])
 left.legend(loc="upper right", ncols=3, fontsize=7)
-figures.save(fig, "fig_worth_of_a_run", pd.concat([need, until]), out_dir)
+chapter.save(fig, "fig_worth_of_a_run", pd.concat([need, until]), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -370,7 +372,7 @@ for (name, x), color in zip(gains.items(), ("C0", "C2"), strict=True):
 right.axvline(0.0, color="0.5", lw=0.8)
 right.set(xlabel="gain of roster 3, 6, 3 in a day", ylabel="share of days")
 right.legend(title="customers", loc="lower right")
-figures.save(fig, "fig_whole_rules", gains, out_dir)
+chapter.save(fig, "fig_whole_rules", gains, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -420,7 +422,7 @@ claims.check(name, f"{error:.1f}", error < 4)
 # column has the steps of all branches in a second, in billions. The time goes into moving numbers, so small data types pay off.
 
 # %%
-gpu = figures.results(["benchmarks/vector_gpu.csv"])
+gpu = chapter.results(["benchmarks/vector_gpu.csv"])
 speed = gpu["branch-steps a second"] / 1e9
 columns = {"pairs": gpu.pairs.map("{:,}".format), "seconds": gpu.seconds, "speed": speed}
 pd.DataFrame(columns).set_axis(gpu.coupling.tolist()).round(2)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from bs4 import BeautifulSoup
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 import jmdp_lib as jl
@@ -89,31 +83,6 @@ def test_correlation_grid_is_laid_out_as_the_grid(ax: Axes) -> None:
     assert "Goal" in texts(ax)
 
 
-def test_explore_shows_all_frames_and_a_slider_that_needs_no_kernel(monkeypatch) -> None:
-    shown = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
-    figures.explore(lambda value: plt.figure(figsize=(1, value)), [0.5, 1.0, 1.5], "height")
-    assert not plt.get_fignums()
-    assert set(shown[0]) == {"text/html", "image/png"}
-    html = BeautifulSoup(shown[0]["text/html"], "html.parser")
-    assert [image["alt"] for image in html.find_all("img")] == [
-        f"height {h:g}" for h in (0.5, 1, 1.5)
-    ]
-    assert ["style" in image.attrs for image in html.find_all("img")] == [False, True, True]
-    assert len({image["src"] for image in html.find_all("img")}) == 3
-    assert (html.input["max"], html.output.get_text()) == ("2", "0.5")
-
-
-def test_in_a_notebook_the_saved_file_is_shown(monkeypatch, tmp_path: Path) -> None:
-    shown = []
-    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
-    monkeypatch.setattr("IPython.display.display", shown.append)
-    for name, fig in {"hidden": Figure(), "shown": plt.figure(figsize=(1, 1))}.items():
-        figures.save(fig, name, {"x": [1.0]}, str(tmp_path))
-    assert [image.data for image in shown] == [(tmp_path / "shown.png").read_bytes()]
-    assert not plt.get_fignums()
-
-
 # ---- two actions together -----------------------------------------------------------------------
 
 
@@ -144,32 +113,3 @@ def test_gap_law_says_how_often_the_gap_is_negative(
         0.0: False,
         3.0: False,
     }
-
-
-@pytest.mark.parametrize("place", ["", "notebooks", "out/quick/notebooks"])
-def test_results_are_found_wherever_in_the_project_a_notebook_lies(
-    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An executed notebook looked for them in out/quick/figures, and failed where it lies."""
-    (tmp_path / "pyproject.toml").touch()
-    for folder in ("figures", "notebooks", "out/quick/figures", "out/quick/notebooks"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "figures" / "table.csv").write_text("x\n7\n")
-    (tmp_path / "out/quick/figures/table.csv").write_text("x\n8\n")
-    monkeypatch.chdir(tmp_path / place)
-    assert figures.results(["figures/table.csv"]).x.tolist() == [7]
-
-
-def test_claims_keep_what_was_found_apart_from_what_holds(capsys: pytest.CaptureFixture) -> None:
-    claims = figures.Claims()
-    claims.check("a", 1, True)
-    claims.check("b", 2, True, "not reproduced")
-    claims.check("c", 3, True, "goal missed")
-    claims.print()
-    assert capsys.readouterr().out == (
-        "a | 1 | holds\nb | 2 | not reproduced\nc | 3 | goal missed\n"
-    )
-    with pytest.raises(AssertionError, match=r"c \| 3 \| FAILS"):
-        claims.check("c", 3, False, "differs from the paper")
-    with pytest.raises(ValueError, match="verdict must be one of"):
-        claims.check("d", 4, True, "nearly")
