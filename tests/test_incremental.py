@@ -16,7 +16,6 @@ import jmdp_lib as jl
 from jmdp_lib.operators.backups import Form, Layout, backup, compiled_backup
 from jmdp_lib.operators.draws import draw, of_tables
 
-
 FORMS = get_args(Form)
 
 
