@@ -27,14 +27,17 @@ from .simulators.worlds import two_queues as two_queues
 from .simulators.worlds import two_queues_simulator as two_queues_simulator
 from .solvers.fixed_point import ConvergenceWarning as ConvergenceWarning
 from .solvers.fixed_point import Solution as Solution
+from .solvers.incremental import IncrementalSolution as IncrementalSolution
 from .solvers.incremental import StepSize as StepSize
 from .solvers.incremental import incremental_jipe2 as incremental_jipe2
 from .solvers.order2 import jipe2 as jipe2
 from .solvers.order_n import jipe as jipe
+from .solvers.projected import ProjectedSolution as ProjectedSolution
 from .solvers.projected import projected_jipe2 as projected_jipe2
 from .solvers.projection import action_features as action_features
 from .solvers.projection import rbf_features as rbf_features
 from .solvers.projection import tabular_features as tabular_features
+from .solvers.trace import Trace as Trace
 from .solvers.trace import trace_jipe2 as trace_jipe2
 
 __version__: str

@@ -6,8 +6,7 @@ that of `montecarlo.BranchModel`: a table and an action in one number.
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +29,7 @@ from jmdp_lib.simulators.plans import Chunk, Plan, PlayedPolicy, Player, Runs
 _FEW = 256  # runs per random stream of a decision
 
 
+@dataclass
 class CompiledPlayer(Player):
     """Plays the branches of a JMDP. Its policies are tables, also those that were functions.
 
@@ -37,23 +37,19 @@ class CompiledPlayer(Player):
     decision.
     """
 
-    chunk_size = 2**16
-    rounded = False
+    jm: JMDP
+    state: Any
+    coupling: Coupling
     model: Any = None
     policy_cdf: Any = None
+    chunk_size = 2**16
+    rounded = False
 
-    def __init__(self, jm: JMDP, state: Any, coupling: Coupling) -> None:
-        self.jm = jm
-        self.num_actions = jm.num_actions
-        self.limits = jm.reward_range
-        self.state = checks.index("state", state, jm.num_states)
-        self.coupling = checked_coupling(jm, coupling)
-
-    def at(self, state: int) -> CompiledPlayer:
-        """One that starts elsewhere."""
-        other = copy.copy(self)
-        other.state = checks.index("state", state, self.jm.num_states)
-        return other
+    def __post_init__(self) -> None:
+        self.num_actions = self.jm.num_actions
+        self.limits = self.jm.reward_range
+        self.state = checks.index("state", self.state, self.jm.num_states)
+        self.coupling = checked_coupling(self.jm, self.coupling)
 
     def checked_policy(self, policy: Policy) -> Any:
         return PlayedPolicy(checks.policy_matrix(self.jm, policy))
@@ -61,10 +57,9 @@ class CompiledPlayer(Player):
     def tried(self, plan: Plan) -> Plan:
         tables = np.stack([policy.source for policy in plan.policies])
         gamma, horizon, _ = plan.settings
-        ready = copy.copy(self)
-        ready.model = BranchModel.of(self.jm, tables[0], self.coupling, gamma, horizon)
-        ready.policy_cdf = tables.cumsum(-1).ravel() if len(tables) > 1 else np.zeros(0)
-        return replace(plan, player=ready)
+        model = BranchModel.of(self.jm, tables[0], self.coupling, gamma, horizon)
+        cdf = tables.cumsum(-1).ravel() if len(tables) > 1 else np.zeros(0)
+        return replace(plan, player=replace(self, model=model, policy_cdf=cdf))
 
     def play(self, chunk: Chunk) -> Runs:
         plan = chunk.plan
@@ -91,11 +86,11 @@ class CompiledPlayer(Player):
         per_stream = _FEW if chunk.counted else RUNS_PER_STREAM
         fill_rows(fill, size, per_stream, checks.part(chunk.seed, "simulate_pairs"))
         last = plan.settings.gamma**plan.settings.horizon
-        apart = tuple(last * (labels[:, i] != labels[:, j]) for i, j in plan.pairs)
+        apart = [last * (labels[:, i] != labels[:, j]) for i, j in plan.pairs]
+        left = np.full(size, last * (last < 1.0))
         return Runs(
-            returns=runs.returns.T,
-            apart=apart,
-            open=np.full((width, size), last * (last < 1.0)),
+            columns=[*runs.returns.T, *[left] * width, *apart],
+            width=width,
             whole=task.whole or not plan.one_for_good,
             queries=int(runs.queries.sum()),
             extremes=self.jm.reward_range,
