@@ -251,8 +251,8 @@ class EnvironmentPlayer(RowPlayer):
         self.by_key = {}
         width = len(chunk.plan.names)
         self.envs += [self.envs[0].twin() for _ in range(width - len(self.envs))]
-        for number, env in enumerate(self.envs[:width]):
-            env.np_random = np.random.default_rng(checks.part(chunk.seed, 3, number))
+        for env in self.envs:
+            env.np_random = self.noise
 
     def starts(self, width: int, size: int) -> Columns:
         self.envs[0].restore(self.snapshot)
@@ -344,7 +344,7 @@ def distinct_in(space: Any, actions: Any) -> dict[str, Any]:
     for action in chosen:
         if not space.contains(action):
             raise IndexError(f"action {action!r} is not in {space}")
-    keys = {action_key(space, action): action for action in chosen}
+    keys = {repr(space.to_jsonable([action])): action for action in chosen}
     if not keys or len(keys) < len(chosen):
         raise ValueError(f"ask for at least one action, all distinct, got {actions!r}")
     return keys

@@ -69,7 +69,7 @@ class VectorSimulator:
         ...     return rng.poisson(3, n)
         ...
         >>> depot = jl.simulators.VectorSimulator(sell, demands, 5, gamma=0.9, num_states=12)
-        >>> often = {"state": 5, "num_runs": 50_000}
+        >>> often = {"state": 5, "num_runs": 50_000, "rng": 0}
         >>> found = jl.simulators.estimate_gaps(depot, np.full((12, 5), 0.2), [2, 1], **often)
         >>> print(f"{found.mean[0, 1]:.2f} +- {found.mean_error[0, 1]:.2f}")
         0.41 +- 0.02
