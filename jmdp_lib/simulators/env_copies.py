@@ -42,6 +42,7 @@ _MODEL = "MjModel"  # of MuJoCo: large, and the same for all copies
 # like any other. Without this one, branches that meet on the frozen lake would count as apart.
 _ONLY_DRAWN = "lastaction"  # of Gymnasium's toy-text environments: `render` alone reads it
 _CONSTANT = (type, types.FunctionType, types.ModuleType, gymnasium.Space, EnvSpec)
+_PLAIN = {int, float, bool, str, type(None)}  # sooner seen here than by `deepcopy`
 _MANY = 10  # entries from which on a dictionary is shared by all copies
 
 
@@ -120,8 +121,10 @@ class Copies:
                 own = vars(env.unwrapped)[name]
                 sys.modules["mujoco"].mj_copyData(own, x.model, x)
                 memo[id(x)] = own
-        for layer, held in zip(_layers(env), copy.deepcopy(origin, memo), strict=True):
-            layer.__dict__ = held
+        for layer, held in zip(_layers(env), origin, strict=True):
+            layer.__dict__ = {
+                name: x if type(x) in _PLAIN else copy.deepcopy(x, memo) for name, x in held.items()
+            }
         return env
 
     def _by_id(self, contents: list[dict[str, Any]]) -> dict[int, Any]:
