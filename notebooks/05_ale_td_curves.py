@@ -190,7 +190,7 @@ for ax, (name, curves) in zip(axes.flat, defaults.groupby("game", sort=False), s
 for ax in axes[1]:
     ax.set_xlabel("training steps")
 fig.supylabel("squared TD error, mean of 1,000 updates", fontsize="medium")
-plots.block_legend(fig)
+fig.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
 chapter.save(fig, "fig7_td_curves", defaults, out_dir)
 plt.show()
 

@@ -40,7 +40,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from experiments.atari.recursive_pairs import shock_ratio
 from experiments.release import plots, results
 from experiments.release.limits import copies_recursion
 from experiments.release.settings import PROTOCOL, settings_of
@@ -103,7 +102,9 @@ by_step = by_step.div(pd.DataFrame(rule["paper"], index=columns).T, level="game"
 agree = by_step.between(1 / rule["factor"], rule["factor"]).groupby("step").sum()
 text = f"{alone} of {each.size}"
 claims.check("the same of single seeds", text, alone > 0.75 * each.size, enough=whole)
-agree[agree == 8].index.min(), agree[agree == 8].index.max()
+steps = agree.index[agree == 8]
+text = f"{steps.min():,} to {steps.max():,}"
+claims.check("all eight means agree, steps", text, step in steps, enough=whole)
 
 # %% [markdown]
 # Of 24 numbers of single seeds 21 agree. Means agree at every record from 41,000 to 50,000 steps, so our rule cannot tell which of
@@ -166,7 +167,7 @@ axes[0, 0].text(9_000, 1.7, "coupled / MC", color="#0072B2", **noted)
 for ax in axes[1]:
     ax.set_xlabel("training steps")
 fig.supylabel("network's prediction / simulated gap variance", fontsize="medium")
-plots.ratio_legend(fig)
+fig.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
 drawn = ["game", "seed", "step", "copies", *columns, "recursion_ratio"]
 chapter.save(fig, "fig_release_ratios", curves[drawn], out_dir)
 plt.show()
@@ -314,7 +315,8 @@ pd.DataFrame({"formula / MC": level / simulated, "network / formula": end}).roun
 # </details>
 
 # %% tags=["hide-cell"]
-assert np.isclose(shock_ratio([0.99], [1.0, -1.0])[0], 1 / (2 - 0.99**2))
+later = 2 * 0.99**2 / (1 - 0.99**2)
+assert np.isclose((2 + later) / (4 + later), 1 / (2 - 0.99**2))
 
 # %% [markdown]
 # **Exercise 2.** How many copies of the target network does the mean need until it is within 1% of its limit? How many training steps are that, and how far is the second column then from its limit?

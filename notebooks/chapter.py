@@ -47,7 +47,7 @@ def results(files: Sequence[str]) -> pd.DataFrame:
 
     Example:
         >>> from notebooks import chapter
-        >>> table = chapter.results(["figures/atari/plays.csv"])
+        >>> table = chapter.results(["figures/atari/calibrated.csv"])
         >>> sorted(table.gamma.unique().tolist())
         [0.1, 0.5, 0.9, 0.99]
     """

@@ -109,6 +109,7 @@ GOOD = {
     jl.incremental_jipe2: {"policy": np.full((6, 3), 1 / 3), "num_updates": 10},
     simulators.estimate_gaps: ROWS,
     jl.large.local_jipe2: {"model": GRID, "policy": GOAL},
+    jl.laws.gap_law: {"jm": GRID, "policy": GOAL},
 }
 MASKED = r"masked entries: put numbers there, as by .filled"
 
@@ -258,7 +259,7 @@ def case(message, call, *arguments, **options):
         case("gust must be one of 'U'", jl.windy_gridworld, gust="up"),
         case("rewards must be one of 'unit'", jl.coupled_reward_chain, rewards="big"),
         case("num_states must be at least 1", jl.coupled_reward_chain, 0),
-        case("epsilon must lie in", jl.epsilon_mixture, GOAL, 2.0),
+        case("epsilon must lie in", jl.epsilon_mixture, GRID, GOAL, 2.0),
         case("lead_time must be at least 0", jl.inventory, lead_time=-1),
         case(r"price must lie in \(-inf, inf\), got nan", jl.inventory, price=np.nan),
         case("lost_sale_cost must be a real number", jl.inventory, lost_sale_cost="2"),
@@ -335,9 +336,10 @@ def case(message, call, *arguments, **options):
             answers(lambda sim, s, actions: ([0, 1, 2], [0.5] * 3)),
         ),
         case(
-            "state 99 is out of range: there are 9",
+            r"gaps\[:, 0\]\[1\] \(row 1\) = 99 is not in range\(9\)",
             simulators.estimate_gaps,
-            actions=[(0, 0, 1), (99, 0, 1)],
+            actions=None,
+            gaps=[(0, 0, 1), (99, 0, 1)],
             num_runs=MANY,  # before any is played
         ),
         case(
@@ -348,7 +350,8 @@ def case(message, call, *arguments, **options):
         case(
             r"gamma = 0.99.*: pass horizon=",
             simulators.compare_actions,
-            *(NEAR_ONE, GOAL, [0, 1], 4),
+            *(NEAR_ONE, GOAL, [0, 1]),
+            state=4,
         ),
         case(
             MASKED,
@@ -374,11 +377,13 @@ def case(message, call, *arguments, **options):
             actions=[0, 1],
             state=0,
         ),
-        case(r"at least one policy, got \[\]", simulators.compare_policies, GRID, [], 4),
+        case(r"at least one policy, got \[\]", simulators.compare_policies, GRID, [], state=4),
         case("state must be a snapshot inside an episode, such", gaps_of_a_lake, reset=False),
         case("state must be a snapshot .* 3", gaps_of_a_lake, state=3),
-        case(r"\(N, 3\): did you mean \[\(4, 0, 2\)\]\?", jl.laws.gap_law, GRID, GOAL, (4, 0, 2)),
-        case(r"at least one row \(state, a, b\), got \[\]", jl.laws.gap_law, GRID, GOAL, []),
+        case(r"gaps must have shape \(row, .* = 3\)", jl.laws.gap_law, gaps=(4, 0, 2)),
+        case("gaps must have shape .* and not be empty", jl.laws.gap_law, gaps=[]),
+        case("two ways to say the same", jl.laws.gap_law, gaps=[(4, 0, 2)], states=[4]),
+        case("takes no actions", simulators.estimate_gaps, gaps=[(4, 0, 2)]),
         case(r"must be a list .* mean \[0\]\?", jl.large.local_jipe2, states=0),
         case(r"did you mean \['a'\]\?", jl.large.local_jipe2, states="a"),
         case(
@@ -387,10 +392,10 @@ def case(message, call, *arguments, **options):
             *(never, 1, 0.9, (0.0, 1e-200)),
         ),
         case(
-            r"off must lie in \[0, inf\), got",
+            r"truncation_error must lie in \[0, inf\), got",
             jl.laws.GapLaw.from_sample,
             *((0, 0, 1), [0.0, 1.0]),
-            off=np.inf,
+            truncation_error=np.inf,
         ),
     ],
 )
