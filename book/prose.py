@@ -155,7 +155,7 @@ STYLE = Config(
     napoleon_use_param=False,
     napoleon_use_rtype=False,
 )
-FORMULA = re.compile(r"\$([^$]+)\$")
+FORMULA = re.compile(r"\$([^$]+)\$|(?<!`)(\|\w\|)")  # $n$, and |S|
 # What formulas of docstrings, $gamma^2 <= 1$, write without a backslash; conf.py has the macros.
 SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "->": r"\to "}
 SIGNS |= {"~": r"\sim ", "...": r"\dots ", "||": r"\|"}
@@ -175,7 +175,7 @@ def on_docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines
 
     Napoleon is not told what is documented: it would take "What: it is", of a property, for a type.
     """
-    text = FORMULA.sub(lambda formula: f":math:`{tex(formula[1]).strip()}`", "\n".join(lines))
+    text = FORMULA.sub(lambda x: f":math:`{tex(x[1] or x[2]).strip()}`", "\n".join(lines))
     lines[:] = GoogleDocstring(text, STYLE).lines()
 
 
