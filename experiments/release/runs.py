@@ -21,9 +21,9 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from experiments.files import write_whole
+from experiments.files import claim, write_whole
 from experiments.processes import end_with_parent, in_processes, require_device
 from experiments.release.play import Collected, collect_into, simulate_into
 from experiments.release.records import run_of, write_results
@@ -76,19 +76,10 @@ def runs_of(options: argparse.Namespace) -> list[Run]:
     return [Run(name, chosen[name], game, seed) for name, game, seed in every]
 
 
-def check_folder(work: Path, miniature: bool) -> None:
-    """Note the settings in a new work folder; refuse one that was made with others."""
-    path = work / "settings.json"
+def kept_settings(miniature: bool) -> dict[str, Any]:
+    """What all runs of a work folder share."""
     kept = {key: PROTOCOL[key] for key in ("common", "couplings", "networks", "settings")}
-    here = kept | {"miniature": PROTOCOL["miniature"] if miniature else None}
-    if path.exists():
-        try:
-            there = json.loads(path.read_text())
-        except ValueError as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
-        if different := [key for key in here if there.get(key) != here[key]]:
-            raise ValueError(f"{work} holds runs with other settings ({', '.join(different)})")
-    write_whole(path, json.dumps(here, indent=1))
+    return kept | {"miniature": PROTOCOL["miniature"] if miniature else None}
 
 
 def prepare(options: argparse.Namespace) -> list[Run]:
@@ -96,7 +87,7 @@ def prepare(options: argparse.Namespace) -> list[Run]:
     runs = runs_of(options)
     require_device(options.device)
     checks.at_least("--processes", options.processes, 1)
-    check_folder(options.work, options.miniature)
+    claim(options.work / "settings.json", kept_settings(options.miniature))
     options.out.mkdir(parents=True, exist_ok=True)
     for run in runs:
         if (path := run_of(options.work, run.label)).exists():
@@ -182,7 +173,7 @@ def main(words: list[str] | None = None) -> None:
     options.out = options.out or options.work / "results"
     try:
         runs = prepare(options)
-    except (ValueError, RuntimeError, OSError) as error:
+    except (ValueError, OSError) as error:
         parser.error(str(error))
     if options.device != "cpu":
         torch.cuda.set_device(torch.device(options.device).index or 0)
