@@ -179,7 +179,7 @@ def test_a_training_that_diverges_leaves_the_others_alone(tmp_path, monkeypatch,
     monkeypatch.setattr(runs, "train", train)
     monkeypatch.setattr(runs.Files, "play", lambda _: None)
     monkeypatch.setattr(runs.Files, "tables", lambda _: None)
-    monkeypatch.setattr(runs.Network, "of", lambda *_: None)
+    monkeypatch.setattr(runs, "Network", lambda *_: None)
     monkeypatch.setattr(runs.Replay, "of", lambda *_: None)
     assert command(tmp_path, "tune:Pong", "--miniature") == 1
     said = capsys.readouterr().out

@@ -37,7 +37,7 @@ def cells(size):
 
 def fit(config=SMALL):
     tables = tables_of(jl.windy_gridworld(3), cells(3))
-    return train(Network.of(tables, config), Replay.of(tables))
+    return train(Network(tables, config), Replay.of(tables))
 
 
 @pytest.fixture(scope="module")

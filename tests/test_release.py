@@ -522,21 +522,6 @@ def test_simulated_variances_divide_by_the_number_of_pairs():
 # ---- the settings, the tables and the command ----------------------------------------------------
 
 
-def test_settings_are_the_releases():
-    ours = {name: settings_of(name) for name in PROTOCOL["settings"]}
-    for name, expected in {
-        "defaults": ("both", 0.25, 0.25, "pair", 0.0),
-        "launcher": ("reward", 0.0, 1.0, "covgram", 0.1),
-        "pair_reward": ("reward", 0.0, 1.0, "pair", 0.0),
-        "gram_both": ("both", 0.25, 0.25, "covgram", 0.1),
-    }.items():
-        found = ours[name]
-        assert (found.coupling, found.sticky, found.b, found.network, found.gap_weight) == expected
-    launcher = ours["launcher"]
-    assert (launcher.gram_dim, launcher.gram_start, launcher.eval_b) == (128, 1e-3, 0.25)
-    assert settings_of("defaults", steps=200000) == replace(ours["defaults"], steps=200000)
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

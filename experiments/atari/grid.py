@@ -31,7 +31,7 @@ def learned_gaps(table: dict[str, Any]) -> pd.DataFrame:
     for dim in table["dims"]:
         for seed in table["seeds"]:
             config = Config((member,), shared_dim=dim, seed=seed, **table["config"])
-            network = Network.of(tables, config)
+            network = Network(tables, config)
             params = train(network, Replay.of(tables)).params
             learned = predict_gaps(network, params, torch.from_numpy(cells)).coupled
             rows.append({"dim": dim, "seed": seed, "ratio": float(learned.mean() / exact.mean())})

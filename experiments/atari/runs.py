@@ -134,7 +134,7 @@ def finish(files: Files, device: str) -> bool:
     """Train and evaluate; whether it could be trained."""
     run, sizes = files.run, files.sizes
     tables = files.tables()
-    network = Network.of(tables, sizes.config, device)
+    network = Network(tables, sizes.config, device)
     started = time.perf_counter()
     try:
         params = train(network, Replay.of(tables, device)).params
