@@ -83,7 +83,8 @@ for game, mine in cells.groupby("game", sort=False):
         row += [f"{ours[0]} ({ours[1]} to {ours[2]})", f"{c.paper:.{digits}f}"]
     words.append(row)
 fig, ax = plt.subplots(figsize=(6.75, 1.3), layout="constrained")
-plots.text_table(ax, words)
+ax.axis("off")
+ax.table(words[1:], colLabels=words[0], edges="horizontal", loc="center").scale(1, 1.3)
 plt.close(fig)  # for the folder of figures; the notebook has the table itself
 chapter.save(fig, "table1", cells, out_dir)
 pd.DataFrame(words[1:], columns=words[0]).set_index("game")

@@ -356,7 +356,7 @@ def test_collected_play_is_that_of_gymnasium(game, sticky, monkeypatch):
     monkeypatch.setattr(
         play.Emulator, "act", lambda player, action: played.append(action) or act(player, action)
     )
-    found = play.collect(game, 3, tiny("defaults", steps=60, sticky=sticky))
+    found = play.collect(tiny("defaults", steps=60, sticky=sticky), game, 3)
     gym = Gym(game)
     np.testing.assert_array_equal(found.screens[0], gym.reset())
     state, last, repeated = gym.ale.cloneState(), 0, []
@@ -381,12 +381,12 @@ def test_collected_play_is_that_of_gymnasium(game, sticky, monkeypatch):
 
 
 def test_longer_play_begins_like_a_shorter_one():
-    short, long = (play.collect("Pong", 1, tiny("defaults", steps=n)) for n in (20, 40))
+    short, long = (play.collect(tiny("defaults", steps=n), "Pong", 1) for n in (20, 40))
     for name in ("others", "actions", "rewards", "ended", "signs"):
         np.testing.assert_array_equal(getattr(short, name), getattr(long, name)[:20])
     np.testing.assert_array_equal(short.screens, long.screens[:21])
     first, second = (
-        play.collect("Pong", seed, tiny("defaults", steps=20)).actions for seed in (1, 2)
+        play.collect(tiny("defaults", steps=20), "Pong", seed).actions for seed in (1, 2)
     )
     assert not np.array_equal(first, second)
 
@@ -468,7 +468,7 @@ def test_simulated_pairs_begin_with_the_asked_actions(monkeypatch):
 
     play_pair = play.play_pair
     monkeypatch.setattr(play, "play_pair", spied)
-    found = play.simulate("Atlantis", 0, tiny("launcher"))
+    found = play.simulate(tiny("launcher"), "Atlantis", 0)
     assert asked == [(True, (2, 9), False)] * 9  # the first query and 8 more steps
     assert found.rewards.shape == found.alive.shape == (3, 3, 2, 9)
     assert found.same.shape == (3, 3, 9)

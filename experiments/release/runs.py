@@ -23,9 +23,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.files import claim, write_whole
-from experiments.processes import end_with_parent, in_processes, require_device
-from experiments.release.play import Collected, collect_into, simulate_into
+from experiments.files import claim, save_once, write_whole
+from experiments.processes import end_with_parent, in_processes, program, require_device
+from experiments.release.play import Collected, collect, simulate
 from experiments.release.records import run_of, write_results
 from experiments.release.settings import PROTOCOL, Settings, settings_of
 from experiments.release.training import Data, Learner, data_on, load, train
@@ -115,16 +115,16 @@ def work_through(runs: list[Run], options: argparse.Namespace) -> None:
     """Play, train, and note where and how long; recursive pairs are played beside the training."""
     missing = [run for run in runs if not is_finished(run, options.work)]
     once = {run.played: run for run in missing}.values()
-    plays = [(run.play_file(options.work), *run[1:]) for run in once]
+    plays = [(run.play_file(options.work), collect, *run[1:]) for run in once]
     pairs = [
-        (options.work / "pairs" / f"{played}.npz", *run[1:])
+        (options.work / "pairs" / f"{played}.npz", simulate, *run[1:])
         for played, run in {run.played: run for run in runs}.items()
     ]
     started = time.perf_counter()
     if plays:
-        in_processes(collect_into, plays, options.processes, "plays")
+        in_processes(save_once, plays, options.processes, "plays")
     with ThreadPoolExecutor(1) as beside:
-        played = beside.submit(in_processes, simulate_into, pairs, options.processes, "pairs")
+        played = beside.submit(in_processes, save_once, pairs, options.processes, "pairs")
         learn(missing, options)
         played.result()
     device = torch.cuda.get_device_name() if options.device != "cpu" else "cpu"
@@ -146,19 +146,12 @@ def is_finished(run: Run, work: Path) -> bool:
 
 def command_line() -> argparse.ArgumentParser:
     """All that the command understands."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--work", type=Path, required=True, help="folder of work in progress")
+    parser = program(__doc__ or "")
     own = ["defaults", "launcher"]
     parser.add_argument("--settings", nargs="+", default=own, help=", ".join(PROTOCOL["settings"]))
     parser.add_argument("--games", nargs="+", default=PROTOCOL["games"])
     parser.add_argument("--seeds", nargs="+", type=int, default=PROTOCOL["seeds"])
     parser.add_argument("--steps", type=int, help="train up to this step instead")
-    parser.add_argument("--device", default="cpu", help="cpu (unless given), cuda or, say, cuda:1")
-    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) - 1))
-    parser.add_argument("--out", type=Path, help="folder of results; WORK/results unless given")
-    parser.add_argument("--miniature", action="store_true")
     parser.add_argument("--with-parent", action="store_true", help="end when it has ended")
     return parser
 
