@@ -84,7 +84,12 @@ for game, mine in cells.groupby("game", sort=False):
     words.append(row)
 fig, ax = plt.subplots(figsize=(6.75, 1.3), layout="constrained")
 ax.axis("off")
-ax.table(words[1:], colLabels=words[0], edges="horizontal", loc="center").scale(1, 1.3)
+typeset = ax.table(
+    words[1:], colLabels=words[0], cellLoc="center", edges="horizontal", loc="center"
+)
+typeset.auto_set_font_size(False)
+typeset.set_fontsize(8)
+typeset.scale(1, 1.3)
 plt.close(fig)  # for the folder of figures; the notebook has the table itself
 chapter.save(fig, "table1", cells, out_dir)
 pd.DataFrame(words[1:], columns=words[0]).set_index("game")

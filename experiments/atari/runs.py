@@ -217,8 +217,9 @@ def main(words: list[str] | None = None) -> None:
     try:
         named = selected(options.part)
         checks.at_least("--processes", options.processes, 1)
-        if require_device(options.device).type == "cuda":
-            torch.cuda.set_device(options.device)
+        device = require_device(options.device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device.index or 0)
             torch.backends.cuda.matmul.allow_tf32 = True
         finished = make(options, *named)
     except (ValueError, OSError) as error:
