@@ -13,7 +13,7 @@ import tempfile
 from importlib.metadata import distribution
 from pathlib import Path
 
-from pages import BookError, Notebook, annotated, as_in_site, gallery, reference
+from pages import BookError, Notebook, annotated, as_in_site, gallery, table
 from sphinx.cmd.build import build_main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,11 +32,7 @@ def gather(root: Path, stage: Path) -> None:
     (stage / "notebooks").mkdir()
     for nb in notebooks:
         (stage / "notebooks" / f"{nb.name}.ipynb").write_text(annotated(nb, figures))
-    pages = reference(notebooks)
-    filled = {"public names": pages.pop(""), "gallery": gallery(root / "figures", notebooks)}
-    (stage / "api").mkdir()
-    for name, text in pages.items():
-        (stage / "api" / f"{name}.md").write_text(text)
+    filled = {"public names": table(notebooks), "gallery": gallery(root / "figures", notebooks)}
     for path in (root / "book").glob("*.md"):
         if path.stem != "layout":
             text = as_in_site(path.read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,6 @@ RECORD = (
     "{{doc}}`/notebooks/{0}` draws these; {{download}}`its record <figures/provenance/{0}.json>` "
     "says how."
 )
-PAGE = """# `{}`
-
-```{{eval-rst}}
-.. auto{}:: {}
-```
-
-"""
-TABLE = "| name | what it is or does | chapters |\n|---|---|---|\n{}\n"
-CONTENTS = "\n```{{toctree}}\n:hidden:\n\n{}\n```\n"
 FULL_WIDTH = 1400  # pixels at 300 dpi: what is wider is no figure of one column
 ALT = re.compile(r"\s*<!-- alt: (.*?) -->", re.DOTALL)
 
@@ -200,73 +191,39 @@ def _in_gallery(
     yield ":::"
 
 
-# ---- the reference ------------------------------------------------------------------------------
+# ---- public names -------------------------------------------------------------------------------
 
 
 def public_names() -> dict[str, Any]:
-    """`jmdp_lib` and its sub-packages, and what they export, by the full names."""
-    library = importlib.import_module("jmdp_lib")
-    parts = {f"jmdp_lib.{name}": getattr(library, name) for name in library.__all__}
-    found = {"jmdp_lib": library, **{path: x for path, x in parts.items() if inspect.ismodule(x)}}
-    return found | {f"{p}.{name}": getattr(x, name) for p, x in found.items() for name in x.__all__}
-
-
-def documented_names() -> dict[str, Any]:
-    """The public names, and the library's classes, but for protocols, that annotations name."""
-    names = public_names()
-    waiting = list(names.values())
-    while waiting:
-        thing = waiting.pop()
-        module = sys.modules.get(getattr(thing, "__module__", ""))
-        for word in re.findall(r"\w+", str(getattr(thing, "__annotations__", ""))):
-            named: Any = getattr(module, word, None)
-            own = inspect.isclass(named) and named.__module__.startswith("jmdp_lib.")
-            if own and named not in names.values() and not hasattr(named, "_is_protocol"):
-                names[f"{named.__module__}.{named.__name__}"] = named
-                waiting.append(named)
-    return names
+    """`jmdp_lib` and its sub-packages, each with what it exports, by the full names."""
+    library: Any = importlib.import_module("jmdp_lib")
+    found: dict[str, Any] = {}
+    for package in (library, *(getattr(library, name) for name in library.__all__)):
+        if inspect.ismodule(package):
+            found[package.__name__] = package
+            names = {name: getattr(package, name) for name in package.__all__}
+            for name, thing in names.items():
+                if not inspect.ismodule(thing):
+                    found[f"{package.__name__}.{name}"] = thing
+    return found
 
 
 def uses(code: str, path: str) -> bool:
     """Whether code names a public object."""
-    before = r"\bfigures\." if ".figures." in path else r"(?<!figures\.)\b"
-    return bool(re.search(rf"{before}{path.rpartition('.')[2]}\b", code))
+    return bool(re.search(rf"\b{path.rpartition('.')[2]}\b", code))
 
 
-def first_paragraph(thing: Any) -> str:
-    """That of a docstring, as it stands in a cell of a table."""
-    text = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
-    return FORMULA.sub(lambda part: tex(part[0]), text).replace("|", "\\|")
-
-
-def packages() -> dict[str, dict[str, Any]]:
-    """What the reference has of each package, by the full names."""
-    names = documented_names()
-    found: dict[str, dict[str, Any]] = {p: {} for p, x in names.items() if inspect.ismodule(x)}
-    for path in (path for path in names if path not in found):
-        package = ".".join(path.split(".")[:2])
-        found[package if package in found else "jmdp_lib"][path] = names[path]
-    return found
-
-
-def row(path: str, shown: str, thing: Any, notebooks: list[Notebook]) -> str:
-    """A line of a table: a name, what it is, and which chapters use it."""
-    using = [nb.name for nb in notebooks if uses(nb.code, path)]
-    links = [f"{{doc}}`{int(name[:2])} </notebooks/{name}>`" for name in using]
-    return f"| {{py:obj}}`{shown} <{path}>` | {first_paragraph(thing)} | {', '.join(links)} |"
-
-
-def reference(notebooks: list[Notebook]) -> dict[str, str]:
-    """A page for each package and each object, and as "" one table of all."""
-    made, tables = {}, []
-    for package, things in packages().items():
-        rows = []
-        for path, thing in things.items():
-            rows.append(row(path, path.removeprefix(f"{package}."), thing, notebooks))
-            kind = "class" if inspect.isclass(thing) else "function"
-            made[path] = PAGE.format(thing.__name__, kind, path)
-        page = PAGE.format(package, "module", f"{package}\n   :no-members:")
-        made[package] = page + TABLE.format("\n".join(rows)) + CONTENTS.format("\n".join(things))
-        tables += [f"| **{{py:mod}}`{package}`** | | |", *rows]
-    places = [f"api/{package}" for package in packages()]
-    return {**made, "": TABLE.format("\n".join(tables)) + CONTENTS.format("\n".join(places))}
+def table(notebooks: Iterable[Notebook]) -> str:
+    """One table of the public names, by package, each with the chapters that use it."""
+    lines = ["| name | what it is or does | chapters |", "|---|---|---|"]
+    for path, thing in public_names().items():
+        first = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+        first = FORMULA.sub(lambda part: tex(part[0]), first).replace("|", "\\|")
+        if inspect.ismodule(thing):
+            lines.append(f"| **{{py:mod}}`{path}`** | {first} | |")
+            continue
+        shown = [nb.name for nb in notebooks if uses(nb.code, path)]
+        links = [f"{{doc}}`{int(name[:2])} </notebooks/{name}>`" for name in shown]
+        name = f"{{py:obj}}`{path.rpartition('.')[2]} <{path}>`"
+        lines.append(f"| {name} | {first} | {', '.join(links)} |")
+    return "\n".join(lines) + "\n"

@@ -13,6 +13,7 @@ from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.ext import autosummary
 from sphinx.ext.napoleon import Config, GoogleDocstring
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -194,6 +195,7 @@ def on_page(app: Any, name: str, template: str, context: dict[str, Any], doctree
 
 def setup(app: Any) -> None:
     app.setup_extension("sphinx.ext.autodoc")
+    autosummary.periods_re = re.compile(r"(?<!\beq)(?<!\beqs)\.\s+")  # where a sentence ends
     app.add_transform(Statements)
     app.add_post_transform(Links)
     app.connect("autodoc-process-docstring", on_docstring)

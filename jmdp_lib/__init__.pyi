@@ -9,10 +9,6 @@ from .environments import example_1 as example_1
 from .environments import example_2_1 as example_2_1
 from .environments import example_2_2 as example_2_2
 from .environments import goal_policy as goal_policy
-from .environments import inventory as inventory
-from .environments import inventory_simulator as inventory_simulator
-from .environments import two_queues as two_queues
-from .environments import two_queues_simulator as two_queues_simulator
 from .environments import uniform_policy as uniform_policy
 from .environments import windy_gridworld as windy_gridworld
 from .model import JMDP as JMDP
@@ -21,20 +17,27 @@ from .moments import cantelli_bound as cantelli_bound
 from .moments import contraction_modulus as contraction_modulus
 from .moments import norm_weight as norm_weight
 from .montecarlo import simulate_pairs as simulate_pairs
-from .montecarlo import simulate_returns as simulate_returns
 from .operators.backups import sample_t2 as sample_t2
 from .operators.literal import apply_t2 as apply_t2
 from .operators.pairs import pair_step as pair_step
+from .simulators.random_maps import simulate_returns as simulate_returns
+from .simulators.worlds import inventory as inventory
+from .simulators.worlds import inventory_simulator as inventory_simulator
+from .simulators.worlds import two_queues as two_queues
+from .simulators.worlds import two_queues_simulator as two_queues_simulator
 from .solvers.fixed_point import ConvergenceWarning as ConvergenceWarning
 from .solvers.fixed_point import Solution as Solution
+from .solvers.incremental import IncrementalSolution as IncrementalSolution
 from .solvers.incremental import StepSize as StepSize
 from .solvers.incremental import incremental_jipe2 as incremental_jipe2
 from .solvers.order2 import jipe2 as jipe2
 from .solvers.order_n import jipe as jipe
+from .solvers.projected import ProjectedSolution as ProjectedSolution
 from .solvers.projected import projected_jipe2 as projected_jipe2
 from .solvers.projection import action_features as action_features
 from .solvers.projection import rbf_features as rbf_features
 from .solvers.projection import tabular_features as tabular_features
+from .solvers.trace import Trace as Trace
 from .solvers.trace import trace_jipe2 as trace_jipe2
 
 __version__: str

@@ -64,8 +64,8 @@ def both_couplings(gust_prob):
     fig, axes = plt.subplots(1, 2, figsize=(6.75, 3.3))
     jm = jl.windy_gridworld(3, gust_prob=gust_prob)
     for ax, coupling in zip(axes, COUPLINGS, strict=True):
-        found = jl.jipe2(jm, goal, coupling=coupling).moments.correlation
-        figures.correlation_grid(ax, found, 3, "URDL", goal=2)
+        correlation = jl.jipe2(jm, goal, coupling=coupling).moments.correlation
+        figures.correlation_grid(ax, correlation, 3, "URDL", goal=2)
         ax.set_title(f"{coupling}, gust probability {gust_prob:g}")
     axes[1].set_yticks([])
     fig.get_layout_engine().set(wspace=0.12)
@@ -256,11 +256,10 @@ gammas = np.linspace(0.1, 0.99, num_gammas)
 coin = dict(zip(COUPLINGS, (0.5, 0.25), strict=True))
 solved, theory = {}, {}
 for kind in [(n, coupling) for n in (4, 25) for coupling in COUPLINGS]:
-    found = [at_start(kind[0], gamma, kind[1]).correlation[0, 0, 1] for gamma in gammas]
-    solved[kind] = np.array(found)
+    curve = [at_start(kind[0], gamma, kind[1]).correlation[0, 0, 1] for gamma in gammas]
+    solved[kind] = np.array(curve)
     theory[kind] = chain_correlation(kind[0] - 1, gammas, coin[kind[1]])
-off = max(np.abs(solved[kind] - theory[kind]).max() for kind in solved)
-assert off < 1e-6
+assert max(np.abs(solved[kind] - theory[kind]).max() for kind in solved) < 1e-6
 
 # %%
 gaps = [at_start(25, 0.99, coupling).gap_variance[:-1, 0, 1] for coupling in COUPLINGS]
@@ -327,10 +326,10 @@ claims.check(claim, text, opposite, "differs from the release")
 # %% [markdown]
 # ## 3.6 How long is a shock shared? Three couplings
 #
-# In the paper's regime (`"joint"`) two branches share a shock *while they are at the same state*. One step later they are usually apart, and draw separately.
-# Demand, weather or traffic reach both branches wherever they are: that is `coupling="common"`, for a model with one distribution of the noise for all states, such as `JMDP.from_step` builds. Then $T_2$ moves branches at different states by the same noise, too. The proof of Lemma 5.2 does not ask how the two draws depend on each other, so the certificate of Theorem 5.3 stays.
+# In the paper's regime (`"joint"`) two branches share a shock *while they are at the same state*; one step later they are usually apart.
+# Demand or weather reach both wherever they are: that is `coupling="common"`, for a model with one distribution of the noise for all states, such as `JMDP.from_step` builds. Then $T_2$ moves branches at different states by the same noise, too. The proof of Lemma 5.2 does not ask how the two draws depend on each other, so the certificate of Theorem 5.3 stays.
 #
-# We look at three worlds, with one decision in each. In the middle of the windy grid: right or left? In a depot with five units in stock, which afterwards orders up to six: one unit or two? With two jobs in each of two queues: send the next job to the fast queue or to the slow one?
+# We look at three worlds, with one decision in each. In the middle of the windy grid: right or left? In the depot of [Use it on your own simulator](../book/own_simulator.md), with five units in stock and orders up to six afterwards: one unit or two? With two jobs in each of two queues: send the next job to the fast queue or to the slow one?
 
 # %%
 ALL_THREE = ("independent", "joint", "common")
@@ -402,16 +401,16 @@ for coupling, law in zip(("joint", "common"), depot_laws, strict=True):
     low, high = law.cdf(1e-5)
     inside = low - error <= chance[coupling] <= high + error
     text = f"{chance[coupling]:.3f}, [{low:.3f}, {high:.3f}]"
-    claim = f"depot, {coupling}: simulated P(G <= 0) = bracket, to 4.5 s.e."
+    claim = f"depot, {coupling}: simulated P(G <= 0) in its bracket, to 4.5 s.e."
     claims.check(claim, text, inside, enough=enough)
 jm, policy, query = worlds["queues: fast, slow"]
-(law,) = jl.laws.gap_law(jm, policy, states=[query], width=0.01, coupling="common")
+(law,) = jl.laws.gap_law(jm, policy, gaps=[query], width=0.01, coupling="common")
 signs = [law.prob_worse, law.prob_tie, law.prob_better]
-found = three.loc[("queues: fast, slow", "common"), ["P(G < 0)", "P(G = 0)", "P(G > 0)"]]
-off = max(max(low - x, x - high) for x, (low, high) in zip(found, signs, strict=True))
+shares = three.loc[("queues: fast, slow", "common"), ["P(G < 0)", "P(G = 0)", "P(G > 0)"]]
+outside = max(max(low - x, x - high) for x, (low, high) in zip(shares, signs, strict=True))
 text = ", ".join(f"{np.mean(ends):.3f}" for ends in signs)
-claim = "queues, common: P(G < 0), P(G = 0), P(G > 0) as simulated, to 4.5 s.e."
-claims.check(claim, text, off < error, enough=enough)
+claim = "queues, common: simulated shares of G <, =, > 0 in their brackets, to 4.5 s.e."
+claims.check(claim, text, outside < error, enough=enough)
 
 # %%
 fig, axes = plt.subplots(2, 3, figsize=(6.75, 3.4), height_ratios=[2, 1])
@@ -503,8 +502,7 @@ chain = jl.coupled_reward_chain(25, 0.99)
 first_action = jl.jipe2(chain, np.zeros(25, dtype=int)).moments
 by_hand = 1 - 0.5 / (0.25 * (1 - 0.99**48) / (1 - 0.99**2))
 assert np.allclose(first_action.gap_variance[:-1, 0, 1] / 2, 0.5)
-found = first_action.correlation[0, 0, 1]
-assert np.isclose(found, by_hand)
+assert np.isclose(first_action.correlation[0, 0, 1], by_hand)
 
 # %% [markdown]
 # **What to read next.** Chapter 4 checks gaps against simulation and asks what their mean and variance say about their sign.

@@ -72,7 +72,7 @@ gaps = [
 at = tuple(np.transpose(gaps))  # m.gap_mean[at] is (K,), one number per gap
 
 # %% [markdown]
-# **Predicted**: Section 5.4 of the paper, with the sign corrected (decision 1),
+# **Predicted**: Section 5.4 of the paper, with the sign corrected ([decision 1](../book/paper.md#decision-1)),
 #
 # $$\mathrm{var}\,G = \Sigma(a,a) + \Sigma(b,b) - 2\,\Sigma(a,b) - (\mu_a - \mu_b)^2 .$$
 
@@ -89,7 +89,7 @@ print(f"variances {variance.min():.2f} to {variance.max():.2f}")
 
 # %%
 played = jl.simulators.estimate_gaps(
-    grid, policy, gaps, num_runs=num_pairs, rng=seed, truncation=1e-7
+    grid, policy, gaps=gaps, num_runs=num_pairs, rng=seed, truncation=1e-7
 )
 print(f"{len(gaps) * num_pairs:,} pairs")
 
@@ -138,18 +138,18 @@ for name, z in scores.items():
     largest, total = normal_p_values(z)
     text = f"{np.abs(z).max():.2f}, {np.mean(z**2):.2f} (p = {largest:.2f}, {total:.2f})"
     passed = min(largest, total) > 0.0025
-    claim = f"gap {name}, predicted = simulated: largest |z| of {z.size}, average z^2"
+    claim = f"gap {name}, predicted = simulated, p > 0.0025: largest |z|, average z^2"
     claims.check(claim, text, passed, enough=enough)
 
 # %% [markdown]
 # Would the test notice a wrong prediction? Suppose that every action had a gust of
-# its own. This predicts the same means but other variances. Here $\sum z^2$ is hundreds of times its expected value, and the test rejects it:
+# its own. This predicts the same means but other variances. Here $\sum z^2$ is hundreds of times its expected value or more, and the test rejects it:
 
 # %%
 independent = jl.jipe2(grid, policy, tol=1e-10, coupling="independent").moments.gap_variance[at]
 wrong = (played.variance - independent) / variance_se
 unlike = normal_p_values(wrong)[1] < 0.0025
-claim = "variances without the coupling are rejected: average z^2 >> 1"
+claim = "variances without the coupling are rejected, p < 0.0025: average z^2"
 claims.check(claim, f"{np.mean(wrong**2):.0f}", unlike, enough=enough)
 
 # %% [markdown]
@@ -188,27 +188,28 @@ table = pd.DataFrame(gaps, columns=["state", "action", "alternative"]).assign(
 
 # %% tags=["hide-input"]
 layout = [["mean", "variance", "ratio"], ["mean z", "variance z", "ratio"]]
-found = (mean, played.mean, played.mean_error), (variance, played.variance, played.variance_error)
+of_means = mean, played.mean, played.mean_error
+of_variances = variance, played.variance, played.variance_error
 
 
 def draw_errors(ax, below, predicted, simulated, errors):
     """Simulated against predicted values; below, their differences in standard errors."""
     below.axhspan(-2.0, 2.0, color="0.9", lw=0, zorder=0)
     below.axhline(0.0, color="0.6", lw=0.8, zorder=0)
-    off = (simulated - predicted) / errors
+    z = (simulated - predicted) / errors
     for marker, action in zip("os^D", np.unique(at[2]), strict=False):
         rows = at[2] == action
         bars = 2.0 * errors[rows]
-        figures.agreement(ax, predicted[rows], simulated[rows], ACTIONS[action], bars)
-        below.plot(predicted[rows], off[rows], marker, ms=3.0, mfc="none", mew=0.7)
-    limit = max(3.4, 1.1 * np.abs(off).max())
+        figures.agreement(ax, predicted[rows], simulated[rows], label=ACTIONS[action], bars=bars)
+        below.plot(predicted[rows], z[rows], marker, ms=3.0, mfc="none", mew=0.7)
+    limit = max(3.4, 1.1 * np.abs(z).max())
     below.set(ylim=(-limit, limit), yticks=[-2, 0, 2], xlabel="predicted (JIPE-2)")
     ax.tick_params(labelbottom=False)
 
 
 def draw_moments(axes):
     """Means and variances, and the errors below them."""
-    for name, values in zip(scores, found, strict=True):
+    for name, values in zip(scores, (of_means, of_variances), strict=True):
         draw_errors(axes[name], axes[f"{name} z"], *values)
         axes[name].set_title(f"gap {name}")
     axes["mean"].set_ylabel("Monte Carlo")
@@ -247,7 +248,9 @@ plt.show()
 # chance alone:
 
 # %%
-few = jl.simulators.estimate_gaps(grid, policy, gaps, num_runs=few_pairs, rng=seed, truncation=1e-7)
+few = jl.simulators.estimate_gaps(
+    grid, policy, gaps=gaps, num_runs=few_pairs, rng=seed, truncation=1e-7
+)
 share = few.prob_worse + few.prob_tie
 blue = (share > bounds["JIPE-2"]).sum()
 assert np.all(share <= jl.cantelli_bound(few.mean, few.variance))  # orange, as for every sample
@@ -283,7 +286,7 @@ certain = (losses < 1e-12) & (played.prob_worse == 0.0)
 error = np.sqrt(losses * (1 - losses) / num_pairs)[~certain]
 z = (played.prob_worse - losses)[~certain] / error
 p = normal_p_values(z)[0]
-claim, value = "P(G < 0), simulated = exact: largest |z|", f"{np.abs(z).max():.2f}"
+claim, value = "P(G < 0), simulated = exact, p > 0.0025: largest |z|", f"{np.abs(z).max():.2f}"
 claims.check(claim, value, p > 0.0025, enough=enough)
 average = [f"{x.mean():.3f}" for x in (losses, ties)]
 claims.check("on average P(G<0) < P(G=0)", ", ".join(average), losses.mean() < ties.mean())

@@ -152,18 +152,18 @@ def steps_to_reach(jm, policy, queries):
 
 
 # %%
-asked = {
+questions = {  # a policy, and the states whose gaps are wanted
     "goal policy": (goal, np.arange(n)),
     "uniform policy": (uniform, np.arange(n)),
     "goal, one state": (goal, [11]),  # the cell below the goal
 }
-steps = {name: steps_to_reach(grid, *of_gaps) for name, of_gaps in asked.items()}
+steps = {name: steps_to_reach(grid, *of_gaps) for name, of_gaps in questions.items()}
 
 # %%
 count = {name: int((np.triu(reached) > 0).sum()) for name, reached in steps.items()}
 solve = partial(jl.jipe2, grid, route="reachable")
-solved_for = [solve(policy, states=states).num_unknowns for policy, states in asked.values()]
-claim = "6x6: of 666 pairs, those reached are those solved for"
+solved_for = [solve(policy, states=states).num_unknowns for policy, states in questions.values()]
+claim = "6x6: of 666 pairs, as many are reached as solved for"
 claims.check(claim, solved_for, solved_for == list(count.values()))
 
 # %%
@@ -243,12 +243,12 @@ far = {}
 for name, (jm, policy) in cases.items():
     whole = jl.jipe2(jm, policy, tol=1e-11, route="dense").moments
     mean, second = jl.apply_t2(jm, policy, whole.mean, whole.full_second())
-    off = [np.abs(second - whole.full_second()).max()]
+    errors = [np.abs(second - whole.full_second()).max()]
     for how in routes.values():
-        found = jl.jipe2(jm, policy, tol=1e-11, **how).moments
-        apart = found.same_state(2) - np.einsum("sasb->sab", second)
-        off.append(max(np.abs(mean - found.mean).max(), np.abs(apart).max()))
-    far[name] = max(off)
+        moments = jl.jipe2(jm, policy, tol=1e-11, **how).moments
+        apart = moments.same_state(2) - np.einsum("sasb->sab", second)
+        errors.append(max(np.abs(mean - moments.mean).max(), np.abs(apart).max()))
+    far[name] = max(errors)
 worst = max(far.values())
 claim = "three models, all routes: off the fixed point of the literal T_2 by < 1e-9"
 claims.check(claim, f"{worst:.10f}", worst < 1e-9)
@@ -278,8 +278,8 @@ same = few.num_unknowns == little.num_unknowns
 claims.check("pairs for three states: as many as on a 20x20 grid", f"{few.num_unknowns:,}", same)
 
 # %%
-off = np.abs(few.moments.gap_variance[near] - whole.moments.gap_variance[near]).max()
-assert off < 1e-7
+apart = few.moments.gap_variance[near] - whole.moments.gap_variance[near]
+assert np.abs(apart).max() < 1e-7
 assert np.isnan(few.moments.gap_variance[0, 0, 1])  # this gap was not asked for
 
 # %% [markdown]
@@ -354,10 +354,10 @@ def tables(cell):
 
 # %%
 trillion = jl.large.ImplicitJMDP(tables, num_actions=4, gamma=0.9, reward_range=(0.0, 1.0))
-ask = partial(jl.large.local_jipe2, trillion, lambda cell: [0.25] * 4, [(2, side - 3)])
+ask = partial(jl.large.local_jipe2, trillion, lambda cell: [0.25] * 4, states=[(2, side - 3)])
 local_answer = ask(tol=1e-2)
-found = local_answer.gap_mean[0, 1, 3]  # right against left
-print(f"mean gap {found:.3f}, error at most {local_answer.error_bound:.3f}")
+mean_gap = local_answer.gap_mean[0, 1, 3]  # right against left
+print(f"mean gap {mean_gap:.3f}, error at most {local_answer.error_bound:.3f}")
 print(f"{local_answer.num_explored} states explored")
 assert local_answer.converged
 
@@ -374,8 +374,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", jl.ConvergenceWarning)
     for budget in (5, 10, 20, 40, 80, 160, local_answer.num_explored):
         loc = ask(tol=1e-2, max_states=budget)
-        off = np.abs(np.sqrt(loc.gap_variance[0]) - np.sqrt(truth)).max()
-        rows.append((loc.num_explored, loc.error_bound, off))
+        error = np.abs(np.sqrt(loc.gap_variance[0]) - np.sqrt(truth)).max()
+        rows.append((loc.num_explored, loc.error_bound, error))
 grown = pd.DataFrame(rows, columns=["explored", "certified", "true"])
 share = (grown.true / grown.certified).max()
 claims.check("one state of a trillion: true / certified error <= 1", f"{share:.2f}", share <= 1)
@@ -451,7 +451,7 @@ fewer = jl.jipe2(down, goal, route="reachable").num_unknowns
 assert (fewer, count["goal policy"], columns_apart) == (325, 522, 2)
 
 # %% [markdown]
-# **What to read next.** Chapter 8 learns from samples. Chapter 9 computes the whole law of a gap.
+# **What to read next.** [Large models](../book/large_models.md) puts this on one page; [Limitations](../book/limitations.md) says where each method ends.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

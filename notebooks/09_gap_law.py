@@ -85,8 +85,8 @@ def first_to_arrive(jm, policy, goal):
     ahead[goal] = np.arange(len(chain)) != goal
     s, t = np.nonzero(ahead + ahead.T + np.eye(len(chain)) == 0)  # two branches, on their way
     step = np.einsum("ps,pt->pst", chain[s], chain[t])
-    known = np.einsum("pst,st->p", step, ahead)
-    ahead[s, t] = np.linalg.solve(np.eye(s.size) - step[:, s, t], known)
+    at_once = np.einsum("pst,st->p", step, ahead)
+    ahead[s, t] = np.linalg.solve(np.eye(s.size) - step[:, s, t], at_once)
     one, other = jm.next_states[:, :, None], jm.next_states[:, None]
     return np.add.reduceat(jm.probs[:, None, None] * ahead[one, other], jm.starts[:-1])
 
@@ -163,7 +163,7 @@ plt.show()
 # $$\varphi_{s,t}(x) = \sum_o p_o\, \gamma\, \varphi_{j(o)}\!\Big(\frac{x - d_o}{\gamma}\Big),$$
 #
 # and it is *convex*. So chords between grid points lie above it, and tangents below. A chord replaces the mass between two grid points by mass at these two
-# points, two tangents replace it by mass at its mean; both keep $\mathbb E D$, which is known exactly. Of two laws with one mean, one is the smaller in *convex order* if its $\varphi$ is nowhere above the other's; so this is a bracket in convex order. **Between two grid points, chord and tangent are off by at most $h/4$ times the mass between them: by second order in $h$ while that mass shrinks with $h$,
+# points, two tangents replace it by mass at its mean; both keep $\mathbb E D$, which is known exactly. Of two laws with the same mean, one is the smaller in *convex order* if its $\varphi$ is nowhere above the other's; so this is a bracket in convex order. **Between two grid points, chord and tangent are off by at most $h/4$ times the mass between them: by second order in $h$ while that mass shrinks with $h$,
 # as for a bounded density or many small atoms; by first order where a single atom is left.**
 #
 # Now let $\varphi(x) = \mathbb E\,(x - G)^+$ for a gap $G$. The mean of the worst share $p$ of outcomes, called CVaR (conditional value at risk), is
@@ -171,7 +171,7 @@ plt.show()
 # $$\mathrm{CVaR}_p(G) = \max_x \Big(x - \frac{\varphi(x)}{p}\Big),$$
 #
 # and the slopes of $\varphi$ bound probabilities. `gap_law` keeps both brackets, and every answer is their intersection. Our example is the depot of [Use it on your own simulator](../book/own_simulator.md), whose stock of up to eleven units is filled up to six. It is empty: are four units better than three? With $\gamma = 0.9$, sums of
-# discounted rewards do not fall on any regular grid.
+# discounted rewards do not fall on any regular grid. (Over so few grids, we allow a slope to be off by 0.5.)
 
 # %%
 depot = jl.inventory(11, 4, gamma=0.9, holding_cost=0.0, lost_sale_cost=0.0)
@@ -187,9 +187,9 @@ for resolution in resolutions:
 sizes, probability, tail = np.transpose(widths)
 slopes = [np.polyfit(np.log(sizes), np.log(y), 1)[0] for y in (probability, tail)]
 claims.check(
-    "width against points, slope: P(G <= 0) near -1, CVaR near -2",
+    "width against points, slopes of P(G <= 0), CVaR: -1, -2, +- 0.5",
     f"{slopes[0]:.1f}, {slopes[1]:.1f}",
-    -1.5 < slopes[0] < -0.7 and -2.6 < slopes[1] < -1.6,
+    np.allclose(slopes, [-1, -2], rtol=0, atol=0.5),
     enough=len(resolutions) > 2,
 )
 
@@ -250,7 +250,7 @@ variance = worst.var() + 0.9 * (worst[-1] - worst.mean()) ** 2
 centre = np.array([share, worst.mean()])
 error = np.sqrt([share * (1 - share) / gaps.size, variance / worst.size])
 low, high = np.transpose([found.cdf(0.0), found.cvar(0.1)])
-off = np.maximum(low - centre, centre - high) / error
+outside = np.maximum(low - centre, centre - high) / error
 columns = [low, high, centre - 1.96 * error, centre + 1.96 * error]
 names = [("bracket", "low"), ("bracket", "high"), ("sample", "low"), ("sample", "high")]
 rows = ["P(G <= 0)", "CVaR, worst tenth"]
@@ -258,7 +258,8 @@ pd.DataFrame(np.transpose(columns), rows, pd.MultiIndex.from_tuples(names)).roun
 
 # %%
 text = f"{low[1]:.3f} to {high[1]:.3f}, {centre[1]:.3f}"
-claims.check("CVaR, bracket and sample; both answers within 4 s.e.", text, off.max() < 4)
+claim = "CVaR, bracket and sample; P(G <= 0), CVaR simulated: within 4 s.e. of the bracket"
+claims.check(claim, text, outside.max() < 4)
 
 # %% [markdown]
 # **Simulate** if all three hold: you want a probability, *discounted* sums of rewards miss the grid, and there are many states. With 30 states and random rewards (`benchmarks/gap_law.md`), one gap took `gap_law` 9 processor seconds. Its bracket of $P(G \le 0)$ was 0.008 wide; the 95% interval of ten million pairs is 0.0006 wide.
@@ -293,15 +294,15 @@ everything = jl.laws.gap_law(
     jl.goal_policy(3),
     gaps=[(s, a, b) for s in range(9) for a in range(4) for b in range(4) if a != b],
 )
-asked = [x for x in everything if x.mean[0] > 1e-6]
-truth = np.array([1.0 - x.prob_better[0] for x in asked])
-raw = [[1.0, *(moments.gap_moment([x.query] * k) for k in range(1, 9))] for x in asked]
+favourable = [x for x in everything if x.mean[0] > 1e-6]
+truth = np.array([1.0 - x.prob_better[0] for x in favourable])
+raw = [[1.0, *(moments.gap_moment([x.query] * k) for k in range(1, 9))] for x in favourable]
 bounds = {n: np.array([largest_up_to(0.0, r[: n + 1]) for r in raw]) for n in orders}
 
 # %%
 ratios = np.array([truth / bound for bound in bounds.values()])
 assert ratios.max() <= 1 + 1e-6
-cantelli = moments.inferiority_bound[tuple(np.transpose([x.query for x in asked]))]
+cantelli = moments.inferiority_bound[tuple(np.transpose([x.query for x in favourable]))]
 assert np.allclose(bounds[2], cantelli, atol=1e-6)  # order 2 is the bound of Section 5.4
 ladder = np.median(ratios, 1)
 text, rises = ", ".join(f"{x:.2f}" for x in ladder), np.all(np.diff(ladder) >= 0)

@@ -177,7 +177,7 @@ def test_a_declared_range_is_used_and_a_missing_one_asked_for():
         for state in (None, pole.snapshot())
     )
     assert (first.verdict, first.best) == ("equivalent", None)
-    np.testing.assert_array_equal(first.history, again.history)
+    np.testing.assert_array_equal(first.history.intervals, again.history.intervals)
 
 
 def test_equal_rewards_divide_by_nothing():

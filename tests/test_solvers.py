@@ -17,7 +17,7 @@ from strategies import ROUTES, problems, raised, random_jmdp, random_policy
 import jmdp_lib as jl
 from jmdp_lib.fast.collapsed import CollapsedT2
 from jmdp_lib.moments import StoredMoments
-from jmdp_lib.solvers.fixed_point import collect_moments, false_variance
+from jmdp_lib.solvers.fixed_point import Certificate, false_variance, solution
 
 
 def full_brute(jm, policy):
@@ -268,14 +268,16 @@ def test_the_least_deviation_that_can_be_told_from_zero():
     mean = np.tile(value[:, None] * (1.0 + e), 2)
     assert variance == pytest.approx(false_variance(0.9, e), rel=1e-2)
     assert variance <= false_variance(0.9, e)
-    collected = collect_moments(
+    collected = solution(
         jm,
+        Certificate(np.zeros(1), converged=True, error_bound=0.0, iterations=1),
         order=2,
         excess=mean,
-        _covariance=np.zeros((2, 2, 2)),
+        covariance=np.zeros((2, 2, 2)),
         source=StoredMoments(None),
         offset=0.0,
-        error_bound=0.0,
         variance_error=0.25,
+        route="dense",
+        num_unknowns=1,
     )
-    assert collected.resolution == pytest.approx(0.5)
+    assert collected.moments.resolution == pytest.approx(0.5)

@@ -136,23 +136,21 @@ def _play_pair(player: EnvironmentPlayer, records: PairRecords, pair: int, drawn
 
     Branches that are one take the action of the first.
     """
-    player.extremes = []
-    player.envs[0].restore(player.snapshot)
-    states = np.zeros((2, 1), int)
-    alive = np.ones((2, 1), bool)
+    player.extremes = (0.0, 0.0)
+    states = player.starts(2, 1)
+    alive = [True, True]
     one = False
-    for t, actions in enumerate(drawn.reshape(-1, 2, 1)):
-        same = bool(alive.all() and states[0] == states[1])
-        chosen = np.broadcast_to(actions[:1], (2, 1)) if one else actions
-        going = np.flatnonzero(alive)
+    for t, actions in enumerate(drawn.tolist()):
+        same = all(alive) and states[0] == states[1]
+        chosen = actions[:1] * 2 if one else actions
         records.same_state[pair, t] = same
-        records.alive[pair, going, t] = True
-        one = same and bool(chosen[0] == chosen[1])
-        found = player.step(states, chosen, alive, [np.array([same])], None)
-        records.rewards[pair, going, t] = np.clip(found.rewards[going, 0], -1.0, 1.0)
-        alive = alive & ~found.over
-        states = np.where(alive, found.next_states, states)
-        if not alive.any():
+        records.alive[pair, :, t] = alive
+        one = same and chosen[0] == chosen[1]
+        played = player.step(states, chosen, alive, [same])
+        records.rewards[pair, alive, t] = np.clip(played.rewards, -1.0, 1.0)[alive]
+        states = played.next_states
+        alive = [lives and not ends for lives, ends in zip(alive, played.over, strict=True)]
+        if not any(alive):
             return
 
 

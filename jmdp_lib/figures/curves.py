@@ -19,7 +19,12 @@ _BARS = 60  # of the law of a gap: an even number, so that none crosses zero
 
 
 def agreement(
-    ax: Axes, expected: ArrayLike, found: ArrayLike, label: str = "", bars: ArrayLike | None = None
+    ax: Axes,
+    expected: ArrayLike,
+    found: ArrayLike,
+    *,
+    label: str = "",
+    bars: ArrayLike | None = None,
 ) -> Axes:
     """Found against expected values, with the line where they agree; another marker each time.
 
@@ -29,7 +34,7 @@ def agreement(
         >>> from jmdp_lib import figures
         >>> from matplotlib.figure import Figure
         >>> expected, found = [1.0, 2.0], [1.1, 1.9]
-        >>> ax = figures.agreement(Figure().subplots(), expected, found, "two runs", [0.2, 0.2])
+        >>> ax = figures.agreement(Figure().subplots(), expected, found, label="two runs", bars=0.2)
         >>> ax.get_legend_handles_labels()[1]
         ['two runs']
     """

@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING
 
 import lazy_loader
 
-from jmdp_lib.model.simulator import Outcome, Simulator, SimulatorError, StepSimulator
+from jmdp_lib.model.simulator import Outcome, Simulator, SimulatorError
 from jmdp_lib.simulators.confidence import Decision
 from jmdp_lib.simulators.decisions import compare_actions, compare_policies
 from jmdp_lib.simulators.estimates import estimate_gaps
 from jmdp_lib.simulators.gaps import GapEstimate
 from jmdp_lib.simulators.vector import VectorSimulator
+from jmdp_lib.simulators.worlds import StepSimulator
 
 if TYPE_CHECKING:
     from jmdp_lib.simulators.coupled_env import CoupledEnv

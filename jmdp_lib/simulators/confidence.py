@@ -135,9 +135,9 @@ class Decision(ReadOnly):
         remaining: the actions that no other was found to be better than.
         intervals: (m, m, 2), lower and upper end for $E[Z(s, a_i) - Z(s, a_j)]$ at [i, j], where
             $a_i$ is actions[i]. What returns lose by being cut off, at the horizon or by a time
-            limit of the environment, is included. If the range of the
-            rewards is known, all intervals hold at all looks at once with probability $1 - alpha$;
-            for an asymptotic sequence this is so only in the limit of large samples.
+            limit of the environment, is included. If the range of the rewards is known, all
+            intervals hold at all looks at once with probability $1 - alpha$; for an asymptotic
+            sequence this is so only in the limit of large samples.
         margin: as it was given.
         num_queries: queries that were made: calls at one state, for one or more actions.
         num_runs: runs of all branches.
@@ -148,8 +148,8 @@ class Decision(ReadOnly):
         history: `num_queries` (L,) and `intervals` (L, m, m, 2) at each of L looks.
         estimates: what the same runs say about all gaps, with standard errors, as from
             `estimate_gaps`; of two actions, from the runs that played both; and the value of every
-            action, from the first runs, which are whole. None before three runs.
-            Its intervals do not know that a decision ended the runs: `intervals` do.
+            action, from the first runs, which are whole. None before three runs. Its intervals do
+            not know that a decision ended the runs: `intervals` do.
         entropy: an integer that repeats the call when it is passed as `rng`.
         open_pairs: if undecided, the pairs of `remaining`, (action, other, estimate of the mean
             gap, its standard error), the one with the larger mean first; those of the leader come

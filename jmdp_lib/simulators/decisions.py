@@ -31,7 +31,7 @@ from jmdp_lib.simulators.gaps import (
     GapEstimate,
     GapStatistics,
     GapSums,
-    of_all_pairs,
+    may_change,
     value_sums,
     value_table,
 )
@@ -68,29 +68,46 @@ def compare_actions(
 ) -> Decision:
     """Find the best of two or more actions of a state, all followed by one policy.
 
-    env, policy, actions, state, rng, coupling: as in `estimate_gaps`.
-    alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
-        nominal one.
-    margin: differences up to it do not matter. Without one no actions are ever equivalent.
-    budget: how many queries may be made.
-    reward_range: (lo, hi) that holds all rewards. A JMDP and an `ImplicitJMDP` know theirs, and a
-        simulator may declare one; otherwise `method="betting"` asks for it.
-    method: which confidence sequence it is. "betting" needs the range, and its intervals hold at
-        every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024). "asymptotic" is
-        for rewards whose range nobody knows: its intervals hold for large samples only
-        (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and suppose that no event
-        that the runs did not show would change the mean. An event of probability $p$ stays unseen
-        in $n$ runs with probability $(1 - p)^n$: the result says how rare it has to be. An action
-        that is worse by a rare loss is then called better more often than not
-        (`benchmarks/decisions.md`).
-    gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
-    horizon: steps of a run; unless given, so many that a thousandth of a return can be missing. If
-        gamma is 1, the returns of so many steps are compared; intervals are infinite once a run
-        shows branches that still go on there. A time limit of an environment cuts branches off
-        earlier, as in `estimate_gaps`: intervals allow for what these would have earned.
+    An action that another one beats is not played any further.
 
-    An action that another one beats is not played any further. If the simulator fails on the way,
-    the error carries what is known so far as its attribute `result`.
+    Args:
+        env: what is played, of any kind that `estimate_gaps` takes.
+        policy: probabilities (S, A), actions (S,), or a function, as in `estimate_gaps`.
+        actions: two or more distinct actions.
+        state: where to start, as in `estimate_gaps`; of an environment by default where it is.
+        alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
+            nominal one.
+        margin: differences of mean returns up to it do not matter. Without one nothing is ever
+            equivalent.
+        budget: how many queries may be made.
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy, which the result
+            has, too.
+        coupling: which branches share a draw, as in `estimate_gaps`.
+        reward_range: (lo, hi) that holds all rewards. A JMDP and an `ImplicitJMDP` know theirs, and
+            a simulator may declare one; otherwise `method="betting"` asks for it.
+        method: which confidence sequence it is. "betting" needs the range, and its intervals hold
+            at every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024).
+            "asymptotic" is for rewards whose range nobody knows: its intervals hold for large
+            samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and
+            suppose that no event that the runs did not show would change the mean. An event of
+            probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: the result says
+            how rare it has to be. An action that is worse by a rare loss is then called better more
+            often than not (`benchmarks/decisions.md`).
+        gamma: discount factor; unless given, that of the simulator, or 0.99. It may be 1 together
+            with a `horizon`.
+        horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
+            If gamma is 1, the returns of so many steps are compared; intervals are infinite once a
+            run shows branches that still go on there. A time limit of an environment cuts branches
+            off earlier, as in `estimate_gaps`: intervals allow for what these would have earned.
+
+    Returns:
+        The verdict with the intervals of all mean gaps, and how many queries it took.
+
+    Raises:
+        SimulatorError: the simulator failed on the way. Its attribute `result`, as that of any
+            other error on the way, is the decision as far as it is known.
+        ValueError: an argument makes no sense, the budget is not enough for one run, or nobody
+            knows the range of the rewards that "betting" needs.
 
     Example:
         >>> import jmdp_lib as jl
@@ -132,15 +149,48 @@ def compare_policies(
     mean and the variance of such a gap exactly. Branches are one for good if their policies are
     equal arrays or one function.
 
-    policies: two or more, each in any form that `estimate_gaps` accepts; of a `VectorSimulator`,
-        also functions of many states. In the result, a policy goes by its number.
-    coupling: which branches share a draw, as in `jipe2`: by default "joint", those at one state, as
-        in `policy_gaps`. "common" is one draw per time step for all: the same customers, wherever
-        the policies have led.
-    env, state, alpha, margin, budget, rng: as in `compare_actions`, and so are
-    reward_range, method, gamma, horizon.
+    Args:
+        env: what is played, of any kind that `estimate_gaps` takes.
+        policies: two or more, each in any form that `estimate_gaps` accepts; of a
+            `VectorSimulator`, also functions of many states. In the result, a policy goes by its
+            number.
+        state: where to start, as in `estimate_gaps`; of an environment by default where it is.
+        alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
+            nominal one.
+        margin: differences of mean returns up to it do not matter. Without one nothing is ever
+            equivalent.
+        budget: how many queries may be made.
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy, which the result
+            has, too.
+        coupling: which branches share a draw: by default "joint", those at one state, as in
+            `policy_gaps`. "common" is one draw per time step for all: the same customers, wherever
+            the policies have led. "independent": none.
+        reward_range: (lo, hi) that holds all rewards. A JMDP and an `ImplicitJMDP` know theirs, and
+            a simulator may declare one; otherwise `method="betting"` asks for it.
+        method: which confidence sequence it is. "betting" needs the range, and its intervals hold
+            at every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024).
+            "asymptotic" is for rewards whose range nobody knows: its intervals hold for large
+            samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and
+            suppose that no event that the runs did not show would change the mean. An event of
+            probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: the result says
+            how rare it has to be. An action that is worse by a rare loss is then called better more
+            often than not (`benchmarks/decisions.md`).
+        gamma: discount factor; unless given, that of the simulator, or 0.99. It may be 1 together
+            with a `horizon`.
+        horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
+            If gamma is 1, the returns of so many steps are compared; intervals are infinite once a
+            run shows branches that still go on there. A time limit of an environment cuts branches
+            off earlier, as in `estimate_gaps`: intervals allow for what these would have earned.
 
-    The result has the estimates of all gaps beside the decision, as its attribute `estimates`.
+    Returns:
+        The verdict with the intervals of all mean gaps; its `estimates` has the estimates of all
+        gaps.
+
+    Raises:
+        SimulatorError: the simulator failed on the way. Its attribute `result`, as that of any
+            other error on the way, is the decision as far as it is known.
+        ValueError: an argument makes no sense, the budget is not enough for one run, or nobody
+            knows the range of the rewards that "betting" needs.
 
     Example:
         >>> import jmdp_lib as jl
@@ -273,7 +323,7 @@ class _Runs:
         """
         playing = self.playing
         player = playing.player
-        most = max(next_look - self.num_runs, player.least_runs)
+        most = next_look - self.num_runs
         left = self.budget - self.queries
         share = _WHOLE_SHARE * self.budget
         whole = self.num_runs < _WHOLE_RUNS and self.queries < share
@@ -287,16 +337,16 @@ class _Runs:
 
     def _add(self, runs: Runs, whole: bool) -> None:
         """Keep runs of all active branches."""
-        host = Arrays.of(runs.returns).host
-        returns = host(runs.returns)
-        for branch, new, left in zip(self.active, returns, host(runs.open), strict=True):
+        host = Arrays.of(runs.columns[0]).host
+        runs = runs._replace(columns=[*map(host, runs.columns)])
+        for branch, new, left in zip(self.active, runs.returns, runs.open, strict=True):
             if runs.whole and self.open[branch].size == self.returns[branch].size:
                 self.open[branch] = np.append(self.open[branch], left)
             self.returns[branch] = np.append(self.returns[branch], new)
         self.offset = runs.offset
         for pair, new in zip(combinations(self.active, 2), runs.apart, strict=True):
-            self.apart[pair] = np.append(self.apart[pair], host(new))
-        size = returns.shape[1]
+            self.apart[pair] = np.append(self.apart[pair], new)
+        size = len(runs.columns[0])
         self.num_runs += size
         self.num_whole += size if whole and len(self.active) == len(self.returns) else 0
         self.queries += runs.queries
@@ -337,7 +387,7 @@ class _Runs:
         bound = None if self.reward_range is None else self.plan.largest_return(self.spread)
         alpha = self.alpha / len(self.plan.pairs)
         apart = self.apart[a, b]
-        cut = apart * np.where(apart > 0.0, rest, 0.0)
+        cut = may_change(apart, rest)
         return gap_interval(self._gaps(a, b), cut, self.intervals[a, b], alpha, bound, times)
 
     def _growth(self, a: int, b: int) -> float:
@@ -395,18 +445,18 @@ class _Runs:
         rest = self.plan.largest_future(self.spread)
         largest = max(np.abs(each).max() for each in self.returns)
         rounding = self.plan.rounding(largest, self.spread)
-        pairs = [
-            GapStatistics.of([GapSums.of(self._gaps(*pair), apart, rest, rounding, np)], rest)
+        gaps = [
+            GapSums.of(self._gaps(*pair), apart, rest, rounding, np)
             for pair, apart in self.apart.items()
         ]
+        whole = zip(self.returns, self.open, strict=True)
+        sums = [value_sums(x[: left.size], left, self.offset, np) for x, left in whole if left.size]
         sizes = [each.size for each in self.returns]
-        whole = [
-            [value_sums(returns[: left.size], left, self.offset, np)] if left.size else []
-            for returns, left in zip(self.returns, self.open, strict=True)
-        ]
-        values = value_table(self.plan, whole, self.rewards)
-        counts = np.minimum.outer(sizes, sizes)
-        return GapEstimate(**of_all_pairs(pairs, len(sizes)), num_runs=counts, **values)
+        return GapEstimate(
+            **GapStatistics.of([gaps], rest).tables(len(sizes)),
+            **value_table(self.plan, [sums] * bool(sums), self.rewards),
+            num_runs=np.minimum.outer(sizes, sizes),
+        )
 
     def method(self) -> str:
         """Which confidence sequence it is, and when it holds."""

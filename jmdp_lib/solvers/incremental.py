@@ -40,9 +40,13 @@ _AT_ONCE = 50_000  # updates between two looks at Ctrl-C
 class StepSize:
     """A schedule of step sizes: $alpha_n = c / n^p$ at the $n$-th visit of *each coordinate*.
 
-    scale: $c$, in (0, 1], so that every step is, too.
-    power: $p$, above 1/2 and at most 1: only then $sum alpha_n = infty$ and
-        $sum alpha_n^2 < infty$, as Robbins and Monro ask. Anything else is refused.
+    Args:
+        scale: $c$, in (0, 1], so that every step is, too.
+        power: $p$, above 1/2 and at most 1: only then $sum alpha_n = infty$ and
+            $sum alpha_n^2 < infty$, as Robbins and Monro ask.
+
+    Raises:
+        ValueError: the schedule breaks Robbins-Monro.
 
     Example:
         >>> import jmdp_lib as jl
@@ -72,14 +76,13 @@ class StepSize:
 
     @classmethod
     def of(cls, value: Steps) -> StepSize:
-        """A schedule from itself, from (scale, power), or from a constant (which is refused)."""
+        """A schedule from itself, or from (scale, power)."""
         if isinstance(value, StepSize):
             return value
-        parts: Any = value if np.shape(value) == (2,) else (value, 0.0)
-        return cls(*(checks.real("step size", part) for part in parts))
+        return cls(*checks.floats("step_size", value, "(scale, power)", shape=(2,)).tolist())
 
 
-Steps = StepSize | tuple[float, float] | float
+Steps = StepSize | tuple[float, float]
 """What a user may pass for a step size: all that `StepSize.of` takes."""
 
 
@@ -133,18 +136,27 @@ def incremental_jipe2(
     The next coordinate is drawn uniformly from all of them, so that every one keeps coming up
     (Theorem 5.4).
 
-    simulator: a JMDP (compiled), or any object with num_states, num_actions, gamma and
-        query(state, actions, rng) -> (rewards, next_states); norms take $|R| <= 1$ unless it also
-        declares a reward_range.
-    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-    step_size: a `StepSize`, or (scale, power).
-    rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
-    initial: $M_0$; zero unless given.
-    form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper. "centred":
-        $mu$, the covariances of one state, and policy averages of those between states, which is
-        best for gaps.
-    checkpoints: how many there are, spread evenly on a log scale.
-    reference: the exact moments, if known, to record errors against.
+    Args:
+        simulator: a JMDP (compiled), or any object with num_states, num_actions, gamma and
+            query(state, actions, rng) -> (rewards, next_states); norms take $|R| <= 1$ unless it
+            also declares a reward_range.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        num_updates: how many coordinates are drawn and updated, in all.
+        step_size: a `StepSize`, or (scale, power).
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
+        initial: $M_0$; zero unless given.
+        form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper.
+            "centred": $mu$, the covariances of one state, and policy averages of those between
+            states, which is best for gaps.
+        checkpoints: how many times residual and error are recorded, evenly on a log scale.
+        reference: the exact moments to record errors against, if there are any.
+
+    Returns:
+        The moments, what was recorded at the checkpoints, and `entropy`, which repeats the run.
+
+    Raises:
+        ValueError: an argument makes no sense, or the simulator is not pure.
+        MemoryError: the coordinates do not fit.
 
     Example:
         >>> import jmdp_lib as jl
@@ -159,18 +171,17 @@ def incremental_jipe2(
         [1.56, 1.57]
     """
     matrix = checks.policy_matrix(check_simulator(simulator), policy)
-    layout = Layout(matrix, checks.one_of("form", form, get_args(Form)))
-    step = StepSize.of(step_size)
+    checks.one_of("form", form, get_args(Form))
+    layout = Layout.of(matrix, simulator.gamma, form)
     stops = spread_stops(checkpoints, num_updates)
-    what = f"incremental JIPE-2 in the form {form!r} with {layout.size:,} coordinates"
-    require(128.0 * layout.size, what)  # values, visits, T_2 of them
+    # Of values, visits, and T_2 of them.
+    require(128.0 * layout.size, f"incremental JIPE-2 with {layout.size:,} coordinates")
     values = np.zeros(layout.size) if initial is None else _packed("initial", initial, layout)
     truth = None if reference is None else _packed("reference", reference, layout)
     learned = Learned(values, np.zeros(values.size, dtype=np.int64))
     root = checks.seed_of(rng)
-    update = updater(
-        simulator, layout, learned, step, np.random.default_rng(checks.part(root, f"learn {form}"))
-    )
+    stream = np.random.default_rng(checks.part(root, f"learn {form}"))
+    update = updater(simulator, layout, learned, StepSize.of(step_size), stream)
     record = partial(_residual_and_error, simulator, layout, values, truth)
     residuals, errors = np.transpose([record() for _ in _at_stops(stops, update)])
     error_bound = float(residuals[-1] / (1.0 - simulator.gamma))
@@ -249,10 +260,10 @@ def _learned_moments(layout: Layout, values: Floats, gamma: float, error_bound: 
 def _compiled_updates(rng: Any, count: int, learned: Any, step: Any, world: Any) -> None:
     """`count` updates of eq. (28) in place, for known tables."""
     values, visits = learned
-    model, rules = world
+    model, layout = world
     for _ in range(count):
         i = int(rng.random() * values.size)
-        target = compiled_backup(rng, values, i, model, rules)
+        target = compiled_backup(rng, values, i, model, layout)
         visits[i] += 1
         values[i] += alpha(step, visits[i]) * (target - values[i])
 
@@ -262,17 +273,16 @@ def updater(
 ) -> Callable[[int], None]:
     """A function that makes `count` updates in place, of coordinates drawn uniformly."""
     fields = astuple(step)
-    rules = layout.rules(simulator.gamma)
     if isinstance(simulator, JMDP):
         model = of_tables(simulator), simulator.rewards, simulator.next_states
-        world = model, rules
+        world = model, layout
         return lambda count: _compiled_updates(rng, count, learned, fields, world)
     values, visits = learned
 
     def update(count: int) -> None:
         for _ in range(count):
             i = int(rng.random() * values.size)
-            target = backup(rng, values, i, simulator, rules)
+            target = backup(rng, values, i, simulator, layout)
             visits[i] += 1
             values[i] += alpha(fields, visits[i]) * (target - values[i])
 
