@@ -16,7 +16,7 @@ from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.fast.reachable import PairSet
 from jmdp_lib.laws.brackets import StepBracket
 from jmdp_lib.laws.convex import Convex
-from jmdp_lib.laws.rows import Rows, count_outcomes
+from jmdp_lib.laws.rows import Rows, _Steps
 from jmdp_lib.laws.stochastic import Stochastic, _shifted, first_cut
 from jmdp_lib.laws.sweeps import follow
 
@@ -157,7 +157,7 @@ def test_half_steps_bracket_the_same_law(coupling, monkeypatch) -> None:
     laws = []
     for worth in (1e300, 0.0):
         monkeypatch.setattr("jmdp_lib.laws.rows._WORTH", worth)
-        assert rows_of(jm, policy, (0, 0, 1), coupling).halved == (worth == 0.0)
+        assert (rows_of(jm, policy, (0, 0, 1), coupling).factors.max() == 1.0) == (worth == 0.0)
         laws += jl.laws.gap_law(
             jm, policy, [(1, 0, 1)], coupling=coupling, points=64, max_points=512
         )
@@ -208,12 +208,12 @@ def test_outcomes_are_counted_before_they_are_made(half, leave) -> None:
     rng = np.random.default_rng(15)
     jm = random_jmdp(rng, 6, 3, 5, gamma=0.9) if half else jl.windy_gridworld(4)
     policy = jl.uniform_policy(jm)
-    counts = count_outcomes(*reached(jm, policy, (0, 0, 1)))
+    most, halved = _Steps(*reached(jm, policy, (0, 0, 1))).count()
     rows = rows_of(jm, policy, (0, 0, 1))
-    assert rows.halved == half == counts.halved
-    assert rows.outcomes.row.size <= counts.outcomes
+    assert (rows.factors.max() == 1.0) == half == halved
+    assert rows.outcomes.row.size <= most
     assert rows.outcomes.weights.sum() == pytest.approx(rows.factors.size)
-    leave(400 * counts.outcomes - 1)
+    leave(int(400 * most) - 1)
     with pytest.raises(MemoryError, match="law of gaps that reach"):
         jl.laws.gap_law(jm, policy, [(0, 0, 1)])
 
@@ -418,7 +418,7 @@ def test_errors_of_means_are_as_large_as_their_bound_in_the_worst_case(worth, mo
         rows = rows_of(jm, random_policy(rng, jm), (0, 0, 1))
         assert off(rows.means, exact_means(rows)) <= rows.mean_error < 1e-8
     rows = rows_of(two_ends([1.0, -1.0]), [0, 0, 0], (0, 0, 1))
-    assert rows.halved == (worth == 0.0)
+    assert (rows.factors.max() == 1.0) == (worth == 0.0)
     made = rows.outcomes
     moves = np.zeros((rows.factors.size, rows.factors.size))
     weights = made.weights * rows.factors[made.row] * (1.0 - 2.0 * made.flipped)

@@ -25,7 +25,7 @@ from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.fast import AskedGaps, CollapsedT2, PairSet
 from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket
 from jmdp_lib.laws.convex import Convex
-from jmdp_lib.laws.rows import Rows, count_outcomes
+from jmdp_lib.laws.rows import Rows
 from jmdp_lib.laws.stochastic import Stochastic, line, with_reads
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
@@ -33,11 +33,10 @@ from jmdp_lib.solvers.fixed_point import warn
 
 _COARSE = 16  # spacings on either side of zero in the first grid
 _TRUSTED = 256  # spacings among likely gaps from which on widths halve with the spacing
-_SETTLED = 8.0  # sweeps end when psi moves by less than spacing^2 / bulk over this
-_ON_THE_WAY = 1.5  # the same for grids that only lead to finer ones
+_SETTLED = 12.0  # sweeps end when psi moves by less than spacing^2 / bulk over this
+_ON_THE_WAY = 2.0  # the same for grids that only lead to finer ones
 _WORK = 7e10  # numbers that are read and added, at most
 _EXACT = 1e-13  # sweeps of stochastic order end when probabilities move by less
-_OUTCOME = 400.0  # bytes that one takes while it is made and grouped, roughly
 _POINT = 200.0  # bytes that a row takes for each point of a grid, roughly
 _EPS = float(np.finfo(float).eps)
 
@@ -100,8 +99,6 @@ def gap_law(
         return []
     pairs = PairSet.of(system, asked)
     assert pairs is not None
-    needed = _OUTCOME * count_outcomes(system, pairs, gaps).outcomes
-    require(needed, f"the law of gaps that reach {pairs.size:,} pairs", "ask for fewer queries")
     rows = Rows.of(system, pairs, gaps)
     search = _Search(rows, rows.rounded(reads), width, points, max_points)
     missed = search.run()
