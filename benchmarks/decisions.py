@@ -81,7 +81,9 @@ def false_calls(jm: jl.JMDP, better: int | None, method: str) -> int:
     """Calls of `compare_actions`, one for every seed, that decide falsely."""
     actions = list(range(jm.num_actions))
     calls = (
-        jl.simulators.compare_actions(jm, [0], actions, 0, budget=BUDGET, seed=k, method=method)
+        jl.simulators.compare_actions(
+            jm, [0], actions, state=0, budget=BUDGET, rng=k, method=method
+        )
         for k in range(CALLS)
     )
     return sum(call.verdict == "better" and call.best != better for call in calls)
@@ -89,7 +91,7 @@ def false_calls(jm: jl.JMDP, better: int | None, method: str) -> int:
 
 def false_bernstein(jm: jl.JMDP, better: int | None) -> int:
     """The same for the empirical Bernstein sequence."""
-    played = jl.simulate_pairs(jm, [0], 0, (0, 1), BUDGET * CALLS, seed=1)
+    played = jl.simulate_pairs(jm, [0], (0, 1), state=0, num_pairs=BUDGET * CALLS, rng=1)
     low, high = bernstein((played[:, 0] - played[:, 1]).reshape(BUDGET, CALLS), reach_of(jm))
     never = np.full(CALLS, BUDGET + 1)
     wrong = {0: first(high < 0.0), 1: first(low > 0.0), None: first((low > 0.0) | (high < 0.0))}
@@ -123,13 +125,13 @@ def runs_needed(
     jm: jl.JMDP, policy: np.ndarray, state: int, pair: tuple[int, int]
 ) -> Iterator[float]:
     """Median runs until the first action is known to be better, by each of the sequences."""
-    played = jl.simulate_pairs(jm, policy, state, pair, LONGEST * REPEATS, seed=0)
+    played = jl.simulate_pairs(jm, policy, pair, state=state, num_pairs=LONGEST * REPEATS, rng=0)
     gaps = np.subtract(*played.T).reshape(LONGEST, REPEATS)
     yield np.median(first(bernstein(gaps, reach_of(jm))[0] > 0.0))
     for method in ("betting", "asymptotic"):
         calls = [
             jl.simulators.compare_actions(
-                jm, policy, pair, state, budget=10**7, seed=k, method=method
+                jm, policy, pair, state=state, budget=10**7, rng=k, method=method
             )
             for k in range(REPEATS)
         ]

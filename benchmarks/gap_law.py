@@ -47,7 +47,7 @@ class Depot:
 
 def depot() -> tuple[jl.JMDP, np.ndarray]:
     """Its model, counted, and the uniform policy."""
-    jm = jl.JMDP.from_simulator(Depot(), queries_per_state=2_000, seed=0)
+    jm = jl.JMDP.from_simulator(Depot(), queries_per_state=2_000, rng=0)
     return jm, jl.uniform_policy(jm)
 
 
@@ -84,7 +84,7 @@ def bracket(name: str) -> dict:
         jl.laws.gap_law(*first, [(0, 0, 1)], width=0.1)
     jm, policy = make()
     wall, cpu = time.perf_counter(), time.process_time()
-    laws = jl.laws.gap_law(jm, policy, queries, width)
+    laws = jl.laws.gap_law(jm, policy, gaps=queries, width=width)
     took = [time.perf_counter() - wall, time.process_time() - cpu]
     ends = np.array([law.cvar(0.1) for law in laws])  # (Q, 2)
     return {
@@ -98,7 +98,7 @@ def bracket(name: str) -> dict:
 def simulated(name: str) -> tuple[tuple[float, float], tuple[float, float], float]:
     """P(G <= 0) and CVaR of the worst tenth with their standard errors, and the deviation of G."""
     make, ((state, *actions),), _ = CASES[name]
-    gaps = np.subtract(*jl.simulate_pairs(*make(), state, actions, PAIRS, seed=1).T)
+    gaps = np.subtract(*jl.simulate_pairs(*make(), state, actions, PAIRS, rng=1).T)
     share = float(np.mean(gaps <= 1e-9))
     gaps.partition(PAIRS // 10)
     worst = gaps[: PAIRS // 10]

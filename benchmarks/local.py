@@ -104,7 +104,7 @@ def problem(name, size, gamma):
         if name == "near":
             rows, columns = (1, 3, 6, 10), (86, 89, 92, 95, 98)
         states = [(r, c) for r in rows for c in columns]
-        goal = jl.epsilon_mixture(jl.goal_policy(size), 0.1)
+        goal = jl.epsilon_mixture(jl.windy_gridworld(size), jl.goal_policy(size), 0.1)
         return grid(size, gamma), goal.reshape(size, size, 4), states, (0, 1), "joint"
     if name == "inventory":
         model = inventory(size, gamma)
@@ -116,16 +116,21 @@ def problem(name, size, gamma):
 def row(name, size, gamma, tol):
     """One measurement, in this process."""
     model, policy, states, actions, coupling = problem(name, size, gamma)
-    jl.large.local_jipe2(grid(5, 0.5), lambda s: [0.25] * 4, [(0, 0)], 1e-2, coupling)
+    jl.large.local_jipe2(
+        grid(5, 0.5), lambda s: [0.25] * 4, states=[(0, 0)], tol=1e-2, coupling=coupling
+    )
     if name == "whole":
         jm, numbers = jl.windy_gridworld(size, gamma=gamma), [size * r + c for r, c in states]
-        work = partial(jl.jipe2, jm, policy.reshape(-1, 4), queries=numbers, route="dense")
+        work = partial(jl.jipe2, jm, policy.reshape(-1, 4), states=numbers, route="dense")
     else:
         groups = [[state] for state in states] if name == "goal" else [states]
 
         def work():
             share = tol / model.reward_bound
-            return [jl.large.local_jipe2(model, policy, group, share, coupling) for group in groups]
+            return [
+                jl.large.local_jipe2(model, policy, states=group, tol=share, coupling=coupling)
+                for group in groups
+            ]
 
     forget()
     before, start, wall = psutil.Process().memory_info().rss, time.process_time(), time.time()
@@ -149,7 +154,7 @@ def row(name, size, gamma, tol):
     state, start = states[solutions.index(widest)], time.process_time()
     as_function = policy if callable(policy) else policy.__getitem__
     played = jl.simulators.estimate_gaps(
-        model, as_function, list(actions), state, num_runs=RUNS, coupling=coupling
+        model, as_function, list(actions), state=state, num_runs=RUNS, coupling=coupling, rng=0
     )
     each = (time.process_time() - start) / RUNS
     error = played.variance_error[actions] / (2.0 * np.sqrt(played.variance[actions]))

@@ -18,6 +18,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -39,6 +40,8 @@ STEPS = 90  # after which a hundredth of a return can be missing on the gridworl
 
 
 OLDER = {"action_features": "per_action"}
+BY_KEYWORD = "rng" in signature(jl.simulate_pairs).parameters  # as since commit 2a56cf9
+SEED = "rng" if BY_KEYWORD else "seed"
 
 
 def public(name: str) -> Any:
@@ -48,6 +51,16 @@ def public(name: str) -> Any:
             if hasattr(room, spelling):
                 return getattr(room, spelling)
     raise AttributeError(name)
+
+
+def pairs(jm: Any, policy: Any, state: int, num_pairs: int, **options: Any) -> Work:
+    """A call of `simulate_pairs` for actions 0 and 1, in either version."""
+    options |= {SEED: 1}
+    if BY_KEYWORD:
+        play = partial(jl.simulate_pairs, jm, policy, (0, 1), state=state)
+    else:
+        play = partial(jl.simulate_pairs, jm, policy, state, (0, 1))
+    return partial(play, num_pairs=num_pairs, **options)
 
 
 class Row(NamedTuple):
@@ -69,7 +82,7 @@ def simulation() -> Iterator[Row]:
         "inventory, uniform policy": (jl.inventory(), jl.uniform_policy(jl.inventory()), 3),
     }
     for name, case in cases.items():
-        call = partial(jl.simulate_pairs, *case, (0, 1), 50_000, 1, 200)
+        call = pairs(*case, 50_000, horizon=200)
         rng = np.random.default_rng(0)
         other = partial(simulate_pairs_numpy, *case, (0, 1), 50_000, 200, rng)
         yield Row(f"simulate_pairs, 10 million pair-steps, {name}", call, {"NumPy": other})
@@ -152,7 +165,7 @@ def of_laws() -> Iterator[Row]:
     jm = jl.windy_gridworld(30)
     goal, uniform = jl.goal_policy(30), jl.uniform_policy(jm)
     for coupling in ("joint", "common"):
-        call = partial(public("policy_gaps"), jm, goal, uniform, coupling)
+        call = partial(public("policy_gaps"), jm, goal, uniform, coupling=coupling)
         one = partial(jl.jipe2, jm, uniform, coupling=coupling, route="dense")
         what = f"policy_gaps, 30x30 gridworld, goal against uniform policy, {coupling}"
         yield Row(what, call, {"jipe2, one policy": one})
@@ -160,25 +173,26 @@ def of_laws() -> Iterator[Row]:
 
 def decisions() -> Iterator[Row]:
     """And estimates, beside as many queries at one state, or as many pairs."""
-    decide = partial(public("compare_actions"), alpha=1e-9)  # all queries are made
+    decide = partial(public("compare_actions"), alpha=1e-9, **{SEED: 0})  # all queries are made
     policy, rng, depot = np.full((12, 5), 0.2), np.random.default_rng(0), Depot()
-    plain = partial(decide, depot, policy, [2, 1], 5, budget=10_000, reward_range=(-6.0, 33.0))
+    stock = {"state": 5, "budget": 10_000, "reward_range": (-6.0, 33.0)}
+    plain = partial(decide, depot, policy, [2, 1], **stock)
     query = {"the queries": partial(depot.query, 5, [2, 1], rng)}
     yield Row("compare_actions, plain depot, 10,000 queries", plain, query, 5_000)
-    lake = public("CoupledEnv")(gymnasium.make("FrozenLake-v1"), seed=0)
+    lake = public("CoupledEnv")(gymnasium.make("FrozenLake-v1"), **{SEED: 0})
     lake.reset()
     walk = partial(decide, lake, lambda state: 1, [1, 2], budget=4_000, reward_range=(0.0, 1.0))
     query = {"the queries": partial(lake.query, [1, 2])}
     yield Row("compare_actions, FrozenLake, 4,000 queries", walk, query, 2_000)
     jm = jl.windy_gridworld(5)
-    played = partial(jl.simulate_pairs, jm, jl.uniform_policy(jm), 20, (0, 1))
-    gaps = partial(public("estimate_gaps"), jm, jl.uniform_policy(jm), [0, 1], 20)
-    pairs = {"simulate_pairs": partial(played, 100_000, truncation=1e-3)}
-    yield Row("estimate_gaps, 100,000 pairs of it", partial(gaps, num_runs=100_000), pairs)
-    settings = {"budget": 10**6, "method": "asymptotic"}
-    on_tables = partial(decide, jm, jl.uniform_policy(jm), [0, 1], 20, **settings)
-    pairs = {"simulate_pairs": partial(played, on_tables().num_runs, truncation=1e-3)}
-    yield Row("compare_actions, 5x5 gridworld, uniform policy", on_tables, pairs)
+    case = jm, jl.uniform_policy(jm)
+    gaps = partial(public("estimate_gaps"), *case, [0, 1], state=20, num_runs=100_000)
+    played = {"simulate_pairs": pairs(*case, 20, 100_000, truncation=1e-3)}
+    yield Row("estimate_gaps, 100,000 pairs of it", gaps, played)
+    settings = {"state": 20, "budget": 10**6, "method": "asymptotic"}
+    on_tables = partial(decide, *case, [0, 1], **settings)
+    played = {"simulate_pairs": pairs(*case, 20, on_tables().num_runs, truncation=1e-3)}
+    yield Row("compare_actions, 5x5 gridworld, uniform policy", on_tables, played)
 
 
 def emulator() -> Iterator[Row]:

@@ -122,7 +122,7 @@ def monte_carlo(jm: jl.JMDP, policy: np.ndarray, side: int) -> float:
 
     def play(gap: tuple[int, int], num_pairs: int) -> None:
         nonlocal returns
-        returns = jl.simulate_pairs(jm, policy, 2 * side - 2, gap, num_pairs)
+        returns = jl.simulate_pairs(jm, policy, gap, state=2 * side - 2, num_pairs=num_pairs, rng=0)
 
     play((0, 1), pairs)
     set_up = min(once(partial(play, (0, 1), 1)) for _ in range(2))  # needed once, not for every gap
@@ -190,7 +190,7 @@ def rows_of_a_method(problem: str, method: str, sides: list[int]) -> list:
         took, peak, found = timed(work_of(method, jm, policy))
         row |= {"seconds": took, "bytes": peak}
         if isinstance(found, jl.Solution):
-            count = {"dense": jm.num_states**2, "reachable": found.pairs}
+            count = {"dense": jm.num_states**2, "reachable": found.num_unknowns}
             row |= {"coordinates": count[found.route], "iterations": found.iterations}
         elif method == "literal":
             row |= {"coordinates": policy.size**2, "iterations": found}
@@ -208,7 +208,7 @@ def rows_of_an_order(order: int, sides: list[int]) -> list:
         jm, policy = model(GOAL, side)
         took, peak, sol = timed(partial(jl.jipe, jm, policy, order, TOL))
         row = {"problem": GOAL, "method": f"order {order}", "states": jm.num_states, "gamma": GAMMA}
-        row |= {"coordinates": sol.pairs, "iterations": sol.iterations}
+        row |= {"coordinates": sol.num_unknowns, "iterations": sol.iterations}
         rows.append(row | {"seconds": took, "bytes": peak})
     return rows
 

@@ -18,7 +18,7 @@ import numpy as np
 from timing import once
 
 import jmdp_lib as jl
-from jmdp_lib import figures
+from notebooks import chapter
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "book" / "own_simulator.md"
@@ -41,7 +41,7 @@ _STEPS, _REPEATS = 10, 40
 def coupled(name: str) -> jl.simulators.CoupledEnv:
     with warnings.catch_warnings():  # that Box2D is replayed is said in the table
         warnings.simplefilter("ignore")
-        return jl.simulators.CoupledEnv(gymnasium.make(name), seed=0)
+        return jl.simulators.CoupledEnv(gymnasium.make(name), rng=0)
 
 
 def costs(name: str) -> tuple[float, float]:
@@ -95,7 +95,7 @@ def picture() -> None:
     gaps, poisson = scope["gaps"], np.exp(-3.0) * np.cumprod(np.append(1.0, 3.0 / np.arange(1, 60)))
     model = jl.JMDP.from_step(12, 5, 0.9, poisson / poisson.sum(), scope["day"])
     exact = jl.jipe2(model, scope["policy"]).moments
-    figures.style()
+    chapter.style()
     fig, axes = plt.subplots(1, 2, figsize=(6.4, 2.5), layout="constrained")
     orders = np.array([0, 1, 3, 4])
     for ax, name in zip(axes, ("mean", "variance"), strict=True):

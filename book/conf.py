@@ -15,8 +15,12 @@ project_copyright = f"{', '.join(years)} {author}"
 
 sys.path.insert(0, str(Path(__file__).parent))  # prose.py
 extensions = ["myst_nb", "prose", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
-extensions.append("sphinx.ext.autosummary")  # a page for each object
+extensions.append("sphinx.ext.autosummary")  # a page for each object that a package exports
+autosummary_ignore_module_all = False
+autosummary_imported_members = True
 templates_path = ["templates"]
+default_role = "literal"  # `code` in docstrings
+suppress_warnings = ["docutils"]  # until all docstrings are in Google style
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 # Signatures are shown as they are written.
 ALIASES = "ArrayLike Bracket Bytes Floats Ints Joint Policy Seed StateAction Steps TableFunction"

@@ -15,7 +15,7 @@ from typing import Any
 import imagesize
 import nbformat
 from nbformat import NotebookNode
-from prose import INLINE, tex
+from prose import FORMULA, tex
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "workflow"))
 from notebook_job import claims_of, folded
@@ -93,7 +93,7 @@ def prompt(cell: NotebookNode) -> str | None:
         return "Show the code of the solution"
     if "parameters" in tags(cell):
         return "Show the parameters"
-    if "figures.style()" in code:
+    if "chapter.style()" in code:
         return "Show the imports"
     computes = re.search(r"\bjl\.(?!norm_weight|contraction_)", code)
     if "summary" in tags(cell) or ("claims.check(" in code and not computes):
@@ -195,33 +195,32 @@ def _in_gallery(
 
 
 def public_names() -> dict[str, Any]:
-    """What `jmdp_lib` and its sub-packages export, and the sub-packages, by the full names."""
+    """`jmdp_lib` and its sub-packages, each with what it exports, by the full names."""
     library: Any = importlib.import_module("jmdp_lib")
-    found: dict[str, Any] = {"jmdp_lib": library}
-    names = sorted(library.__all__, key=lambda name: inspect.ismodule(getattr(library, name)))
-    for name in names:
-        thing = getattr(library, name)
-        found[f"jmdp_lib.{name}"] = thing
-        if inspect.ismodule(thing):
-            found |= {f"{thing.__name__}.{inner}": getattr(thing, inner) for inner in thing.__all__}
+    found: dict[str, Any] = {}
+    for package in (library, *(getattr(library, name) for name in library.__all__)):
+        if inspect.ismodule(package):
+            found[package.__name__] = package
+            names = {name: getattr(package, name) for name in package.__all__}
+            for name, thing in names.items():
+                if not inspect.ismodule(thing):
+                    found[f"{package.__name__}.{name}"] = thing
     return found
 
 
 def uses(code: str, path: str) -> bool:
     """Whether code names a public object."""
-    before = r"\bfigures\." if ".figures." in path else r"(?<!figures\.)\b"
-    return bool(re.search(rf"{before}{path.rpartition('.')[2]}\b", code))
+    return bool(re.search(rf"\b{path.rpartition('.')[2]}\b", code))
 
 
 def table(notebooks: Iterable[Notebook]) -> str:
-    """One table of the public names, by sub-package, each with the chapters that use it."""
+    """One table of the public names, by package, each with the chapters that use it."""
     lines = ["| name | what it is or does | chapters |", "|---|---|---|"]
     for path, thing in public_names().items():
         first = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
-        first = INLINE.sub(lambda part: tex(part[0]) if part[0][0] == "$" else part[0], first)
-        first = first.replace("|", "\\|")
+        first = FORMULA.sub(lambda part: tex(part[0]), first).replace("|", "\\|")
         if inspect.ismodule(thing):
-            lines.append(f"| **`{path}`** | {first} | |")
+            lines.append(f"| **{{py:mod}}`{path}`** | {first} | |")
             continue
         shown = [nb.name for nb in notebooks if uses(nb.code, path)]
         links = [f"{{doc}}`{int(name[:2])} </notebooks/{name}>`" for name in shown]

@@ -1,4 +1,4 @@
-"""A Sphinx extension: statements in boxes, names and references as links, docstrings in Markdown.
+"""A Sphinx extension: statements in boxes, names and references as links, formulas of docstrings.
 
 In a notebook a definition, a lemma or an exercise is a paragraph with a bold beginning, as in
 `**Lemma 5.2.** Let ...`, which reads well anywhere, also in Jupyter. The book puts it into a box
@@ -8,15 +8,13 @@ says "Lemma 5.2", "section 1.4" or `jipe2`, it becomes a link.
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Iterator
-from textwrap import indent
 from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.ext import autosummary
+from sphinx.ext.napoleon import Config, GoogleDocstring
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import make_refnode
@@ -139,9 +137,8 @@ def in_opaque(node: nodes.Node) -> bool:
 def code_targets(env: Any) -> dict[str, tuple[str, str]]:
     """What inline code can link to: chapters, `name`, `package.name`, `Class.member`."""
     found = {doc.rpartition("/")[2]: (doc, "") for doc in env.found_docs if "/" in doc}
-    # `gap_law` is a distribution, and what draws it is `figures.gap_law`.
     objects = env.domaindata["py"]["objects"]
-    for path in sorted(objects, key=lambda path: ".figures." in path):
+    for path in objects:
         parts = path.split(".")
         start = next((n for n, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
         for first in range(1, start + 1):
@@ -152,8 +149,13 @@ def code_targets(env: Any) -> dict[str, tuple[str, str]]:
 
 # ---- docstrings ---------------------------------------------------------------------------------
 
-FIELD = re.compile(r"([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*): (.*)")
-INLINE = re.compile(r"(`[^`]+`|\$[^$]+\$)")
+# Attributes are shown as arguments are, and an entry may have several names: `mean, second: ...`
+STYLE = Config(
+    napoleon_custom_sections=[("Attributes", "params_style")],
+    napoleon_use_param=False,
+    napoleon_use_rtype=False,
+)
+FORMULA = re.compile(r"\$([^$]+)\$")
 # What formulas of docstrings, $gamma^2 <= 1$, write without a backslash; conf.py has the macros.
 SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "->": r"\to "}
 SIGNS |= {"~": r"\sim ", "...": r"\dots ", "||": r"\|"}
@@ -168,51 +170,13 @@ def tex(formula: str) -> str:
     return WORDS.sub(lambda word: SIGNS.get(word[0], "\\" + word[0]), formula)
 
 
-def inline(text: str) -> str:
-    """Code, formulas and plain text of a docstring, as reStructuredText."""
-    parts = INLINE.split(text)
-    for n, part in enumerate(parts):
-        if part.startswith("`"):
-            parts[n] = f"`{part}`\\ "
-        elif part.startswith("$"):
-            parts[n] = f":math:`{tex(part[1:-1]).strip()}`\\ "
-        else:
-            parts[n] = re.sub(r"([|_])", r"\\\1", part)
-    return "".join(parts)
-
-
-def definitions(block: str) -> str:
-    """A list of `name: meaning`; a line that names nothing goes on with the one before."""
-    items: list[tuple[str, list[str]]] = []
-    for line in inspect.cleandoc("\n" + block).splitlines():
-        if found := FIELD.fullmatch(line):
-            items.append((found[1], [found[2]]))
-        else:
-            items[-1][1].append(line.strip())
-    meanings = [indent(inline("\n".join(lines)), "    ") for _, lines in items]
-    return "\n".join(f"``{name}``\n{text}" for (name, _), text in zip(items, meanings, strict=True))
-
-
-def restructured(doc: str) -> Iterator[str]:
-    """The paragraphs of a docstring as reStructuredText."""
-    for number, block in enumerate(re.split(r"\n\s*\n", doc)):
-        head, _, rest = block.partition("\n")
-        if re.fullmatch(r"Attributes\b.*:", head):
-            yield f"**{head}**"
-            yield definitions(rest)
-        elif head == "Example:":
-            yield f"**{head}**"
-            yield inspect.cleandoc("\n" + rest)
-        elif number and FIELD.match(head):
-            yield definitions(block)
-        elif block.startswith("    "):
-            yield f"::\n\n{block}"
-        else:
-            yield inline(block)
-
-
 def on_docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: Any) -> None:
-    lines[:] = "\n\n".join(restructured("\n".join(lines))).splitlines()
+    """Google style becomes lists, and formulas what Sphinx reads.
+
+    Napoleon is not told what is documented: it would take "What: it is", of a property, for a type.
+    """
+    text = FORMULA.sub(lambda formula: f":math:`{tex(formula[1]).strip()}`", "\n".join(lines))
+    lines[:] = GoogleDocstring(text, STYLE).lines()
 
 
 def on_signature(*event: Any) -> tuple[str | None, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,18 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file in one step."""
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def claim(path: Path, settings: dict[str, Any]) -> None:
+    """Note settings in a file of a folder, by name; refuse a folder that was made with others."""
+    here = json.loads(json.dumps(settings))
+    try:
+        there = json.loads(path.read_text()) if path.exists() else {}
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if different := [name for name in here.keys() & there.keys() if here[name] != there[name]]:
+        raise ValueError(f"{path.parent} has files of other settings: {', '.join(different)}")
+    write_whole(path, json.dumps(there | here, indent=1) + "\n")
 
 
 class Arrays:

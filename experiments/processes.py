@@ -78,5 +78,5 @@ def require_device(name: str) -> Any:
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count() or "no"
-        raise RuntimeError(f"device {name!r} was asked for, but there is {count} GPU")
+        raise ValueError(f"device {name!r} was asked for, but there is {count} GPU")
     return device

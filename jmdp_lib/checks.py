@@ -36,7 +36,7 @@ class Sizes(NamedTuple):
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Seed = int | Sequence[int] | np.random.SeedSequence | None
+RNG = int | np.random.SeedSequence | np.random.Generator | None
 Policy = ArrayLike | Callable[[Any], Any]
 """Probabilities (S, A), actions (S,), or a function of the state: see `policy_matrix`."""
 Shape = Sequence[int | None]
@@ -203,27 +203,63 @@ def _number(name: str, value: Any, kind: type, what: str, error: type[Exception]
     return number
 
 
-def seed_sequence(seed: Any, *key: int | str) -> np.random.SeedSequence:
-    """The seed of part `key` of a task; unlike `spawn`, asking twice gives the same one.
+def seed_of(rng: RNG, *key: int | str) -> np.random.SeedSequence:
+    """What a user's `rng` stands for, once a call: the seed of part `key` of the task.
 
-    seed: integers that are not negative, one or a list, or a SeedSequence; None: fresh entropy.
+    Its entropy is one integer, which repeats the call when it is passed as `rng`. An integer, or a
+    SeedSequence of one, is that entropy; any other SeedSequence gives some and stays as it was; a
+    Generator gives some anew at each call; None is fresh entropy.
+    """
+    entropy: int | None
+    if isinstance(rng, np.random.Generator):
+        entropy = int.from_bytes(rng.bytes(16), "little")
+    elif isinstance(rng, np.random.SeedSequence):
+        entropy = _as_integer(rng)
+    else:
+        entropy = None if rng is None else _entropy(rng)
+    return part(np.random.SeedSequence(entropy), *key)
+
+
+def _as_integer(seed: np.random.SeedSequence) -> int:
+    """One integer for a SeedSequence: that of its entropy, unless it was spawned by another."""
+    if seed.spawn_key:
+        words = seed.generate_state(4).tolist()
+    else:  # each integer in 32 bits at a time, as NumPy reads them
+        words = []
+        for number in np.atleast_1d(np.asarray(seed.entropy, dtype=object)):
+            count = max(1, math.ceil(int(number).bit_length() / 32))
+            words += [int(number) >> 32 * i & 0xFFFFFFFF for i in range(count)]
+    return sum(word << 32 * i for i, word in enumerate(words))
+
+
+def _entropy(rng: Any) -> int:
+    """An integer that is not negative."""
+    what = "an integer that is not negative, a SeedSequence or a Generator of NumPy"
+    number = int(_number("rng", rng, numbers.Integral, what, ValueError))
+    if number < 0:
+        raise ValueError(f"rng must be {what}, got {rng!r}")
+    return number
+
+
+def part(seed: np.random.SeedSequence, *key: int | str) -> np.random.SeedSequence:
+    """The seed of one part of a task; unlike `spawn`, asking twice gives the same one.
+
     key: a word says what for, so that one seed serves many purposes independently.
     """
-    number = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in key]
-    if isinstance(seed, np.random.SeedSequence):
-        return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *number))
-    if isinstance(seed, list | tuple):
-        seed = [at_least("seed", part, 0) for part in seed]
-    elif seed is not None:
-        seed = at_least("seed", seed, 0)
-    return np.random.SeedSequence(seed, spawn_key=number)
+    words = [zlib.crc32(word.encode()) if isinstance(word, str) else word for word in key]
+    return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *words))
 
 
-def generator(seed: Seed | np.random.Generator, *key: int | str) -> np.random.Generator:
-    """The random stream of part `key` of a task; a numpy Generator is used as it is."""
-    if isinstance(seed, np.random.Generator) and not key:
-        return seed
-    return np.random.default_rng(seed_sequence(seed, *key))
+def entropy(seed: np.random.SeedSequence) -> int:
+    """What repeats a call when it is passed as `rng`."""
+    return cast(int, seed.entropy)
+
+
+def generator(rng: RNG, *key: int | str) -> np.random.Generator:
+    """The random stream of part `key` of a task; a Generator of NumPy is used as it is."""
+    if isinstance(rng, np.random.Generator) and not key:
+        return rng
+    return np.random.default_rng(seed_of(rng, *key))
 
 
 def pure(what: str, function: Callable[..., Any], *args: Any) -> None:

@@ -35,9 +35,14 @@ StateAction = tuple[int, int]
 
 
 def norm_weight(order: int, gamma: float, reward_bound: float = 1.0) -> float:
-    """The weight $lambda_k = (2 r_{max} / (1 - gamma))^{k-1}$ of the norm, eq. (34), k = `order`.
+    """The weight $lambda_k = (2 r_{max} / (1 - gamma))^{k-1}$ of the norm, eq. (34).
 
-    The paper's $lambda$ of eq. (20) is $lambda_2$; there $r_{max} = 1$ (`reward_bound`).
+    The paper's $lambda$ of eq. (20) is $lambda_2$; there $r_{max} = 1$.
+
+    Args:
+        order: $k$, 1 or more.
+        gamma: discount factor in [0, 1).
+        reward_bound: $r_{max}$, the largest absolute reward.
 
     Example:
         >>> import jmdp_lib as jl
@@ -56,6 +61,10 @@ def contraction_modulus(order: int, gamma: float) -> float:
     $sum_{l=1}^k {k choose l} gamma^l r_{max}^{k-l} lambda_l / lambda_k$, which the binomial theorem
     makes $((1 + gamma) / 2)^k - ((1 - gamma) / 2)^k$. It does not depend on $r_{max}$, and
     equals $gamma$ for $k = 1$ and $k = 2$.
+
+    Args:
+        order: $k$, 1 or more.
+        gamma: discount factor in [0, 1).
 
     Example:
         >>> import jmdp_lib as jl
@@ -77,8 +86,14 @@ def enough_sweeps(first: float, target: float, gamma: float) -> int:
 def cantelli_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
     """Cantelli's bound on $P(G <= 0)$ from mean and variance of the gap (Section 5.4).
 
-    It is $Var G / (Var G + (E G)^2)$ where $E G > 0$, and 1 elsewhere. `mean` and `variance` may
-    have any shape, and so has the result.
+    It is $Var G / (Var G + (E G)^2)$ where $E G > 0$, and 1 elsewhere.
+
+    Args:
+        mean: $E G$, an array of any shape.
+        variance: $Var G$, of a shape that fits, not negative.
+
+    Returns:
+        The bounds, of their common shape.
 
     Example:
         >>> import jmdp_lib as jl
@@ -143,7 +158,7 @@ class Moments(ReadOnly):
     Attributes:
         order: highest order held.
         mean: (S, A), $E Z(s, a)$.
-        blocks: (S, A, A), $Cov(Z(s, a), Z(s, b))$, or None at order 1; nan where not asked for.
+        _covariance: (S, A, A), $Cov(Z(s, a), Z(s, b))$, or None at order 1; nan where not wanted.
         source: gives any other coordinate.
         mean_error: means are within this of the truth; 0 where nothing bounds them.
         resolution: a standard deviation below this cannot be told from zero.
@@ -165,7 +180,7 @@ class Moments(ReadOnly):
 
     order: int
     mean: Floats
-    blocks: Floats | None
+    _covariance: Floats | None
     source: MomentSource
     mean_error: float
     resolution: float
@@ -176,7 +191,10 @@ class Moments(ReadOnly):
         return f"Moments({states} states, {actions} actions, order {self.order})"
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
-        """$E[Z(s_1, a_1) ... Z(s_k, a_k)]$ for coordinates [(s_1, a_1), ...], k up to `order`.
+        """$E[Z(s_1, a_1) ... Z(s_k, a_k)]$.
+
+        Args:
+            coordinates: [(s_1, a_1), ...], k of them, up to `order`; equal ones are powers.
 
         Example:
             >>> import jmdp_lib as jl
@@ -236,7 +254,11 @@ class Moments(ReadOnly):
         return pd.DataFrame(shown)
 
     def second(self, x: StateAction, y: StateAction) -> float:
-        """$Sigma(s, a, t, b) = E[Z(s, a) Z(t, b)]$ for x = (s, a) and y = (t, b).
+        """$Sigma(s, a, t, b) = E[Z(s, a) Z(t, b)]$.
+
+        Args:
+            x: (s, a).
+            y: (t, b).
 
         Example:
             >>> import jmdp_lib as jl
@@ -257,7 +279,13 @@ class Moments(ReadOnly):
         return frozen(second)
 
     def same_state(self, order: int) -> Floats:
-        """All same-state mixed moments of one order k, (S, A, ..., A) with k action axes.
+        """All same-state mixed moments of one order.
+
+        Args:
+            order: k, up to `order` of the collection.
+
+        Returns:
+            (S, A, ..., A) with k action axes.
 
         Example:
             >>> import jmdp_lib as jl
@@ -268,9 +296,12 @@ class Moments(ReadOnly):
         return frozen(same_state_moments(self.moment, self.mean.shape, order))
 
     def gap_moment(self, gaps: Sequence[tuple[int, int, int]]) -> float:
-        """$E[G_1 ... G_k]$ for gaps [(s, a, b), ...], $G_i = Z(s_i, a_i) - Z(s_i, b_i)$.
+        """$E[G_1 ... G_k]$, where $G_i = Z(s_i, a_i) - Z(s_i, b_i)$.
 
         Repeat a gap for its powers: [(s, a, b)] * 3 is the third moment of one gap.
+
+        Args:
+            gaps: rows (state, a, b), k of them, up to `order`.
 
         Example:
             >>> import jmdp_lib as jl
@@ -296,7 +327,12 @@ class Moments(ReadOnly):
         return total
 
     def gap_central_moment(self, gap: tuple[int, int, int], order: int) -> float:
-        """$E[(G - E G)^k]$ of one gap (s, a, b), k = `order`."""
+        """$E[(G - E G)^k]$ of one gap.
+
+        Args:
+            gap: (state, a, b).
+            order: k, from 0 up to `order` of the collection.
+        """
         order = checks.at_least("order", order, 0)
         shift = -self.gap_moment([gap])
         raw = [1.0] + [self.gap_moment([gap] * j) for j in range(1, order + 1)]
@@ -306,8 +342,8 @@ class Moments(ReadOnly):
     def covariance(self) -> Floats:
         """(S, A, A), $Cov(Z(s, a), Z(s, b))$."""
         self._need(2, "covariance")
-        assert self.blocks is not None
-        return self.blocks
+        assert self._covariance is not None
+        return self._covariance
 
     @property
     def variance(self) -> Floats:
@@ -374,9 +410,3 @@ def same_state_moments(
     axes = shape[:1] + shape[1:] * order
     moments = [once(*((s, a) for a in sorted(actions))) for s, *actions in np.ndindex(axes)]
     return np.reshape(moments, axes)
-
-
-def second_moments(moment: Callable[[list[StateAction]], float], shape: tuple[int, ...]) -> Floats:
-    """(S, A, S, A) of a function that gives one coordinate at a time; shape is (S, A)."""
-    moments = [moment(list(pair)) for pair in product(np.ndindex(shape), repeat=2)]
-    return np.reshape(moments, shape + shape)

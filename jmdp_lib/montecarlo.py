@@ -1,25 +1,15 @@
-"""Monte Carlo on a JMDP, in compiled code: recursive pairs, and the whole joint return vector.
+"""Monte Carlo on a JMDP, in compiled code: recursive pairs of branches.
 
 It knows nothing of moments, which is why it can check them. The couplings are those of `jipe2`.
 
-*Recursive pairs* (`simulate_pairs`) play out the process whose moments $T_2$
-computes. Two branches start at one state with two actions. While they are at the same state they
-read the same outcome table; at distinct states their tables are independent, or with
-coupling="common" those of the same noise; and once they stand at the same state with the same
-action they are one branch for good (same reward, next state and next action ever after).
+`simulate_pairs` plays out the process whose moments $T_2$ computes. Two branches start at one state
+with two actions. While they are at the same state they read the same outcome table; at distinct
+states their tables are independent, or with coupling="common" those of the same noise; and once
+they stand at the same state with the same action they are one branch for good (same reward, next
+state and next action ever after).
 
-*Random maps* (`simulate_returns`) give the returns of all state-actions at once. One time step
-draws a table for every state and a next action for every state-action x = (s, a). That is a random
-map f of state-actions, with rewards R(x), and the maps of distinct time steps are independent. So
-
-    Z(x) = R_0(x) + gamma Z_1(f_0(x)),
-
-where Z_1 is made of the later maps in the same way. A sample starts at z = 0 and goes back in time,
-z <- R + gamma z[f]. State-actions that a map sends to one state-action share all that follows. With
-coupling="common" one noise draws the tables of all states; with "independent" every state-action
-has a table of its own. Next actions are always drawn for each state-action by itself.
-
-A further sampler is a kernel that fills rows of an array; `fill_rows` calls it in threads.
+A further sampler is a kernel that fills rows of an array; `fill_rows` calls it in threads, as
+`simulators/random_maps.py` does.
 """
 
 from __future__ import annotations
@@ -32,47 +22,57 @@ import numpy as np
 from numba import get_num_threads
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy, Seed
-from jmdp_lib.machine import both, cached, hot, inline, progress, require
+from jmdp_lib.checks import RNG, Floats, Ints, Policy
+from jmdp_lib.machine import both, hot, inline, progress
 from jmdp_lib.model import (
     DEFAULT_COUPLING,
     JMDP,
     Coupling,
     CouplingName,
     checked_coupling,
-    require_tables,
 )
-from jmdp_lib.operators.draws import AliasTables, draw, of_actions, of_tables
+from jmdp_lib.operators.draws import AliasTables, draw
 
 RUNS_PER_STREAM = 4096
-_SAMPLES = 64  # of all returns, per random stream
 _LONGEST = 10**7  # steps of a run, unless a horizon is given: about a second for a pair
 
 
 def simulate_pairs(
     jm: JMDP,
     policy: Policy,
-    state: int,
     actions: tuple[int, int],
+    *,
+    state: int,
     num_pairs: int,
-    seed: Seed = 0,
+    rng: RNG = None,
     horizon: int | None = None,
     truncation: float = 1e-7,
     coupling: CouplingName = DEFAULT_COUPLING,
 ) -> Floats:
-    """Play recursive pairs: returns (num_pairs, 2), rows $Z(s, a), Z(s, b)$ for actions = (a, b).
+    """Play recursive pairs: the returns of two actions of one state.
 
     The two actions may be the same: then so are the returns.
 
-    seed: an integer, a sequence of integers or a SeedSequence; None draws fresh entropy.
-    horizon: steps after which returns are cut; unless given, it follows from `truncation`.
-    truncation: which share of the largest possible return may be cut off.
-    coupling: which branches share a draw, as in `jipe2`.
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        actions: the first actions (a, b) of the two branches.
+        state: where both start.
+        num_pairs: how many pairs are played.
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
+        horizon: steps after which returns are cut; unless given, it follows from `truncation`.
+        truncation: which share of the largest possible return may be cut off.
+        coupling: which branches share a draw, as in `jipe2`.
+
+    Returns:
+        (num_pairs, 2), rows $Z(s, a), Z(s, b)$. They do not depend on the number of threads.
 
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.9)
-        >>> returns = jl.simulate_pairs(jm, jl.goal_policy(3), 4, (0, 2), num_pairs=20_000, seed=0)
+        >>> returns = jl.simulate_pairs(
+        ...     jm, jl.goal_policy(3), (0, 2), state=4, num_pairs=20_000, rng=0
+        ... )
         >>> gap = returns[:, 0] - returns[:, 1]
         >>> print(f"mean {gap.mean():.2f}, variance {gap.var():.2f}; exact are 1.96 and 0.68")
         mean 1.97, variance 0.68; exact are 1.96 and 0.68
@@ -85,13 +85,13 @@ def simulate_pairs(
     chosen = [checks.index("action", action, jm.num_actions) for action in actions]
     num_pairs = checks.at_least("num_pairs", num_pairs, 1)
     steps = checks.at_least("horizon", steps, 1)
-    model = BranchModel.of(jm, matrix[None], checked_coupling(jm, coupling), jm.gamma, steps)
+    model = BranchModel.of(jm, matrix, checked_coupling(jm, coupling), jm.gamma, steps)
     returns = np.empty((num_pairs, 2))
 
-    def fill(rng: np.random.Generator, rows: slice) -> None:
-        _fill_pairs(rng, returns[rows], (state, *chosen), model)
+    def fill(stream: np.random.Generator, rows: slice) -> None:
+        _fill_pairs(stream, returns[rows], (state, *chosen), model)
 
-    fill_rows(fill, num_pairs, RUNS_PER_STREAM, checks.seed_sequence(seed, "simulate_pairs"))
+    fill_rows(fill, num_pairs, RUNS_PER_STREAM, checks.seed_of(rng, "simulate_pairs"))
     returns += model.offset
     return returns
 
@@ -114,29 +114,25 @@ def fill_rows(
     """
 
     def fill_chunk(start: int) -> None:
-        rng = checks.generator(root, start // per_stream)
-        fill(rng, slice(start, start + per_stream))
+        stream = np.random.default_rng(checks.part(root, start // per_stream))
+        fill(stream, slice(start, start + per_stream))
 
     starts = range(0, size, per_stream)
-    with (
-        ThreadPoolExecutor(get_num_threads()) as pool,
-        progress(size, "runs of a JMDP", "run") as bar,
-    ):
-        for _ in pool.map(fill_chunk, starts):
-            bar.update(per_stream)
+    with ThreadPoolExecutor(get_num_threads()) as pool:
+        chunks = pool.map(fill_chunk, starts)
+        for _ in progress(len(starts), "runs of a JMDP", "chunk", chunks):
+            pass
 
 
 class BranchModel(NamedTuple):
-    """What kernels know of a JMDP, Q policies and a coupling.
+    """What kernels know of a JMDP, a policy and a coupling.
 
     A *step* of a branch, t A + a, names its table t and its action a.
 
-    steps: what `draw` takes for the step of a branch at a state, under the first policy.
-    starts: (S + 1,) of the tables. rewards, next_states: (T A,) of steps. several: whether Q > 1.
-    policy_cdf: (Q S A,), cumulative within each state. forever: (S,) what a branch earns in every
-    step if it can only stay where it is and earn the same, under the first policy, else nan: what
-    is left is then a geometric sum. offset: what `JMDP.reward_offset`, which no step pays, is worth
-    in every return up to the horizon.
+    steps: what `draw` takes for the step of a branch at a state. starts: (S + 1,) of the tables.
+    rewards, next_states: (T A,) of steps. forever: (S,) what a branch earns in every step if it can
+    only stay where it is and earn the same, else nan: what is left is then a geometric sum. offset:
+    what `JMDP.reward_offset`, which no step pays, is worth in every return up to the horizon.
     """
 
     at_one_state: bool
@@ -147,20 +143,18 @@ class BranchModel(NamedTuple):
     starts: Ints
     rewards: Floats
     next_states: Ints
-    several: bool
-    policy_cdf: Floats
     steps: AliasTables
     forever: Floats
     offset: float
 
     @classmethod
     def of(
-        cls, jm: JMDP, policies: Floats, coupling: Coupling, gamma: float, horizon: int
+        cls, jm: JMDP, policy: Floats, coupling: Coupling, gamma: float, horizon: int
     ) -> BranchModel:
-        """policies: (Q, S, A). The coupling has been checked."""
+        """policy: (S, A). The coupling has been checked."""
         offset = jm.reward_offset * discounted(gamma, horizon)
         jm = jm.without_offset
-        weights = jm.probs[:, None] * policies[0, jm.table_states]  # (T, A)
+        weights = jm.probs[:, None] * policy[jm.table_states]  # (T, A)
         firsts = jm.starts * jm.num_actions
         steps = AliasTables.of(firsts, weights.ravel(), np.arange(weights.size))
         rewards = jm.rewards.ravel()
@@ -179,8 +173,6 @@ class BranchModel(NamedTuple):
             starts=jm.starts,
             rewards=rewards,
             next_states=next_states,
-            several=len(policies) > 1,
-            policy_cdf=np.cumsum(policies, axis=-1).ravel(),
             steps=steps,
             forever=np.where(settled, earned[first], np.nan),
             offset=offset,
@@ -259,103 +251,3 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any) -> None:
         rest = earned_alone(rng, x, weight, model.horizon - step, model)
         returns[run, 0] = left + rest
         returns[run, 1] = right + rest
-
-
-def simulate_returns(
-    jm: JMDP,
-    policy: Policy,
-    num_samples: int,
-    seed: Seed = 0,
-    coupling: CouplingName = DEFAULT_COUPLING,
-    truncation: float = 1e-7,
-) -> Floats:
-    """Sample the joint returns of all state-actions: (N, S, A), one row $Z$ for every sample.
-
-    Within a sample all returns belong to one world, so any covariance of any two state-actions, and
-    the distribution of any function of them, can be estimated. For two actions of one state
-    `simulate_pairs` is much faster.
-
-    seed: an integer, a sequence of integers or a SeedSequence; None draws fresh entropy.
-    coupling: which state-actions share a draw, as in `jipe2`.
-    truncation: which share of the largest possible return may be cut off.
-
-    The first samples are the same however many are asked for.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> import numpy as np
-        >>> jm = jl.windy_gridworld(size=3, gamma=0.9)
-        >>> z = jl.simulate_returns(jm, jl.goal_policy(3), num_samples=20_000, seed=0)
-        >>> z.shape
-        (20000, 9, 4)
-        >>> gap = z[:, 4, 0] - z[:, 4, 2]
-        >>> print(f"mean {gap.mean():.2f}, variance {gap.var():.2f}; exact are 1.96 and 0.68")
-        mean 1.97, variance 0.67; exact are 1.96 and 0.68
-        >>> print(f"of two states: {np.cov(z[:, 3, 1], z[:, 6, 0])[0, 1]:.2f}; exact is 0.12")
-        of two states: 0.12; exact is 0.12
-    """
-    require_tables("simulate_returns", jm)
-    matrix = checks.policy_matrix(jm, policy)
-    num_samples = checks.at_least("num_samples", num_samples, 1)
-    sharing = checked_coupling(jm, coupling)
-    steps = horizon_for(jm, truncation)
-    root = checks.seed_sequence(seed, "simulate_returns")
-    what = f"a sample of num_samples = {num_samples:,} times {matrix.size:,} state-actions"
-    require(8.0 * num_samples * matrix.size, what, "ask for fewer")
-    returns = np.empty((num_samples, matrix.size))
-    maps = RandomMaps(
-        sharing.at_one_state,
-        sharing.across_states,
-        jm.gamma,
-        jm.without_offset.rewards,
-        jm.next_states,
-        of_tables(jm),
-        of_actions(matrix),
-    )
-
-    def fill(rng: np.random.Generator, rows: slice) -> None:
-        _fill_samples(rng, returns[rows], np.empty(matrix.size), steps, maps)
-
-    fill_rows(fill, num_samples, _SAMPLES, root)
-    returns += jm.reward_offset * discounted(jm.gamma, steps)
-    return returns.reshape(num_samples, *matrix.shape)
-
-
-class RandomMaps(NamedTuple):
-    """What all random maps share: rewards and next states (T, A), and what is drawn from."""
-
-    at_one_state: bool
-    across_states: bool
-    gamma: float
-    rewards: Floats
-    next_states: Ints
-    tables: AliasTables
-    actions: AliasTables
-
-
-@cached(nogil=True)
-def _fill_samples(rng: Any, out: Any, scratch: Any, steps: int, maps: Any) -> None:
-    """Fill out (n, S * A) with n samples. scratch: room for one."""
-    tables = maps.tables
-    num_actions = maps.rewards.shape[1]
-    for sample in range(out.shape[0]):
-        z = out[sample]
-        after = scratch
-        z[:] = 0.0
-        for _ in range(steps):
-            z, after = after, z
-            k = 0
-            if maps.across_states:  # noise k is table k of every state
-                k = draw(rng, tables, 0)
-            for s in range(tables.starts.size - 1):
-                table = tables.starts[s] + k
-                if not maps.across_states:
-                    table = draw(rng, tables, s)
-                for a in range(num_actions):
-                    if a > 0 and not maps.at_one_state:
-                        table = draw(rng, tables, s)
-                    then = after[draw(rng, maps.actions, maps.next_states[table, a])]
-                    z[s * num_actions + a] = maps.rewards[table, a] + maps.gamma * then
-        if steps % 2 == 1:  # the last step wrote to the scratch
-            for n in range(z.size):  # `out[sample] = z` takes 3 seconds longer to compile
-                out[sample, n] = z[n]

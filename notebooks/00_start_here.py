@@ -34,9 +34,10 @@ from scipy.special import ndtri
 
 import jmdp_lib as jl
 from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_pairs >= 1000, f"{num_pairs=}: at least 1000"
 assert num_updates >= 10000, f"{num_updates=}: at least 10000"
 
@@ -96,16 +97,18 @@ policy = [[0.5, 0.5]]
 solved, simulated = {}, {}
 for name, (jm, coupling) in worlds.items():
     solved[name] = jl.jipe2(jm, policy, coupling=coupling).moments
-    simulated[name] = jl.simulate_pairs(jm, policy, 0, (0, 1), num_pairs, seed, coupling=coupling)
+    simulated[name] = jl.simulate_pairs(
+        jm, policy, (0, 1), state=0, num_pairs=num_pairs, rng=seed, coupling=coupling
+    )
 
 
 # %% tags=["hide-input"]
 def counts(samples, names, limits, bins):
     """Samples (N, d), counted in cells: the middle of each that is not empty, and its share."""
-    found, edges = np.histogramdd(samples, bins, [limits] * len(names))
-    cell = np.nonzero(found)
+    numbers, edges = np.histogramdd(samples, bins, [limits] * len(names))
+    cell = np.nonzero(numbers)
     middle = {n: (e[:-1] + e[1:])[i] / 2 for n, e, i in zip(names, edges, cell, strict=True)}
-    return pd.DataFrame({**middle, "share": found[cell] / len(samples)})
+    return pd.DataFrame({**middle, "share": numbers[cell] / len(samples)})
 
 
 joint = {n: counts(z, ["Z(a)", "Z(b)"], (10, 36), 80) for n, z in simulated.items()}
@@ -116,14 +119,14 @@ data = pd.concat([pd.concat(part, names=["world"]) for part in (joint, gaps)]).r
 fig, axes = plt.subplots(2, 3, figsize=(6.75, 4.1), height_ratios=[2.6, 1])
 for (above, below), (name, z) in zip(axes.T, simulated.items(), strict=True):
     figures.joint_returns(above, z, (10, 36))
-    figures.gap_law(below, z[:, 0] - z[:, 1], 16)
+    figures.plot_gap_law(below, z[:, 0] - z[:, 1], 16)
     above.set_title(f"ice cream or {name}")
     above.set_xlabel("return, ice cream first")
     above.set_ylabel(f"return, {name} first")
     below.set_xlabel("gap $G$")
 look = {"transform": axes[1, 0].transAxes, "fontsize": 6.5, "va": "center"}
 axes[1, 0].text(0.63, 0.9, "mean and one\nstandard deviation", **look)
-figures.save(fig, "fig_three_worlds", data, out_dir)
+chapter.save(fig, "fig_three_worlds", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -150,7 +153,7 @@ rows = {}
 for name, m in solved.items():
     gap = simulated[name][:, 0] - simulated[name][:, 1]
     jm, coupling = worlds[name]
-    (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], width=0.01, points=1, coupling=coupling)
+    (law,) = jl.laws.gap_law(jm, policy, gaps=[(0, 0, 1)], width=0.01, points=1, coupling=coupling)
     rows[name] = {
         "correlation": m.correlation[0, 0, 1],
         "gap mean": m.gap_mean[0, 0, 1],
@@ -177,7 +180,7 @@ for name, row in table.iterrows():
     error = 5 * np.sqrt(row["to"] / num_pairs)
     inside = row["P(G < 0), from"] - error <= row["simulated"] <= row["to"] + error <= row["bound"]
     text = f"{row['gap variance']:.2f}; {row['simulated']:.2f}, {row['bound']:.2f}"
-    claim = f"{name}: Var G = simulated; P(G < 0), simulated, <= bound"
+    claim = f"{name}: Var G = simulated; P(G < 0), simulated, in its bracket <= bound"
     claims.check(claim, text, abs(z) < 5 and inside, enough=enough)
 marginals = np.array([(m.mean, m.variance) for m in solved.values()])
 assert np.ptp(marginals, axis=0).max() < 1e-6
@@ -205,7 +208,7 @@ m, right, left = sol.moments, 1, 3
 answers = {"mean": m.gap_mean, "variance": m.gap_variance, "bound": m.inferiority_bound}
 for name, answer in answers.items():
     print(f"{name}: {answer[12, right, left]:.4f}")
-(law,) = jl.laws.gap_law(grid, goal, [(12, right, left)])
+(law,) = jl.laws.gap_law(grid, goal, gaps=[(12, right, left)])
 for name, (low, high) in {"P(G < 0)": law.prob_worse, "P(G = 0)": law.prob_tie}.items():
     print(f"{name}: {low:.4f} to {high:.4f}")
 
@@ -316,7 +319,7 @@ share.set(xlabel="steps", ylabel="pairs still apart", ylim=(0, 1.03), title="sha
 bars.barh(list(variances), list(variances.values()), color=["0.75", "#9CC7E4", "#0072B2"])
 bars.bar_label(bars.containers[0], fmt="%.2f", padding=2, fontsize=7)
 bars.set(xlim=(0, 2.6), title="variance of the gap", yticks=range(3), ylim=(2.6, -0.6))
-figures.save(fig, "fig_merging", data, out_dir)
+chapter.save(fig, "fig_merging", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -396,18 +399,19 @@ class Fair:
         return rewards, [0] * len(actions)
 
 
-learned = jl.incremental_jipe2(Fair(), policy, num_updates, (1.0, 0.9), seed, form="centred")
+learned = jl.incremental_jipe2(
+    Fair(), policy, num_updates, step_size=(1.0, 0.9), rng=seed, form="centred"
+)
 
 # %% [markdown]
 # `incremental_jipe2` (Section 5.2 of the paper) updates one number per query. The centred form, which we use here, learns means and
 # covariances, because these are what gaps need (chapter 8). We ask that the gap variance be right within 10%.
 
 # %%
-found = learned.moments.gap_variance[0, 0, 1]
-off = found / table["gap variance"]["umbrellas"] - 1
-near, enough = abs(off) < 0.1, num_updates >= 10_000
+ratio = learned.moments.gap_variance[0, 0, 1] / table["gap variance"]["umbrellas"]
+near, enough = abs(ratio - 1) < 0.1, num_updates >= 10_000
 claim = "umbrellas from queries: learned Var G = exact, to 10%"
-claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
+claims.check(claim, f"{ratio:.3f}", near, enough=enough)
 
 # %% [markdown]
 # A Gymnasium environment that can be copied becomes
@@ -452,10 +456,10 @@ patient = jl.JMDP.from_step(
     1, 2, 0.95, odds, lambda s, a, u: (12 + 3 * sky[u] if a == 0 else 10 - 2 * sky[u], 0)
 )
 later = jl.jipe2(patient, policy).moments
-found = later.correlation[0, 0, 1], later.gap_variance[0, 0, 1]
-assert np.isclose(found[1], (first_day[2] + 4) / (1 - 0.95**2 / 2) - 4, rtol=1e-6)
-both = found[0] > 0 and found[1] > table["gap variance"]["umbrellas"]
-assert both
+assert later.correlation[0, 0, 1] > 0
+grown = later.gap_variance[0, 0, 1]
+assert np.isclose(grown, (first_day[2] + 4) / (1 - 0.95**2 / 2) - 4, rtol=1e-6)
+assert grown > table["gap variance"]["umbrellas"]
 
 # %% [markdown]
 # **What to read next.** Beside the paper: chapter 1, which builds all of this up from the definitions. If you have a simulator: [Using it](../book/guide.md), then chapter 10. To review the results: [Reading the paper](../book/paper.md), then chapter 4.

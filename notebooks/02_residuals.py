@@ -30,9 +30,10 @@ import pandas as pd
 
 import jmdp_lib as jl
 from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert tol <= 0.1, f"{tol=}: at most 0.1"
 assert sweeps >= 200, f"{sweeps=}: at least 200"
 
@@ -55,7 +56,7 @@ fig, ax = plt.subplots(figsize=(2.2, 2.55))
 figures.gridworld(ax, small, small_goal, columns=3)
 tables = {"state": small.table_states, "prob": small.probs}
 moves = {f"next_{a}": small.next_states[:, i] for i, a in enumerate("URDL")}
-figures.save(fig, "fig1_wgw", tables | moves, out_dir)
+chapter.save(fig, "fig1_wgw", tables | moves, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -80,7 +81,7 @@ for ax, scale in zip(axes, ("unit", "signed"), strict=True):
     ax.set_title("rewards 0 and 1" if scale == "unit" else "rewards $-1$ and 1")
     rows += [(scale, one.probs[k], *one.rewards[k], *one.next_states[k]) for k in (0, 1)]
 data = pd.DataFrame(rows, columns=["rewards", "prob", "R1", "R2", "next1", "next2"])
-figures.save(fig, "fig3_crc", data, out_dir)
+chapter.save(fig, "fig3_crc", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -96,11 +97,7 @@ assert (data.next1 == data.next2).all()
 # %% [markdown]
 # ## 2.3 Figure 2: the residual
 #
-# JIPE-2 iterates $M_{k+1} = T_2 M_k$ from $M_0 = 0$. It stops when the certificate of Theorem 5.3 is small enough,
-#
-# $$\frac{1}{1-\gamma}\,\|M_k - T_2 M_k\|_\lambda \le \mathrm{tol}, \qquad
-# \|M\|_\lambda = \max\{\|M_\mu\|_\infty,\ \|M_\Sigma\|_\infty / \lambda\},\quad \lambda = \tfrac{2}{1-\gamma}.$$
-#
+# JIPE-2 iterates $M_{k+1} = T_2 M_k$ from $M_0 = 0$. It stops when the certificate of Theorem 5.3, $\|M_k - T_2 M_k\|_\lambda / (1 - \gamma)$, is at most `tol`.
 # `route="sweeps"` is exactly this iteration, and `residuals` holds its residuals, taken over all means and all $|\mathcal S|^2|\mathcal A|^2$ second moments.
 
 # %%
@@ -141,7 +138,7 @@ curves = {name: sol.residuals for name, sol in solved.items()}
 draw_residuals(ax, curves)
 ax.set_ylabel(r"Bellman residual $\|M_k - T_2 M_k\|_\lambda$")
 ax.legend()
-figures.save(fig, "fig2_residuals", {n: pd.Series(c) for n, c in curves.items()}, out_dir)
+chapter.save(fig, "fig2_residuals", {n: pd.Series(c) for n, c in curves.items()}, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -241,9 +238,9 @@ cases[name], loose[name] = case, jl.jipe2(*case, tol=1e-2, route="sweeps")
 exact[name] = jl.jipe2(*case, tol=1e-11).moments
 rows = []
 for name, sol in loose.items():
-    found, truth = sol.moments, exact[name]
-    off = np.abs(found.gap_variance - truth.gap_variance).max()
-    rows.append((name, sol.iterations, sol.error_bound, off, truth.gap_variance.max()))
+    truth = exact[name].gap_variance
+    error = np.abs(sol.moments.gap_variance - truth).max()
+    rows.append((name, sol.iterations, sol.error_bound, error, truth.max()))
 
 # %%
 columns = ["case", "sweeps", "error bound", "gap variance off by", "largest gap variance"]
@@ -251,11 +248,11 @@ table = pd.DataFrame(rows, columns=columns).set_index("case").rename_axis(None)
 table.round(4)
 
 # %%
-off = table["gap variance off by"].to_numpy()
-assert off[:2].max() < 1e-11
+errors = table["gap variance off by"].to_numpy()
+assert errors[:2].max() < 1e-11
 bound = table["error bound"].iloc[2]
 claim = "WGW, uniform policy: largest error of Var G > error bound"
-claims.check(claim, f"{off[2]:.3f} > {bound:.4f}", off[2] > bound)
+claims.check(claim, f"{errors[2]:.3f} > {bound:.4f}", errors[2] > bound)
 
 # %% [markdown]
 # In the first two cases the gap variances were exact long before the certificate was small. In the third, the grid under another
@@ -324,7 +321,7 @@ for ax, (name, trace) in zip(axes.flat, traces.items(), strict=True):
 axes[0, 0].set(xlim=(-4, 204), ylim=(1e-9, 5), ylabel="change in sweep $k$, scaled")
 axes[1, 0].set_ylabel("change in sweep $k$, scaled")
 fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
-figures.save(fig, "fig_residual_parts", data, out_dir)
+chapter.save(fig, "fig_residual_parts", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -345,9 +342,9 @@ speeds.assign(measured=measured).round(4)
 
 # %%
 for name in ("5x5 WGW, uniform policy", "inventory, uniform policy"):
-    found, theory = measured[name], speeds.loc[name].max()
-    fits = abs(found - theory) < 5e-4
-    claims.check(f"{name}: factor of covariances = {theory:.4f}", f"{found:.4f}", fits)
+    factor, theory = measured[name], speeds.loc[name].max()
+    fits = abs(factor - theory) < 5e-4
+    claims.check(f"{name}: factor of covariances = {theory:.4f}", f"{factor:.4f}", fits)
 
 # %%
 changes = traces["CRC, 25 states"].covariance
@@ -395,7 +392,7 @@ assert (warm.iterations, cold.iterations) == (26, 419)
 assert abs(head_start - 82) < 1
 
 # %% [markdown]
-# **Exercise 2.** Mix the goal policy with 5% of noise, `jl.epsilon_mixture(jl.goal_policy(5), 0.05)`, and predict the factor of the
+# **Exercise 2.** Mix the goal policy with 5% of noise, `jl.epsilon_mixture`, and predict the factor of the
 # covariances from $\zeta_\mu$ before you measure it.
 #
 # <details><summary>Solution</summary>
@@ -406,7 +403,7 @@ assert abs(head_start - 82) < 1
 # </details>
 
 # %% tags=["hide-cell"]
-mixed = jl.epsilon_mixture(jl.goal_policy(5), 0.05)
+mixed = jl.epsilon_mixture(jl.windy_gridworld(5), jl.goal_policy(5), 0.05)
 moves = np.einsum("sa,sat->st", mixed, grid.marginal_mdp()[0])
 theory = 0.95 * np.sort(np.abs(np.linalg.eigvals(moves)))[-2]
 settling = jl.trace_jipe2(grid, mixed, 60).covariance

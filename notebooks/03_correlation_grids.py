@@ -39,9 +39,10 @@ import pandas as pd
 
 import jmdp_lib as jl
 from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_pairs >= 1000, f"{num_pairs=}: at least 1000"
 assert num_gammas >= 2, f"{num_gammas=}: at least 2"
 U, R, D, L = range(4)
@@ -63,8 +64,8 @@ def both_couplings(gust_prob):
     fig, axes = plt.subplots(1, 2, figsize=(6.75, 3.3))
     jm = jl.windy_gridworld(3, gust_prob=gust_prob)
     for ax, coupling in zip(axes, COUPLINGS, strict=True):
-        found = jl.jipe2(jm, goal, coupling=coupling).moments.correlation
-        figures.correlation_grid(ax, found, 3, "URDL", goal=2)
+        correlation = jl.jipe2(jm, goal, coupling=coupling).moments.correlation
+        figures.correlation_grid(ax, correlation, 3, "URDL", goal=2)
         ax.set_title(f"{coupling}, gust probability {gust_prob:g}")
     axes[1].set_yticks([])
     fig.get_layout_engine().set(wspace=0.12)
@@ -78,7 +79,7 @@ axes = {"coupling": COUPLINGS, "state": range(9), "action": list("URDL"), "other
 entries = pd.MultiIndex.from_product(axes.values(), names=axes.keys())
 both = np.ravel([joint.correlation, alone.correlation])
 data = pd.Series(both, entries, name="correlation").reset_index()
-figures.save(fig, "fig4_wgw_correlations", data, out_dir)
+chapter.save(fig, "fig4_wgw_correlations", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -171,7 +172,7 @@ assert joint.gap_variance[8, R, D] < 1e-9 < alone.gap_variance[8, R, D]
 
 # %%
 gust_probs = [0.05, 0.2, 0.5, 0.8, 0.99]
-figures.explore(both_couplings, gust_probs, "gust probability")
+chapter.explore(both_couplings, gust_probs, "gust probability")
 
 # %% [markdown] tags=["caption"]
 # **Figure 3.2.** As Figure 3.1, for the gust probability of the slider. Note that the difference between the panels shrinks as gusts become frequent.
@@ -211,7 +212,7 @@ for ax, ((name, coupling), m) in zip(axes, first.items(), strict=True):
 figures.correlation_bar(fig, axes, label="correlation\n(scale not linear)")
 rows = [(*key, m.correlation[0, 0, 1]) for key, m in first.items()]
 data = pd.DataFrame(rows, columns=["chain", "coupling", "correlation"])
-figures.save(fig, "fig5_crc_correlation", data, out_dir)
+chapter.save(fig, "fig5_crc_correlation", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -239,7 +240,7 @@ def chain_correlation(coins, gamma, start=0.5):
 
 
 def at_start(num_states, gamma, coupling, rewards="unit"):
-    jm = jl.coupled_reward_chain(num_states, gamma, rewards)
+    jm = jl.coupled_reward_chain(num_states, gamma, rewards=rewards)
     return jl.jipe2(jm, jl.uniform_policy(jm), coupling=coupling, route="reachable").moments
 
 
@@ -255,11 +256,10 @@ gammas = np.linspace(0.1, 0.99, num_gammas)
 coin = dict(zip(COUPLINGS, (0.5, 0.25), strict=True))
 solved, theory = {}, {}
 for kind in [(n, coupling) for n in (4, 25) for coupling in COUPLINGS]:
-    found = [at_start(kind[0], gamma, kind[1]).correlation[0, 0, 1] for gamma in gammas]
-    solved[kind] = np.array(found)
+    curve = [at_start(kind[0], gamma, kind[1]).correlation[0, 0, 1] for gamma in gammas]
+    solved[kind] = np.array(curve)
     theory[kind] = chain_correlation(kind[0] - 1, gammas, coin[kind[1]])
-off = max(np.abs(solved[kind] - theory[kind]).max() for kind in solved)
-assert off < 1e-6
+assert max(np.abs(solved[kind] - theory[kind]).max() for kind in solved) < 1e-6
 
 # %%
 gaps = [at_start(25, 0.99, coupling).gap_variance[:-1, 0, 1] for coupling in COUPLINGS]
@@ -284,7 +284,7 @@ for (n, coupling), color in zip(solved, colors, strict=True):
 ax.axhline(0, color="0.6", lw=0.8, zorder=0)
 ax.set(xlabel=r"$\gamma$", ylabel="correlation at the first state", ylim=(-1.05, 1.05))
 ax.legend(title="states, coupling", loc="upper left")
-figures.save(fig, "fig_crc_gamma", data, out_dir)
+chapter.save(fig, "fig_crc_gamma", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -326,10 +326,10 @@ claims.check(claim, text, opposite, "differs from the release")
 # %% [markdown]
 # ## 3.6 How long is a shock shared? Three couplings
 #
-# In the paper's regime (`"joint"`) two branches share a shock *while they are at the same state*. One step later they are usually apart, and draw separately.
-# Demand, weather or traffic reach both branches wherever they are: that is `coupling="common"`, for a model with one distribution of the noise for all states, such as `JMDP.from_step` builds. Then $T_2$ moves branches at different states by the same noise, too. The proof of Lemma 5.2 does not ask how the two draws depend on each other, so the certificate of Theorem 5.3 stays.
+# In the paper's regime (`"joint"`) two branches share a shock *while they are at the same state*; one step later they are usually apart.
+# Demand or weather reach both wherever they are: that is `coupling="common"`, for a model with one distribution of the noise for all states, such as `JMDP.from_step` builds. Then $T_2$ moves branches at different states by the same noise, too. The proof of Lemma 5.2 does not ask how the two draws depend on each other, so the certificate of Theorem 5.3 stays.
 #
-# We look at three worlds, with one decision in each. In the middle of the windy grid: right or left? In a depot with five units in stock, which afterwards orders up to six: one unit or two? With two jobs in each of two queues: send the next job to the fast queue or to the slow one?
+# We look at three worlds, with one decision in each. In the middle of the windy grid: right or left? In the depot of [Use it on your own simulator](../book/own_simulator.md), with five units in stock and orders up to six afterwards: one unit or two? With two jobs in each of two queues: send the next job to the fast queue or to the slow one?
 
 # %%
 ALL_THREE = ("independent", "joint", "common")
@@ -346,7 +346,9 @@ solved, simulated = {}, {}
 for (name, (jm, policy, (s, *pair))), coupling in product(worlds.items(), ALL_THREE):
     solved[name, coupling] = jl.jipe2(jm, policy, coupling=coupling).moments
     pairs = min(num_pairs, 100_000)
-    x, y = jl.simulate_pairs(jm, policy, s, pair, pairs, seed, coupling=coupling).T
+    x, y = jl.simulate_pairs(
+        jm, policy, pair, state=s, num_pairs=pairs, rng=seed, coupling=coupling
+    ).T
     simulated[name, coupling] = np.sort(np.where(np.abs(x - y) < 1e-5, 0.0, x - y))
 index = pd.MultiIndex.from_tuples(solved, names=["world", "coupling"])
 three = pd.DataFrame(index=index)
@@ -390,7 +392,7 @@ for name in worlds:
 chance = 1 - three.loc["depot: order 1, order 2", "P(G > 0)"]
 depot_laws = [
     jl.laws.gap_law(
-        depot, worlds["depot: order 1, order 2"][1], [(5, 1, 2)], width=0.01, coupling=c
+        depot, worlds["depot: order 1, order 2"][1], gaps=[(5, 1, 2)], width=0.01, coupling=c
     )[0]
     for c in ("joint", "common")
 ]
@@ -399,16 +401,16 @@ for coupling, law in zip(("joint", "common"), depot_laws, strict=True):
     low, high = law.cdf(1e-5)
     inside = low - error <= chance[coupling] <= high + error
     text = f"{chance[coupling]:.3f}, [{low:.3f}, {high:.3f}]"
-    claim = f"depot, {coupling}: simulated P(G <= 0) = bracket, to 4.5 s.e."
+    claim = f"depot, {coupling}: simulated P(G <= 0) in its bracket, to 4.5 s.e."
     claims.check(claim, text, inside, enough=enough)
 jm, policy, query = worlds["queues: fast, slow"]
-(law,) = jl.laws.gap_law(jm, policy, [query], width=0.01, coupling="common")
+(law,) = jl.laws.gap_law(jm, policy, gaps=[query], width=0.01, coupling="common")
 signs = [law.prob_worse, law.prob_tie, law.prob_better]
-found = three.loc[("queues: fast, slow", "common"), ["P(G < 0)", "P(G = 0)", "P(G > 0)"]]
-off = max(max(low - x, x - high) for x, (low, high) in zip(found, signs, strict=True))
+shares = three.loc[("queues: fast, slow", "common"), ["P(G < 0)", "P(G = 0)", "P(G > 0)"]]
+outside = max(max(low - x, x - high) for x, (low, high) in zip(shares, signs, strict=True))
 text = ", ".join(f"{np.mean(ends):.3f}" for ends in signs)
-claim = "queues, common: P(G < 0), P(G = 0), P(G > 0) as simulated, to 4.5 s.e."
-claims.check(claim, text, off < error, enough=enough)
+claim = "queues, common: simulated shares of G <, =, > 0 in their brackets, to 4.5 s.e."
+claims.check(claim, text, outside < error, enough=enough)
 
 # %%
 fig, axes = plt.subplots(2, 3, figsize=(6.75, 3.4), height_ratios=[2, 1])
@@ -432,7 +434,7 @@ for ax in axes[1, 1:]:
 axes[0, 0].set_ylabel("share of pairs up to $x$")
 (lines, names), (bars, labels) = (ax.get_legend_handles_labels() for ax in axes[:, 0])
 fig.legend(lines + bars, names + labels, loc="outside lower center", ncols=6)
-figures.save(fig, "fig_three_couplings", three.reset_index(), out_dir)
+chapter.save(fig, "fig_three_couplings", three.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -500,8 +502,7 @@ chain = jl.coupled_reward_chain(25, 0.99)
 first_action = jl.jipe2(chain, np.zeros(25, dtype=int)).moments
 by_hand = 1 - 0.5 / (0.25 * (1 - 0.99**48) / (1 - 0.99**2))
 assert np.allclose(first_action.gap_variance[:-1, 0, 1] / 2, 0.5)
-found = first_action.correlation[0, 0, 1]
-assert np.isclose(found, by_hand)
+assert np.isclose(first_action.correlation[0, 0, 1], by_hand)
 
 # %% [markdown]
 # **What to read next.** Chapter 4 checks gaps against simulation and asks what their mean and variance say about their sign.

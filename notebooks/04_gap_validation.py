@@ -40,9 +40,10 @@ from scipy import stats
 import jmdp_lib as jl
 from jmdp_lib import figures
 from jmdp_lib.environments import ACTIONS
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert size >= 4, f"{size=}: at least 4"
 assert 0.2 <= gust_prob <= 0.3, f"{gust_prob=}: 0.2 to 0.3"
 assert gamma >= 0.8, f"{gamma=}: at least 0.8"
@@ -71,7 +72,7 @@ gaps = [
 at = tuple(np.transpose(gaps))  # m.gap_mean[at] is (K,), one number per gap
 
 # %% [markdown]
-# **Predicted**: Section 5.4 of the paper, with the sign corrected (decision 1),
+# **Predicted**: Section 5.4 of the paper, with the sign corrected ([decision 1](../book/paper.md#decision-1)),
 #
 # $$\mathrm{var}\,G = \Sigma(a,a) + \Sigma(b,b) - 2\,\Sigma(a,b) - (\mu_a - \mu_b)^2 .$$
 
@@ -88,7 +89,7 @@ print(f"variances {variance.min():.2f} to {variance.max():.2f}")
 
 # %%
 played = jl.simulators.estimate_gaps(
-    grid, policy, gaps, num_runs=num_pairs, seed=seed, truncation=1e-7
+    grid, policy, gaps=gaps, num_runs=num_pairs, rng=seed, truncation=1e-7
 )
 print(f"{len(gaps) * num_pairs:,} pairs")
 
@@ -137,18 +138,18 @@ for name, z in scores.items():
     largest, total = normal_p_values(z)
     text = f"{np.abs(z).max():.2f}, {np.mean(z**2):.2f} (p = {largest:.2f}, {total:.2f})"
     passed = min(largest, total) > 0.0025
-    claim = f"gap {name}, predicted = simulated: largest |z| of {z.size}, average z^2"
+    claim = f"gap {name}, predicted = simulated, p > 0.0025: largest |z|, average z^2"
     claims.check(claim, text, passed, enough=enough)
 
 # %% [markdown]
 # Would the test notice a wrong prediction? Suppose that every action had a gust of
-# its own. This predicts the same means but other variances. Here $\sum z^2$ is hundreds of times its expected value, and the test rejects it:
+# its own. This predicts the same means but other variances. Here $\sum z^2$ is hundreds of times its expected value or more, and the test rejects it:
 
 # %%
 independent = jl.jipe2(grid, policy, tol=1e-10, coupling="independent").moments.gap_variance[at]
 wrong = (played.variance - independent) / variance_se
 unlike = normal_p_values(wrong)[1] < 0.0025
-claim = "variances without the coupling are rejected: average z^2 >> 1"
+claim = "variances without the coupling are rejected, p < 0.0025: average z^2"
 claims.check(claim, f"{np.mean(wrong**2):.0f}", unlike, enough=enough)
 
 # %% [markdown]
@@ -187,27 +188,28 @@ table = pd.DataFrame(gaps, columns=["state", "action", "alternative"]).assign(
 
 # %% tags=["hide-input"]
 layout = [["mean", "variance", "ratio"], ["mean z", "variance z", "ratio"]]
-found = (mean, played.mean, played.mean_error), (variance, played.variance, played.variance_error)
+of_means = mean, played.mean, played.mean_error
+of_variances = variance, played.variance, played.variance_error
 
 
 def draw_errors(ax, below, predicted, simulated, errors):
     """Simulated against predicted values; below, their differences in standard errors."""
     below.axhspan(-2.0, 2.0, color="0.9", lw=0, zorder=0)
     below.axhline(0.0, color="0.6", lw=0.8, zorder=0)
-    off = (simulated - predicted) / errors
+    z = (simulated - predicted) / errors
     for marker, action in zip("os^D", np.unique(at[2]), strict=False):
         rows = at[2] == action
         bars = 2.0 * errors[rows]
-        figures.agreement(ax, predicted[rows], simulated[rows], ACTIONS[action], bars)
-        below.plot(predicted[rows], off[rows], marker, ms=3.0, mfc="none", mew=0.7)
-    limit = max(3.4, 1.1 * np.abs(off).max())
+        figures.agreement(ax, predicted[rows], simulated[rows], label=ACTIONS[action], bars=bars)
+        below.plot(predicted[rows], z[rows], marker, ms=3.0, mfc="none", mew=0.7)
+    limit = max(3.4, 1.1 * np.abs(z).max())
     below.set(ylim=(-limit, limit), yticks=[-2, 0, 2], xlabel="predicted (JIPE-2)")
     ax.tick_params(labelbottom=False)
 
 
 def draw_moments(axes):
     """Means and variances, and the errors below them."""
-    for name, values in zip(scores, found, strict=True):
+    for name, values in zip(scores, (of_means, of_variances), strict=True):
         draw_errors(axes[name], axes[f"{name} z"], *values)
         axes[name].set_title(f"gap {name}")
     axes["mean"].set_ylabel("Monte Carlo")
@@ -229,7 +231,7 @@ fig, axes = plt.subplot_mosaic(layout, figsize=(6.75, 2.6), height_ratios=[5, 2]
 draw_moments(axes)
 draw_ratios(axes["ratio"], ratios, title="moments from", loc="upper left")
 axes["ratio"].set(xlabel=r"$\hat P(G \leq 0)$ / bound", title="tightness of the bound")
-figures.save(fig, "fig6_gap_validation", table, out_dir)
+chapter.save(fig, "fig6_gap_validation", table, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -247,7 +249,7 @@ plt.show()
 
 # %%
 few = jl.simulators.estimate_gaps(
-    grid, policy, gaps, num_runs=few_pairs, seed=seed, truncation=1e-7
+    grid, policy, gaps=gaps, num_runs=few_pairs, rng=seed, truncation=1e-7
 )
 share = few.prob_worse + few.prob_tie
 blue = (share > bounds["JIPE-2"]).sum()
@@ -275,7 +277,7 @@ claims.check(claim, text, wrong, enough=enough)
 # time, have gap *exactly* zero. `gap_law` gives the probabilities of wins, ties and losses without sampling error, here to twelve digits (chapter 9).
 
 # %%
-signs = jl.laws.gap_law(grid, policy, gaps, width=1e-6)
+signs = jl.laws.gap_law(grid, policy, gaps=gaps, width=1e-6)
 brackets = np.array([(law.prob_better, law.prob_worse) for law in signs])  # (K, 2, 2)
 assert np.ptp(brackets, axis=2).max() < 1e-12
 wins, losses = brackets.mean(2).T
@@ -284,7 +286,7 @@ certain = (losses < 1e-12) & (played.prob_worse == 0.0)
 error = np.sqrt(losses * (1 - losses) / num_pairs)[~certain]
 z = (played.prob_worse - losses)[~certain] / error
 p = normal_p_values(z)[0]
-claim, value = "P(G < 0), simulated = exact: largest |z|", f"{np.abs(z).max():.2f}"
+claim, value = "P(G < 0), simulated = exact, p > 0.0025: largest |z|", f"{np.abs(z).max():.2f}"
 claims.check(claim, value, p > 0.0025, enough=enough)
 average = [f"{x.mean():.3f}" for x in (losses, ties)]
 claims.check("on average P(G<0) < P(G=0)", ", ".join(average), losses.mean() < ties.mean())
@@ -342,7 +344,7 @@ fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.5), width_ratios=[2, 1]
 draw_signs(left, {"losses": "#D55E00", "ties": "#F0C75E", "wins": "#D6E6F2"})
 draw_ratios(right, shares)
 right.set_xlabel("ratio")
-figures.save(fig, "fig_gap_signs", data, out_dir)
+chapter.save(fig, "fig_gap_signs", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]

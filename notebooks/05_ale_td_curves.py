@@ -51,12 +51,12 @@ import pandas as pd
 
 from experiments.release import plots, results, runs
 from experiments.release.settings import PROTOCOL, settings_of
-from jmdp_lib import figures
 from jmdp_lib.atari import CoupledAtari, Draw
+from notebooks import chapter
 
 assert film_steps >= 1, f"{film_steps=}: at least 1"
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 
 # %% [markdown]
 # ## 5.1 One state of Pong and its counterfactual successors
@@ -69,7 +69,7 @@ claims = figures.Claims()
 # so the outcomes would depend on the order of the queries.
 
 # %%
-pong = CoupledAtari("Pong", obs="pixels", seed=seed)
+pong = CoupledAtari("Pong", obs="pixels", rng=seed)
 pong.reset()
 choices = np.random.default_rng(seed)
 for _ in range(film_steps):
@@ -99,7 +99,7 @@ for row, (repeats, after) in zip(axes, films.items(), strict=True):
         plots.screen(ax, picture[part], name if repeats == 0 else "", other)
     row[0].set_ylabel(f"{repeats} of 4 frames\nrepeat")
 draws = list(films)
-figures.save(fig, "fig_filmstrip", {"repeats": draws, "distinct": distinct}, out_dir)
+chapter.save(fig, "fig_filmstrip", {"repeats": draws, "distinct": distinct}, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -175,7 +175,7 @@ claims.check(claim, f"{falls.min(axis=None):.1f}", falls.min(axis=None) > 2)
 # in each of the 16 blocks the first mean of 1,000 updates is at least 100 times the last, both averaged over seeds.
 
 # %%
-td = figures.results(td_files)
+td = chapter.results(td_files)
 rule = PROTOCOL["figure7"]
 table = results.figure7(td)
 seeds = td.groupby(["settings", "game"]).seed.nunique()
@@ -190,8 +190,8 @@ for ax, (name, curves) in zip(axes.flat, defaults.groupby("game", sort=False), s
 for ax in axes[1]:
     ax.set_xlabel("training steps")
 fig.supylabel("squared TD error, mean of 1,000 updates", fontsize="medium")
-plots.block_legend(fig)
-figures.save(fig, "fig7_td_curves", defaults, out_dir)
+fig.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+chapter.save(fig, "fig7_td_curves", defaults, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -237,13 +237,13 @@ claims.check("launcher: the same", text, rising, enough=whole)
 
 # %%
 launcher = td[td.settings == "launcher"]
-floors = results.floors(launcher, figures.results(prediction_files))
+floors = results.floors(launcher, chapter.results(prediction_files))
 fig, axes = plt.subplots(1, 4, figsize=(6.75, 2.2), **shape)
 for ax, (name, curves) in zip(axes, launcher.groupby("game", sort=False), strict=False):
     plots.td_errors(ax, curves, floors.loc[curves.index]).set_title(name)
     ax.set_xlabel("training steps")
 axes[0].set_ylabel("squared TD error")
-figures.save(fig, "fig_launcher_td", launcher, out_dir)
+chapter.save(fig, "fig_launcher_td", launcher, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -268,8 +268,8 @@ plt.show()
 # moves two bundles, not two numbers: stickiness goes with the shock, and what is fitted and the gap's weight with the network.
 
 # %%
-every = figures.results(td_files + crossed_td_files)
-left = results.floors(every, figures.results(prediction_files + crossed_prediction_files))
+every = chapter.results(td_files + crossed_td_files)
+left = results.floors(every, chapter.results(prediction_files + crossed_prediction_files))
 order = ["launcher", "gram_both", "pair_reward", "defaults"]
 words = ["Gram\n$b=1$", "Gram\n$b=1/4$", "pair\n$b=1$", "pair\n$b=1/4$"]
 ends = results.figure7(every)
@@ -285,7 +285,7 @@ for ax, block in zip(axes, blocks, strict=True):
     ax.set_xticks(range(len(there)), [words[order.index(name)] for name in there])
     ax.set_title(plots.BLOCK_STYLES[block][0])
 axes[0].set_ylabel("squared TD error")
-figures.save(fig, "fig_first_and_last", ends.reset_index(), out_dir)
+chapter.save(fig, "fig_first_and_last", ends.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -334,8 +334,8 @@ claims.check("error - floor of mu, first / last", text, mean_fall.min() > 100, e
 # branches. (The release evaluates its launcher's networks so, and none of the defaults.)
 
 # %%
-pairs = figures.results(pair_files)
-predicted = figures.results(prediction_files)
+pairs = chapter.results(pair_files)
+predicted = chapter.results(prediction_files)
 asked = results.ratios(predicted, pairs, "defaults", settings_of("defaults").b)
 asked = asked[asked.step == asked.step.max()]
 shown = asked.rename(columns={"coupled_ratio": "learned / MC", "negative": "frames below zero"})

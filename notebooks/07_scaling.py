@@ -38,10 +38,10 @@ import pandas as pd
 from matplotlib.colors import LogNorm
 
 import jmdp_lib as jl
-from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert largest >= 70, f"{largest=}: at least 70"
 assert len(live_sizes) > 0, f"{live_sizes=}: at least one"
 rng = np.random.default_rng(seed)
@@ -120,7 +120,7 @@ for ax, title, values in zip(axes, titles, np.abs([W, c, source]), strict=True):
     fig.colorbar(image, ax=ax, shrink=0.75)
     ax.set(title=title, xlabel="state")
 axes[0].set_ylabel("state")
-figures.save(fig, "fig_centring", {"W": W.ravel(), "c": c.ravel(), "c0": source.ravel()}, out_dir)
+chapter.save(fig, "fig_centring", {"W": W.ravel(), "c": c.ravel(), "c0": source.ravel()}, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -152,18 +152,18 @@ def steps_to_reach(jm, policy, queries):
 
 
 # %%
-asked = {
+questions = {  # a policy, and the states whose gaps are wanted
     "goal policy": (goal, np.arange(n)),
     "uniform policy": (uniform, np.arange(n)),
     "goal, one state": (goal, [11]),  # the cell below the goal
 }
-steps = {name: steps_to_reach(grid, *of_gaps) for name, of_gaps in asked.items()}
+steps = {name: steps_to_reach(grid, *of_gaps) for name, of_gaps in questions.items()}
 
 # %%
 count = {name: int((np.triu(reached) > 0).sum()) for name, reached in steps.items()}
 solve = partial(jl.jipe2, grid, route="reachable")
-solved_for = [solve(policy, queries=queries).pairs for policy, queries in asked.values()]
-claim = "6x6: of 666 pairs, those reached are those solved for"
+solved_for = [solve(policy, states=states).num_unknowns for policy, states in questions.values()]
+claim = "6x6: of 666 pairs, as many are reached as solved for"
 claims.check(claim, solved_for, solved_for == list(count.values()))
 
 # %%
@@ -177,7 +177,7 @@ for ax, (name, reached) in zip(axes, steps.items(), strict=True):
     ax.label_outer()
 fig.colorbar(image, ax=axes, label="first reached after steps", shrink=0.8)
 data = {name: reached.ravel() for name, reached in steps.items()}
-figures.save(fig, "fig_pair_closure", data, out_dir)
+chapter.save(fig, "fig_pair_closure", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -196,7 +196,7 @@ plt.show()
 # %%
 rows = []
 for size in [size for size in (5, 10, 20, 30, 50, 70, 100, 150, 200) if size <= largest]:
-    pairs = jl.jipe2(jl.windy_gridworld(size), jl.goal_policy(size), route="reachable").pairs
+    pairs = jl.jipe2(jl.windy_gridworld(size), jl.goal_policy(size), route="reachable").num_unknowns
     rows.append((size**2, 16 * size**4, size**4, pairs))
 table = pd.DataFrame(rows, columns=["states", "literal", "collapsed", "reachable"])
 print(table.to_string(index=False, formatters=dict.fromkeys(table, "{:,}".format)))
@@ -243,12 +243,12 @@ far = {}
 for name, (jm, policy) in cases.items():
     whole = jl.jipe2(jm, policy, tol=1e-11, route="dense").moments
     mean, second = jl.apply_t2(jm, policy, whole.mean, whole.full_second())
-    off = [np.abs(second - whole.full_second()).max()]
+    errors = [np.abs(second - whole.full_second()).max()]
     for how in routes.values():
-        found = jl.jipe2(jm, policy, tol=1e-11, **how).moments
-        apart = found.same_state(2) - np.einsum("sasb->sab", second)
-        off.append(max(np.abs(mean - found.mean).max(), np.abs(apart).max()))
-    far[name] = max(off)
+        moments = jl.jipe2(jm, policy, tol=1e-11, **how).moments
+        apart = moments.same_state(2) - np.einsum("sasb->sab", second)
+        errors.append(max(np.abs(mean - moments.mean).max(), np.abs(apart).max()))
+    far[name] = max(errors)
 worst = max(far.values())
 claim = "three models, all routes: off the fixed point of the literal T_2 by < 1e-9"
 claims.check(claim, f"{worst:.10f}", worst < 1e-9)
@@ -257,27 +257,29 @@ claims.check(claim, f"{worst:.10f}", worst < 1e-9)
 hard = cases["random successors"]
 weight = jl.norm_weight(2, scattered.gamma, scattered.reward_bound)
 exact = jl.jipe2(*hard, tol=1e-12).moments.same_state(2)
-solutions = [jl.jipe2(*hard, tol, **how) for tol in (1e-2, 1e-5, 1e-8) for how in routes.values()]
+solutions = [
+    jl.jipe2(*hard, tol=tol, **how) for tol in (1e-2, 1e-5, 1e-8) for how in routes.values()
+]
 errors = [np.abs(sol.moments.same_state(2) - exact).max() / weight for sol in solutions]
 share = max(e / sol.error_bound for e, sol in zip(errors, solutions, strict=True))
 claims.check("three routes and tols: true error / bound <= 1", f"{share:.1f}", share <= 1)
 
 # %% [markdown]
-# **Gaps of a few states.** If you need gaps at only a few states, pass them as `queries=`; only pairs reachable from them are solved. Three cells near the goal reach as many pairs on a large grid as on a small one.
+# **Gaps of a few states.** If you need gaps at only a few states, pass them as `gaps=`, or the states as `states=`; only pairs reachable from them are solved. Three cells near the goal reach as many pairs on a large grid as on a small one.
 
 # %%
 large, large_goal = jl.windy_gridworld(largest), jl.goal_policy(largest)
 near = largest - 1 + largest * np.arange(1, 4)
 whole = jl.jipe2(large, large_goal)
-few = jl.jipe2(large, large_goal, queries=near)
-print(f"everything: {whole.pairs:,} pairs; three states: {few.pairs:,} pairs")
-little = jl.jipe2(jl.windy_gridworld(20), jl.goal_policy(20), queries=20 * np.arange(2, 5) - 1)
-same = few.pairs == little.pairs
-claims.check("pairs for three states: as many as on a 20x20 grid", f"{few.pairs:,}", same)
+few = jl.jipe2(large, large_goal, states=near)
+print(f"everything: {whole.num_unknowns:,} pairs; three states: {few.num_unknowns:,} pairs")
+little = jl.jipe2(jl.windy_gridworld(20), jl.goal_policy(20), states=20 * np.arange(2, 5) - 1)
+same = few.num_unknowns == little.num_unknowns
+claims.check("pairs for three states: as many as on a 20x20 grid", f"{few.num_unknowns:,}", same)
 
 # %%
-off = np.abs(few.moments.gap_variance[near] - whole.moments.gap_variance[near]).max()
-assert off < 1e-7
+apart = few.moments.gap_variance[near] - whole.moments.gap_variance[near]
+assert np.abs(apart).max() < 1e-7
 assert np.isnan(few.moments.gap_variance[0, 0, 1])  # this gap was not asked for
 
 # %% [markdown]
@@ -288,7 +290,7 @@ assert np.isnan(few.moments.gap_variance[0, 0, 1])  # this gap was not asked for
 # measured next to the goal.
 
 # %%
-measured = figures.results(result_files).query("table == 'scaling'")
+measured = chapter.results(result_files).query("table == 'scaling'")
 measured = measured[~measured.method.str.contains("mean only")]  # these find no gaps
 live = []
 for size in live_sizes:
@@ -312,7 +314,7 @@ for ax, (problem, rows) in zip(axes, measured.groupby("problem", sort=False), st
 axes[0].plot(*np.transpose(live), "*k", ms=5, zorder=3, label="reachable, in this notebook")
 fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
 axes[0].set_ylabel("time [s]")
-figures.save(fig, "fig_scaling", measured, out_dir)
+chapter.save(fig, "fig_scaling", measured, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -352,10 +354,10 @@ def tables(cell):
 
 # %%
 trillion = jl.large.ImplicitJMDP(tables, num_actions=4, gamma=0.9, reward_range=(0.0, 1.0))
-ask = partial(jl.large.local_jipe2, trillion, lambda cell: [0.25] * 4, [(2, side - 3)])
+ask = partial(jl.large.local_jipe2, trillion, lambda cell: [0.25] * 4, states=[(2, side - 3)])
 local_answer = ask(tol=1e-2)
-found = local_answer.gap_mean[0, 1, 3]  # right against left
-print(f"mean gap {found:.3f}, error at most {local_answer.error_bound:.3f}")
+mean_gap = local_answer.gap_mean[0, 1, 3]  # right against left
+print(f"mean gap {mean_gap:.3f}, error at most {local_answer.error_bound:.3f}")
 print(f"{local_answer.num_explored} states explored")
 assert local_answer.converged
 
@@ -366,14 +368,14 @@ assert local_answer.converged
 # %%
 window = jl.windy_gridworld(40, gamma=0.9)
 cell = 40 * 2 + 37
-truth = jl.jipe2(window, jl.uniform_policy(window), queries=[cell]).moments.gap_variance[cell]
+truth = jl.jipe2(window, jl.uniform_policy(window), states=[cell]).moments.gap_variance[cell]
 rows = []
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", jl.ConvergenceWarning)
     for budget in (5, 10, 20, 40, 80, 160, local_answer.num_explored):
         loc = ask(tol=1e-2, max_states=budget)
-        off = np.abs(np.sqrt(loc.gap_variance[0]) - np.sqrt(truth)).max()
-        rows.append((loc.num_explored, loc.error_bound, off))
+        error = np.abs(np.sqrt(loc.gap_variance[0]) - np.sqrt(truth)).max()
+        rows.append((loc.num_explored, loc.error_bound, error))
 grown = pd.DataFrame(rows, columns=["explored", "certified", "true"])
 share = (grown.true / grown.certified).max()
 claims.check("one state of a trillion: true / certified error <= 1", f"{share:.2f}", share <= 1)
@@ -392,7 +394,7 @@ ax.set(xticks=columns, xticklabels=columns - seen.shape[1], yticks=[0, 5, 10, 15
 right.loglog(grown.explored, grown[["certified", "true"]], "o-", label=["certified", "true"])
 right.set(xlabel="states explored", ylabel="error of a gap's sd")
 right.legend()
-figures.save(fig, "fig_trillion", grown, out_dir)
+chapter.save(fig, "fig_trillion", grown, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -415,7 +417,7 @@ plt.show()
 #
 # ## Exercises
 #
-# **Exercise 1.** Mix the goal policy with a little noise, `jl.epsilon_mixture(goal, 0.05)`. How many pairs of the 6x6 grid
+# **Exercise 1.** Mix the goal policy with a little noise, `jl.epsilon_mixture(grid, goal, 0.05)`. How many pairs of the 6x6 grid
 # does it reach, and does one sweep still solve the system?
 #
 # <details><summary>Solution</summary>
@@ -426,8 +428,8 @@ plt.show()
 # </details>
 
 # %% tags=["hide-cell"]
-noisy = jl.jipe2(grid, jl.epsilon_mixture(goal, 0.05), route="reachable")
-assert noisy.pairs == 666
+noisy = jl.jipe2(grid, jl.epsilon_mixture(grid, goal, 0.05), route="reachable")
+assert noisy.num_unknowns == 666
 assert jl.jipe2(grid, goal, route="reachable").iterations == 2 < noisy.iterations
 
 # %% [markdown]
@@ -445,11 +447,11 @@ assert jl.jipe2(grid, goal, route="reachable").iterations == 2 < noisy.iteration
 down = jl.windy_gridworld(6, gust="D")
 reached = np.argwhere(steps_to_reach(down, goal, np.arange(36)) > 0)
 columns_apart = np.abs(np.diff(reached % 6, axis=1)).max()
-fewer = jl.jipe2(down, goal, route="reachable").pairs
+fewer = jl.jipe2(down, goal, route="reachable").num_unknowns
 assert (fewer, count["goal policy"], columns_apart) == (325, 522, 2)
 
 # %% [markdown]
-# **What to read next.** Chapter 8 learns from samples. Chapter 9 computes the whole law of a gap.
+# **What to read next.** [Large models](../book/large_models.md) puts this on one page; [Limitations](../book/limitations.md) says where each method ends.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

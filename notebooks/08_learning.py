@@ -38,9 +38,10 @@ from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_seeds >= 5, f"{num_seeds=}: at least 5"
 assert num_updates >= 200000, f"{num_updates=}: at least 200000"
 assert simulator_updates >= 1000000, f"{simulator_updates=}: at least 1000000"
@@ -64,8 +65,9 @@ seeds = [np.random.SeedSequence([seed, k]) for k in range(num_seeds)]
 grid = jl.windy_gridworld(3, gamma=0.8)
 uniform = jl.uniform_policy(grid)
 exact = jl.jipe2(grid, uniform, tol=1e-10).moments
-learn = partial(jl.incremental_jipe2, grid, uniform, num_updates, (1.0, 0.7), reference=exact)
-runs = {form: [learn(seed=s, form=form) for s in seeds] for form in ("full", "centred")}
+learn = partial(jl.incremental_jipe2, grid, uniform, num_updates, reference=exact)
+learn = partial(learn, step_size=(1.0, 0.7))
+runs = {form: [learn(rng=s, form=form) for s in seeds] for form in ("full", "centred")}
 
 # %%
 updates = runs["full"][0].updates
@@ -92,7 +94,7 @@ powers = (0.6, 0.8, 1.0)
 quick = jl.windy_gridworld(2, gamma=0.3)
 truth = jl.jipe2(quick, jl.uniform_policy(quick), tol=1e-12).moments
 study = partial(jl.incremental_jipe2, quick, jl.uniform_policy(quick), num_updates, reference=truth)
-studies = {p: [study((1.0, p), seed=s) for s in seeds] for p in powers}
+studies = {p: [study(step_size=(1.0, p), rng=s) for s in seeds] for p in powers}
 curves = {p: np.array([run.errors for run in each]) for p, each in studies.items()}
 visits = studies[0.8][0].updates / studies[0.8][0].values.size
 
@@ -102,9 +104,9 @@ for gamma in (0.6, 0.8):
     jm = jl.windy_gridworld(2, gamma=gamma)
     answer = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-12).moments
     most = min(num_updates, 1_000_000)  # the slope shows by then
-    learn = partial(jl.incremental_jipe2, jm, jl.uniform_policy(jm), most, (1.0, 1.0))
-    found = [learn(reference=answer, seed=s) for s in seeds[:5]]
-    slow[gamma] = found[0].updates / found[0].values.size, np.array([run.errors for run in found])
+    learn = partial(jl.incremental_jipe2, jm, jl.uniform_policy(jm), most, step_size=(1.0, 1.0))
+    each = [learn(reference=answer, rng=s) for s in seeds[:5]]
+    slow[gamma] = each[0].updates / each[0].values.size, np.array([run.errors for run in each])
 
 
 # %%
@@ -153,7 +155,7 @@ for (gamma, each), line in zip(slow.items(), (":", (0, (5, 1, 1, 1, 1, 1))), str
     band(right, *each, f"$p = 1.0$, $\\gamma = {gamma}$", line)
 right.set(title="2x2 gridworld", xlabel="visits per coordinate")
 left.legend(), right.legend()
-figures.save(fig, "fig_incremental", both, out_dir)
+chapter.save(fig, "fig_incremental", both, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -197,7 +199,7 @@ class Depot:
 # %%
 policy = np.full((12, 5), 0.2)
 settings = {"step_size": (1.0, 0.75), "checkpoints": 2}
-jl.incremental_jipe2(Depot(), policy, 5000, **settings, form="centred", seed=seed)
+jl.incremental_jipe2(Depot(), policy, 5000, **settings, form="centred", rng=seed)
 
 # %% [markdown]
 # We know the distribution of the demand, so we can also write down tables and solve them
@@ -215,8 +217,8 @@ target = right.gap_variance[:, *pairs]
 repeat = partial(jl.incremental_jipe2, depot, policy, simulator_updates, **settings)
 many = {}  # (seeds, states, pairs of orders)
 for form in ("full", "centred"):
-    found = [repeat(form=form, seed=s).moments.gap_variance[:, *pairs] for s in seeds]
-    many[form] = np.nan_to_num(found)
+    learned = [repeat(form=form, rng=s).moments.gap_variance[:, *pairs] for s in seeds]
+    many[form] = np.nan_to_num(learned)
 squared = {f: ((g - target) ** 2).mean((1, 2)) for f, g in many.items()}
 share = np.mean(squared["centred"] < squared["full"])
 claim = "depot, share of seeds where the centred form is closer: >= 0.9"
@@ -225,13 +227,13 @@ claims.check(claim, f"{share:.2f}", share >= 0.9)
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(6.2, 2.7), sharex=True, sharey=True)
 data = {"exact": target.ravel()}
-for ax, (form, found) in zip(axes, many.items(), strict=True):
-    low, middle, high = np.quantile(found.reshape(len(found), -1), [0.1, 0.5, 0.9], axis=0)
-    figures.agreement(ax, target, middle, form, [middle - low, high - middle])
+for ax, (form, learned) in zip(axes, many.items(), strict=True):
+    low, middle, high = np.quantile(learned.reshape(len(learned), -1), [0.1, 0.5, 0.9], axis=0)
+    figures.agreement(ax, target, middle, label=form, bars=[middle - low, high - middle])
     ax.set(title=f"{form} form", xlabel="exact")
     data |= {f"{form}, 10%": low, f"{form}, median": middle, f"{form}, 90%": high}
 axes[0].set_ylabel("learned gap variance")
-figures.save(fig, "fig_depot", data, out_dir)
+chapter.save(fig, "fig_depot", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -243,15 +245,10 @@ plt.show()
 # %% [markdown]
 # ## 8.3 With features
 #
-# With features $\phi(x)$, the moments are $\mu(x) = \phi(x)^\top\theta$ and $\Sigma(x, y) = \phi(x)^\top\Theta\,\phi(y)$.
-# Projected JIPE-2 alternates $T_2$ with weighted least squares. If the modulus $\kappa$ of $\Pi\, T_2$ is below 1, it converges to a fixed point $\hat M$ with
+# Projected JIPE-2 (section 1.9) alternates $T_2$ with weighted least squares in the features $\phi(x)$. If the modulus $\kappa$ of $\Pi\, T_2$ is below 1, it converges, and (78) bounds
+# the error by $1/(1 - \kappa)$ times that of the best answer $\Pi M^\pi$ that the features can express.
 #
-# $$\|\hat M - M^\pi\| \le \frac{1}{1-\kappa}\,\|\Pi M^\pi - M^\pi\| . \tag{78}$$
-#
-# Here $\Pi$ is the projection of (69) and (70), and the norm is
-# $\max\{\|\mu\|_\nu, \beta\,\|\Sigma\|_{\nu_2}\}$, with weights $\nu$ over state-actions and $\nu_2$ over their pairs (the paper's $\mu_2$).
-#
-# So if the features can express the answer, the method finds it. With fewer features, here radial bumps on the 5x5 grid with a copy for each action, the
+# So if they can express the truth, the method finds it. With fewer features, here radial bumps on the 5x5 grid with a copy for each action, the
 # error falls as the number of bumps grows and stays below the bound. **This is no promise about gaps.** With 8, 20 and 40 such features, the average gap variance is 40, 6 and 3.5 times as
 # large as it should be.
 #
@@ -271,12 +268,11 @@ reference = jl.jipe2(wide, goal, tol=1e-10).moments
 bumps = {c: jl.action_features(jl.rbf_features(5, 5, c), 4) for c in (1, 2, 3)}
 fits = {phi.shape[-1]: jl.projected_jipe2(wide, goal, phi) for phi in bumps.values()}
 sizes = list(fits)
-found = [fits[d].approximation_error(reference) for d in sizes]
+reached = [fits[d].approximation_error(reference) for d in sizes]
 allowed = [fits[d].approximation_bound(reference) for d in sizes]
-below = np.all(np.array(found) <= allowed)
-print("errors", np.round(found, 3), "bounds", np.round(allowed, 1))
-assert below  # the theorem
-assert np.all(np.diff(found) < 0)
+print("errors", np.round(reached, 3), "bounds", np.round(allowed, 1))
+assert np.all(np.array(reached) <= allowed)  # the theorem
+assert np.all(np.diff(reached) < 0)
 
 # %%
 next_cell, _ = wide.marginal_mdp()  # (25, 4, 25)
@@ -287,8 +283,10 @@ later = np.einsum("sa,satb,tb->st", goal, reference.full_second(), goal)
 leak = 0.95 * (np.outer(paid, value) + np.outer(value, paid))
 Theta = np.outer(paid, paid) + leak + 0.95**2 * later
 told = np.einsum("sai,ij,tbj->satb", next_cell, Theta, next_cell, optimize=True)
-off = np.abs(told - reference.full_second()).transpose(0, 2, 1, 3)[~np.eye(25, dtype=bool)].max()
-assert off < 1e-6  # all second moments of different states are expressed
+errors = np.abs(told - reference.full_second()).transpose(0, 2, 1, 3)
+assert (
+    errors[~np.eye(25, dtype=bool)].max() < 1e-6
+)  # all second moments of different states are expressed
 
 # %% [markdown]
 # The column *norm* is the error that the theorem bounds. *Gap error* is the average error of a gap variance divided by the average gap variance, and
@@ -319,8 +317,8 @@ assert ahead[5] < ahead[10]  # more features are not always better
 # With 25 features that look one step ahead, the gap variances are off by less than a third on average. With 40 bumps they are off by more than twice their size. The error in the theorem's norm falls to 0.002, because
 # means and all pairs at different states can now be expressed. The gap error that remains comes from pairs at one state.
 #
-# **The weights decide what is learned** ([decision 10](../book/paper.md#decision-10)). The paper's weights are a stationary distribution of the pair chain. If the chain of one branch is irreducible and aperiodic, and branches that meet in one state-action stay together (decision 3), all
-# its mass is on the diagonal $x = y$. (We exclude common noise here.) This determines variances, but not covariances and therefore not gaps. The
+# **The weights decide what is learned** ([decision 10](../book/paper.md#decision-10)). The paper's weights are a stationary distribution of the pair chain. Without common noise, all its mass is on the diagonal $x = y$
+# if the chain of one branch is irreducible and aperiodic. This determines variances, but not covariances and therefore not gaps. The
 # discounted pair occupancy $\nu_2 = (1-\eta)\sum_t \eta^t \xi_0 P_2^t$ starts from a distribution $\xi_0$ of pairs, half of it on pairs at one state. With $\gamma^2 < \eta < 1$ (here $\eta = \gamma$) it keeps weight on pairs off the
 # diagonal. Below, both are used on a random ergodic model with exact features, so that nothing but the weights can go wrong.
 
@@ -360,10 +358,11 @@ for ax, (name, sol) in zip(axes, by_weights.items(), strict=False):
     fig.colorbar(image, ax=ax, shrink=0.75)
     ax.set(facecolor="0.93", title=f"{name} weights", xlabel="$(s, a)$", xticks=[], yticks=[])
     ax.set_ylabel(r"$(\tilde s, \tilde a)$")
-    figures.agreement(axes[2], *(m.gap_variance[:, *upper] for m in (answer, sol.moments)), name)
+    both = [m.gap_variance[:, *upper] for m in (answer, sol.moments)]
+    figures.agreement(axes[2], *both, label=name)
 axes[2].set(title="gap variance", xlabel="exact", ylabel="projected")
 axes[2].legend()
-figures.save(fig, "fig_weights", pd.DataFrame(columns), out_dir)
+chapter.save(fig, "fig_weights", pd.DataFrame(columns), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -414,7 +413,7 @@ assert gram["none"] < -1e-6
 # %% tags=["hide-cell"]
 def depot_error(updates, runs=2):
     learn = partial(jl.incremental_jipe2, depot, policy, updates, **settings, form="centred")
-    each = [learn(seed=s).moments.gap_variance[:, *pairs] for s in range(runs)]
+    each = [learn(rng=s).moments.gap_variance[:, *pairs] for s in range(runs)]
     return np.sqrt(np.mean((np.nan_to_num(each) - target) ** 2))
 
 

@@ -35,10 +35,10 @@ import numpy as np
 import pandas as pd
 
 import jmdp_lib as jl
-from jmdp_lib import figures
+from notebooks import chapter
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert size >= 3, f"{size=}: at least 3"
 assert size % 2, f"{size=}: odd"
 assert points >= 512, f"{points=}: at least 512"
@@ -67,7 +67,7 @@ assert min(resolutions) >= 256, f"{resolutions=}: at least 256 each"
 # %%
 grid, policy = jl.windy_gridworld(size), jl.goal_policy(size)
 middle, right, left = size * size // 2, 1, 3
-(law,) = jl.laws.gap_law(grid, policy, [(middle, right, left)], width=1e-6, points=points)
+(law,) = jl.laws.gap_law(grid, policy, gaps=[(middle, right, left)], width=1e-6, points=points)
 for name in ("prob_worse", "prob_tie", "prob_better"):
     low, high = getattr(law, name)
     print(f"{name:11}  {low:.6f} to {high:.6f}")
@@ -85,8 +85,8 @@ def first_to_arrive(jm, policy, goal):
     ahead[goal] = np.arange(len(chain)) != goal
     s, t = np.nonzero(ahead + ahead.T + np.eye(len(chain)) == 0)  # two branches, on their way
     step = np.einsum("ps,pt->pst", chain[s], chain[t])
-    known = np.einsum("pst,st->p", step, ahead)
-    ahead[s, t] = np.linalg.solve(np.eye(s.size) - step[:, s, t], known)
+    at_once = np.einsum("pst,st->p", step, ahead)
+    ahead[s, t] = np.linalg.solve(np.eye(s.size) - step[:, s, t], at_once)
     one, other = jm.next_states[:, :, None], jm.next_states[:, None]
     return np.add.reduceat(jm.probs[:, None, None] * ahead[one, other], jm.starts[:-1])
 
@@ -113,9 +113,11 @@ assert max(x.width for x in laws) < 1e-6
 # contains the whole distribution function with probability at least $1 - \alpha$.
 
 # %%
-pairs = jl.simulate_pairs(grid, policy, middle, (right, left), 2000, seed, truncation=1e-10)
+pairs = jl.simulate_pairs(
+    grid, policy, (right, left), state=middle, num_pairs=2000, rng=seed, truncation=1e-10
+)
 gaps = pairs[:, 0] - pairs[:, 1]
-sampled = jl.laws.GapLaw.from_sample(law.query, gaps, alpha=1e-4, off=1e-8)
+sampled = jl.laws.GapLaw.from_sample(law.query, gaps, alpha=1e-4, truncation_error=1e-8)
 cuts = law.points[:, 1]
 bands = law.cdf(cuts), sampled.cdf(cuts)
 assert np.all((bands[0][1] >= bands[1][0]) & (bands[0][0] <= bands[1][1]))
@@ -142,7 +144,7 @@ for ax in axes:
 axes[0].set(xlim=(-4, 9), ylim=(-0.02, 1.02))
 axes[0].legend(loc="lower right")
 axes[1].set(xlim=(-1.5, 1.2), ylim=(0, 0.2))
-figures.save(fig, "fig_gap_law", {"x": cuts, "low": bands[0][0], "high": bands[0][1]}, out_dir)
+chapter.save(fig, "fig_gap_law", {"x": cuts, "low": bands[0][0], "high": bands[0][1]}, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -161,7 +163,7 @@ plt.show()
 # $$\varphi_{s,t}(x) = \sum_o p_o\, \gamma\, \varphi_{j(o)}\!\Big(\frac{x - d_o}{\gamma}\Big),$$
 #
 # and it is *convex*. So chords between grid points lie above it, and tangents below. A chord replaces the mass between two grid points by mass at these two
-# points, two tangents replace it by mass at its mean; both keep $\mathbb E D$, which is known exactly. Of two laws with one mean, one is the smaller in *convex order* if its $\varphi$ is nowhere above the other's; so this is a bracket in convex order. **Between two grid points, chord and tangent are off by at most $h/4$ times the mass between them: by second order in $h$ while that mass shrinks with $h$,
+# points, two tangents replace it by mass at its mean; both keep $\mathbb E D$, which is known exactly. Of two laws with the same mean, one is the smaller in *convex order* if its $\varphi$ is nowhere above the other's; so this is a bracket in convex order. **Between two grid points, chord and tangent are off by at most $h/4$ times the mass between them: by second order in $h$ while that mass shrinks with $h$,
 # as for a bounded density or many small atoms; by first order where a single atom is left.**
 #
 # Now let $\varphi(x) = \mathbb E\,(x - G)^+$ for a gap $G$. The mean of the worst share $p$ of outcomes, called CVaR (conditional value at risk), is
@@ -169,7 +171,7 @@ plt.show()
 # $$\mathrm{CVaR}_p(G) = \max_x \Big(x - \frac{\varphi(x)}{p}\Big),$$
 #
 # and the slopes of $\varphi$ bound probabilities. `gap_law` keeps both brackets, and every answer is their intersection. Our example is the depot of [Use it on your own simulator](../book/own_simulator.md), whose stock of up to eleven units is filled up to six. It is empty: are four units better than three? With $\gamma = 0.9$, sums of
-# discounted rewards do not fall on any regular grid.
+# discounted rewards do not fall on any regular grid. (Over so few grids, we allow a slope to be off by 0.5.)
 
 # %%
 depot = jl.inventory(11, 4, gamma=0.9, holding_cost=0.0, lost_sale_cost=0.0)
@@ -177,15 +179,17 @@ up_to_six = np.clip(6 - np.arange(12), 0, 4)
 widths = []
 for resolution in resolutions:
     with warnings.catch_warnings(action="ignore", category=jl.ConvergenceWarning):
-        (found,) = jl.laws.gap_law(depot, up_to_six, [(0, 4, 3)], width=1e-9, points=resolution)
+        (found,) = jl.laws.gap_law(
+            depot, up_to_six, gaps=[(0, 4, 3)], width=1e-9, points=resolution
+        )
     alone = jl.laws.GapLaw(found.query, found.mean, found.steps)  # stochastic order, its last grid
     widths.append([len(found.phi.x), found.width, np.ptp(found.cvar(0.1))])
 sizes, probability, tail = np.transpose(widths)
 slopes = [np.polyfit(np.log(sizes), np.log(y), 1)[0] for y in (probability, tail)]
 claims.check(
-    "width against points, slope: P(G <= 0) near -1, CVaR near -2",
+    "width against points, slopes of P(G <= 0), CVaR: -1, -2, +- 0.5",
     f"{slopes[0]:.1f}, {slopes[1]:.1f}",
-    -1.5 < slopes[0] < -0.7 and -2.6 < slopes[1] < -1.6,
+    np.allclose(slopes, [-1, -2], rtol=0, atol=0.5),
     enough=len(resolutions) > 2,
 )
 
@@ -196,7 +200,7 @@ claims.check(
 coin = jl.JMDP([[0.5, 0.5]], [[[2**0.5, 0], [0, 3**0.5 - 0.3]]], [[[0, 0], [0, 0]]], gamma=0.3)
 points_tried = [128, 512, 2048]
 atoms = [
-    jl.laws.gap_law(coin, [[0.5, 0.5]], [(0, 0, 1)], points=n, max_points=8 * n)[0].cvar(0.3)
+    jl.laws.gap_law(coin, [[0.5, 0.5]], gaps=[(0, 0, 1)], points=n, max_points=8 * n)[0].cvar(0.3)
     for n in points_tried
 ]
 slope = np.polyfit(np.log(points_tried), np.log(np.ptp(atoms, axis=1)), 1)[0]
@@ -219,7 +223,7 @@ axes[1].minorticks_off()
 axes[1].yaxis.set_major_formatter("{x:g}")
 axes[1].legend(loc="lower left")
 data = {"points": sizes, "P(G <= 0)": probability, "CVaR": tail}
-figures.save(fig, "fig_two_orders", data, out_dir)
+chapter.save(fig, "fig_two_orders", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -237,7 +241,7 @@ plt.show()
 # A simulation gives the same answers with a sampling error. The table has the brackets of the depot, and 95% intervals from simulated pairs.
 
 # %%
-pairs = jl.simulate_pairs(depot, up_to_six, 0, (4, 3), 10 * num_pairs, seed)
+pairs = jl.simulate_pairs(depot, up_to_six, (4, 3), state=0, num_pairs=10 * num_pairs, rng=seed)
 gaps = np.sort(pairs[:, 0] - pairs[:, 1])
 worst = gaps[:num_pairs]
 share = (gaps <= 0).mean()
@@ -246,7 +250,7 @@ variance = worst.var() + 0.9 * (worst[-1] - worst.mean()) ** 2
 centre = np.array([share, worst.mean()])
 error = np.sqrt([share * (1 - share) / gaps.size, variance / worst.size])
 low, high = np.transpose([found.cdf(0.0), found.cvar(0.1)])
-off = np.maximum(low - centre, centre - high) / error
+outside = np.maximum(low - centre, centre - high) / error
 columns = [low, high, centre - 1.96 * error, centre + 1.96 * error]
 names = [("bracket", "low"), ("bracket", "high"), ("sample", "low"), ("sample", "high")]
 rows = ["P(G <= 0)", "CVaR, worst tenth"]
@@ -254,7 +258,8 @@ pd.DataFrame(np.transpose(columns), rows, pd.MultiIndex.from_tuples(names)).roun
 
 # %%
 text = f"{low[1]:.3f} to {high[1]:.3f}, {centre[1]:.3f}"
-claims.check("CVaR, bracket and sample; both answers within 4 s.e.", text, off.max() < 4)
+claim = "CVaR, bracket and sample; P(G <= 0), CVaR simulated: within 4 s.e. of the bracket"
+claims.check(claim, text, outside.max() < 4)
 
 # %% [markdown]
 # **Simulate** if all three hold: you want a probability, *discounted* sums of rewards miss the grid, and there are many states. With 30 states and random rewards (`benchmarks/gap_law.md`), one gap took `gap_law` 9 processor seconds. Its bracket of $P(G \le 0)$ was 0.008 wide; the 95% interval of ten million pairs is 0.0006 wide.
@@ -287,17 +292,17 @@ moments = jl.jipe(small, jl.goal_policy(3), order=8, tol=1e-10).moments
 everything = jl.laws.gap_law(
     small,
     jl.goal_policy(3),
-    [(s, a, b) for s in range(9) for a in range(4) for b in range(4) if a != b],
+    gaps=[(s, a, b) for s in range(9) for a in range(4) for b in range(4) if a != b],
 )
-asked = [x for x in everything if x.mean[0] > 1e-6]
-truth = np.array([1.0 - x.prob_better[0] for x in asked])
-raw = [[1.0, *(moments.gap_moment([x.query] * k) for k in range(1, 9))] for x in asked]
+favourable = [x for x in everything if x.mean[0] > 1e-6]
+truth = np.array([1.0 - x.prob_better[0] for x in favourable])
+raw = [[1.0, *(moments.gap_moment([x.query] * k) for k in range(1, 9))] for x in favourable]
 bounds = {n: np.array([largest_up_to(0.0, r[: n + 1]) for r in raw]) for n in orders}
 
 # %%
 ratios = np.array([truth / bound for bound in bounds.values()])
 assert ratios.max() <= 1 + 1e-6
-cantelli = moments.inferiority_bound[tuple(np.transpose([x.query for x in asked]))]
+cantelli = moments.inferiority_bound[tuple(np.transpose([x.query for x in favourable]))]
 assert np.allclose(bounds[2], cantelli, atol=1e-6)  # order 2 is the bound of Section 5.4
 ladder = np.median(ratios, 1)
 text, rises = ", ".join(f"{x:.2f}" for x in ladder), np.all(np.diff(ladder) >= 0)
@@ -360,7 +365,7 @@ for ax, (name, part) in zip(axes, data.groupby("world", sort=False), strict=True
     ax.set(title=name, xlabel="gaps", xticks=[], ylabel="gap variance", ylim=(0, None))
     ax.set_xlim(-0.7, len(part) - 0.3)
 fig.legend(*axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-figures.save(fig, "fig_coupling_range", data, out_dir)
+chapter.save(fig, "fig_coupling_range", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -395,7 +400,7 @@ plt.show()
 # %% tags=["hide-cell"]
 orders = [(0, order, 0) for order in range(1, 5)]
 with warnings.catch_warnings(record=True) as said:
-    jl.laws.gap_law(depot, up_to_six, orders, width=1e-9, max_points=512)
+    jl.laws.gap_law(depot, up_to_six, gaps=orders, width=1e-9, max_points=512)
 message = str(said[0].message)
 needed = int(message.partition("about ")[2].partition(" points")[0].replace(",", ""))
 warned = "not 1e-09" in message and needed > 1e9 and np.unique(depot.rewards).size == 27
@@ -411,7 +416,7 @@ assert warned
 # </details>
 
 # %% tags=["hide-cell"]
-finer = jl.laws.gap_law(depot, up_to_six, orders, width=0.05)
+finer = jl.laws.gap_law(depot, up_to_six, gaps=orders, width=0.05)
 tails = [x.cvar(0.1) for x in finer]
 assert tails[0][0] > max(high for _, high in tails[1:])
 assert np.all(np.diff([x.mean[0] for x in finer]) > 0.1)

@@ -10,10 +10,10 @@
 # # 11. Simulators by the million
 #
 # If your simulator works on arrays, it can simulate hundreds of runs in the time
-# that one run takes on its own (`benchmarks/vector.md`). This chapter shows how, and simulates a call centre event by event. It asks how many runs shared noise saves, and which of two whole *policies* is better.
+# that one run takes on its own (`benchmarks/vector.md`).
 #
-# **What you will learn.** How to write a vectorised simulator; how many runs you need under each coupling; how to compare two policies in
-# the same world; and how to use a GPU.
+# **What you will learn.** How to write a vectorised simulator; how many runs you need under each coupling; how to compare two whole policies in
+# the same world; how to simulate a call centre event by event; and how to use a GPU.
 #
 # **What it needs.** Chapters 0 and 10, the three couplings of section 3.6, and NumPy. To run it, install the project
 # with `pip install -e ".[notebooks,torch]"` in its folder, and keep this notebook there: section 11.5 reads a file of `benchmarks/`.
@@ -39,14 +39,14 @@ import simpy
 from scipy import stats
 
 import jmdp_lib as jl
-from jmdp_lib import figures
 from jmdp_lib.machine import extra
+from notebooks import chapter
 
 with extra("torch"):
     import torch
 
-figures.style()
-claims = figures.Claims()
+chapter.style()
+claims = chapter.Claims()
 assert num_runs >= 32768, f"{num_runs=}: at least 32768"
 assert num_seeds >= 5, f"{num_seeds=}: at least 5"
 assert num_days >= 100, f"{num_days=}: at least 100"
@@ -80,9 +80,11 @@ depot = jl.simulators.VectorSimulator(
 
 # %%
 up_to_six = np.clip(6 - np.arange(12), 0, 4)
-asked = {"policy": up_to_six, "actions": [4, 3], "state": 0, "seed": seed}
-found = jl.simulators.estimate_gaps(depot, num_runs=num_runs, **asked)
-print(f"the fourth unit gains {found.mean[0, 1]:.3f}, standard error {found.mean_error[0, 1]:.3f}")
+today = {"policy": up_to_six, "actions": [4, 3], "state": 0, "rng": seed}
+played = jl.simulators.estimate_gaps(depot, num_runs=num_runs, **today)
+print(
+    f"the fourth unit gains {played.mean[0, 1]:.3f}, standard error {played.mean_error[0, 1]:.3f}"
+)
 
 # %% [markdown]
 # We compare it with the exact answer: `JMDP.from_step` makes tables of the same `step`.
@@ -91,22 +93,22 @@ print(f"the fourth unit gains {found.mean[0, 1]:.3f}, standard error {found.mean
 demand = stats.poisson.pmf(np.arange(31), 3)
 tables = jl.JMDP.from_step(12, 5, 0.9, demand / demand.sum(), step)
 exact = jl.jipe2(tables, up_to_six).moments
-(law,) = jl.laws.gap_law(tables, up_to_six, [(0, 4, 3)], width=3e-3)
+(law,) = jl.laws.gap_law(tables, up_to_six, gaps=[(0, 4, 3)], width=3e-3)
 truth = {"mean": exact.gap_mean[0, 4, 3], "variance": exact.gap_variance[0, 4, 3]}
 
 
-def errors_off(estimate, truth):
-    """How many standard errors mean and variance are off, the larger of the two."""
+def largest_error(estimate, truth):
+    """Of mean and variance, in standard errors."""
     pairs = [(name, getattr(estimate, name)[0, 1] - value) for name, value in truth.items()]
-    return max(abs(off) / getattr(estimate, f"{name}_error")[0, 1] for name, off in pairs)
+    return max(abs(error) / getattr(estimate, f"{name}_error")[0, 1] for name, error in pairs)
 
 
 # %%
-both = {**truth, "s": found.mean[0, 1], "v": found.variance[0, 1]}
+both = {**truth, "s": played.mean[0, 1], "v": played.variance[0, 1]}
 text = "{mean:.3f}, {variance:.2f}; {s:.3f}, {v:.2f}".format(**both)
 claim = "four units against three, E G, Var G, exact; simulated: within 4 s.e."
-claims.check(claim, text, errors_off(found, truth) < 4)
-low, high = found.interval("prob_better", level=0.9999)
+claims.check(claim, text, largest_error(played, truth) < 4)
+low, high = played.interval("prob_better", level=0.9999)
 inside = low[0, 1] <= law.prob_better[1] and high[0, 1] >= law.prob_better[0]
 ends = [low[0, 1], high[0, 1], *law.prob_better]
 text = "[{:.3f}, {:.3f}] and [{:.3f}, {:.3f}]".format(*ends)
@@ -141,11 +143,7 @@ queues = jl.simulators.VectorSimulator(queue_step, coins, num_actions=2, gamma=0
 # %% [markdown]
 # ## 11.2 What a run is worth
 #
-# A 95% interval of half-width $w$ for the mean gap needs about $n = (1.96 / w)^2\, \mathrm{Var}\,G$ runs. The mean gap is the same under all couplings; its variance is not:
-#
-# - *independent*: no two branches share a draw until they merge. If they never merged, $\mathrm{Var}\,G$ would be $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$;
-# - *joint*: branches share a draw while they are at one state, the paper's regime;
-# - *common*: all branches share the draw of a time step, wherever they are. These are the *common random numbers* of simulation.
+# A 95% interval of half-width $w$ for the mean gap needs about $n = (1.96 / w)^2\, \mathrm{Var}\,G$ runs. The mean gap is the same under all couplings (section 0.5); its variance is not. The common coupling is what simulation calls *common random numbers*.
 #
 # **Which one is right?** If you ask how the same day would have gone under another action, the coupling is a statement about the world. Here customers come whatever is in stock, so it is *common*. If you
 # want the mean gap and nothing else, take the one with the smallest variance.
@@ -155,10 +153,10 @@ queues = jl.simulators.VectorSimulator(queue_step, coins, num_actions=2, gamma=0
 # %%
 i, j = np.divmod(np.arange(36), 6)
 worlds = {
-    "depot": (depot, asked, 0.05, (tables, up_to_six, (0, 4, 3))),
+    "depot": (depot, today, 0.05, (tables, up_to_six, (0, 4, 3))),
     "two queues": (
         queues,
-        {"policy": join_shorter, "actions": [0, 1], "state": [3, 3], "seed": seed},
+        {"policy": join_shorter, "actions": [0, 1], "state": [3, 3], "rng": seed},
         0.25,
         (jl.two_queues(), (j < i).astype(int), (21, 0, 1)),
     ),
@@ -172,16 +170,15 @@ for name, (world, question, half, (jm, policy, at)) in worlds.items():
             world, num_runs=num_runs // 2, coupling=coupling, **question
         )
         moments = jl.jipe2(jm, policy, coupling=coupling).moments
-        known = {"mean": moments.gap_mean[at], "variance": moments.gap_variance[at]}
-        off = errors_off(gap, known)
-        needed = [(1.96 / half) ** 2 * x for x in (gap.variance[0, 1], known["variance"])]
-        rows.append((name, coupling, half, off, *needed))
-need = pd.DataFrame(rows, columns=["world", "coupling", "half", "off", "measured", "exact"])
+        exact = {"mean": moments.gap_mean[at], "variance": moments.gap_variance[at]}
+        assert largest_error(gap, exact) < 4  # standard errors
+        needed = [(1.96 / half) ** 2 * x for x in (gap.variance[0, 1], exact["variance"])]
+        rows.append((name, coupling, half, *needed))
+need = pd.DataFrame(rows, columns=["world", "coupling", "half", "measured", "exact"])
 table = need.set_index(["world", "coupling"])[["measured", "exact"]].map("{:,.0f}".format)
 table.rename_axis([None, None])
 
 # %%
-assert need.off.max() < 4  # standard errors
 for name, part in need.groupby("world", sort=False):
     own, joint, common = part.measured
     text = f"{own / common:,.0f} and {joint / common:,.0f}"
@@ -189,7 +186,7 @@ for name, part in need.groupby("world", sort=False):
     claims.check(claim, text, own > joint > common)
 
 # %% [markdown]
-# At the queues, branches with the same arrivals and services differ by one job for a short time only. With arrivals of its own, each fluctuates separately for a long time, and all of this is noise in the gap.
+# At the queues, branches with the same arrivals and services differ by one job for a short time only. With separate arrivals, each branch fluctuates for a long time, and all of this is noise in the gap.
 #
 # **Decisions.** These factors hold for intervals that follow the variance. The default of `compare_actions` must allow for gaps up to $\pm 390$ at the depot (section 10.4): even if every gap were exactly 0.47, the mean, it would need about 3,600 runs. Asymptotic intervals may be looked at from 128 runs on, and with common noise these are enough. We count the runs until order 4 is known to be better than order 3, and show medians over seeds, with intervals that contain the true median with a probability of about 95%.
 
@@ -200,8 +197,13 @@ assert weights @ (1 + wager) ** 3500 < 2 / 0.05 < weights @ (1 + wager) ** 3600
 rank = int(stats.binom.ppf(0.025, num_seeds, 0.5))  # so many runs may lie beyond either end
 rows = []
 for coupling, method in product(couplings, ("asymptotic", "betting")):
-    ask = partial(jl.simulators.compare_actions, depot, **asked | {"coupling": coupling})
-    runs = np.sort([ask(seed=[seed, k], method=method).num_runs for k in range(num_seeds)])
+    ask = partial(jl.simulators.compare_actions, depot, **today | {"coupling": coupling})
+    runs = np.sort(
+        [
+            ask(rng=np.random.SeedSequence([seed, k]), method=method).num_runs
+            for k in range(num_seeds)
+        ]
+    )
     rows.append((coupling, method, runs[rank], np.median(runs), runs[-1 - rank]))
 until = pd.DataFrame(rows, columns=["coupling", "method", "low", "median", "high"])
 until.pivot(index="coupling", columns="method").astype(int)
@@ -229,7 +231,7 @@ left.set_xticks([0, 1], [f"{name},\n$\\pm${part[2]}" for name, part in worlds.it
 right.set(title="one decision at the depot", xlim=(-0.6, 1.6))
 right.set_xticks([0, 1], ["asymptotic\nintervals", "default\n(betting)"])
 left.legend(loc="upper right", ncols=3, fontsize=7)
-figures.save(fig, "fig_worth_of_a_run", pd.concat([need, until]), out_dir)
+chapter.save(fig, "fig_worth_of_a_run", pd.concat([need, until]), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -247,7 +249,7 @@ plt.show()
 
 # %%
 policies = [np.clip(level - np.arange(12), 0, 4) for level in (6, 8)]
-limits = {"state": 0, "margin": 1.0, "budget": 10**7, "horizon": 132, "seed": seed}
+limits = {"state": 0, "margin": 1.0, "budget": 10**7, "horizon": 132, "rng": seed}
 decided = {
     c: jl.simulators.compare_policies(depot, policies, coupling=c, method="asymptotic", **limits)
     for c in couplings
@@ -261,7 +263,7 @@ for coupling in couplings:
     mean, variances[coupling] = (
         x[0] for x in jl.laws.policy_gaps(tables, *policies, coupling=coupling)
     )
-    assert errors_off(gap, {"mean": mean, "variance": variances[coupling]}) < 4
+    assert largest_error(gap, {"mean": mean, "variance": variances[coupling]}) < 4
     assert decided[coupling].best == 0
 assert mean > 1
 own, joint, common = variances.values()
@@ -339,8 +341,8 @@ class CallCentre:
 
 # %%
 day = {"policy": [0], "actions": [1, 0], "state": 0, "num_runs": num_days, "keep_returns": True}
-own = jl.simulators.estimate_gaps(CallCentre(), coupling="independent", seed=seed, **day)
-shared = jl.simulators.estimate_gaps(CallCentre(), coupling="joint", seed=seed, **day)
+own = jl.simulators.estimate_gaps(CallCentre(), coupling="independent", rng=seed, **day)
+shared = jl.simulators.estimate_gaps(CallCentre(), coupling="joint", rng=seed, **day)
 gap, error = shared.mean[0, 1], shared.mean_error[0, 1]
 assert abs(own.mean[0, 1] - gap) < 4 * np.hypot(error, own.mean_error[0, 1])
 text = f"{gap:.1f}, {error:.1f}"
@@ -352,9 +354,9 @@ claims.check("call centre, Var G, own / shared: > 2", f"{saved:.1f}", saved > 2)
 fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.8), width_ratios=[3, 2])
 for k, coupling in enumerate(couplings):
     looks = decided[coupling].history
-    low, high = looks[:, 1:].reshape(-1, 2, 2, 2)[:, 0, 1].T
-    left.plot(looks[:, 0], low, color=f"C{k}", label=coupling)
-    left.plot(looks[:, 0], high, color=f"C{k}")
+    low, high = looks.intervals[:, 0, 1].T
+    left.plot(looks.num_queries, low, color=f"C{k}", label=coupling)
+    left.plot(looks.num_queries, high, color=f"C{k}")
 left.axhline(mean, color="k", lw=0.8, ls="--")
 left.axhline(1.0, color="0.3", lw=0.8, ls=":")
 left.set(xscale="log", xlabel="queries", ylabel="mean gap, up to 6 minus up to 8")
@@ -370,7 +372,7 @@ for (name, x), color in zip(gains.items(), ("C0", "C2"), strict=True):
 right.axvline(0.0, color="0.5", lw=0.8)
 right.set(xlabel="gain of roster 3, 6, 3 in a day", ylabel="share of days")
 right.legend(title="customers", loc="lower right")
-figures.save(fig, "fig_whole_rules", gains, out_dir)
+chapter.save(fig, "fig_whole_rules", gains, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
@@ -400,26 +402,27 @@ def torch_customers(n, rng):
 on_gpu = torch.cuda.is_available()
 empty = torch.tensor(0, dtype=torch.int32, device="cuda" if on_gpu else "cpu")
 torch_depot = jl.simulators.VectorSimulator(
-    torch_step, torch_customers, 5, 0.9, (-6.0, 33.0), num_states=12
+    torch_step, torch_customers, 5, 0.9, reward_range=(-6.0, 33.0), num_states=12
 )
 
 # %%
 runs = gpu_runs if on_gpu else num_runs
 begin = perf_counter()
 played = jl.simulators.estimate_gaps(
-    torch_depot, num_runs=runs, truncation=1e-6, **{**asked, "state": empty}
+    torch_depot, num_runs=runs, truncation=1e-6, **today | {"state": empty}
 )  # a billion runs would see what the usual horizon cuts off
 took = perf_counter() - begin
 print(f"{runs:,} pairs on {empty.device}: {took:.2f} s", file=sys.stderr)
-off = errors_off(played, truth)
-claims.check("in torch, mean and variance: within 4 s.e. of the exact ones", f"{off:.1f}", off < 4)
+error = largest_error(played, truth)
+name = "in torch, mean and variance: within 4 s.e. of the exact ones"
+claims.check(name, f"{error:.1f}", error < 4)
 
 # %% [markdown]
 # We measured this once on a large GPU, with the uniform policy and five units in stock, ordering two units against one. The last
 # column has the steps of all branches in a second, in billions. The time goes into moving numbers, so small data types pay off.
 
 # %%
-gpu = figures.results(["benchmarks/vector_gpu.csv"])
+gpu = chapter.results(["benchmarks/vector_gpu.csv"])
 speed = gpu["branch-steps a second"] / 1e9
 columns = {"pairs": gpu.pairs.map("{:,}".format), "seconds": gpu.seconds, "speed": speed}
 pd.DataFrame(columns).set_axis(gpu.coupling.tolist()).round(2)
@@ -452,7 +455,7 @@ claims.check(claim, text, (billion < 5).all(), verdict="cited")
 # %% tags=["hide-cell"]
 odd = policies[0].copy()
 odd[11] = 4
-settings = {"state": 0, "seed": seed, "coupling": "common"}
+settings = {"state": 0, "rng": seed, "coupling": "common"}
 twice = jl.simulators.compare_policies(depot, [policies[0], policies[0].copy()], **settings)
 never = jl.simulators.compare_policies(depot, [policies[0], odd], budget=20000, **settings)
 assert twice.estimates.variance[0, 1] == never.estimates.variance[0, 1] == 0.0
@@ -477,7 +480,7 @@ class LargerCentre(CallCentre):
         return [x - 60.0 * (a == 0) for x, a in zip(earned, actions, strict=True)], following
 
 
-extra = jl.simulators.estimate_gaps(LargerCentre(), [0], [0, 1], 0, num_runs=50, seed=seed)
+extra = jl.simulators.estimate_gaps(LargerCentre(), [0], [0, 1], state=0, num_runs=50, rng=seed)
 low, high = extra.interval("mean")
 text = f"[{low[0, 1]:.0f}, {high[0, 1]:.0f}]"
 claims.check("exercise 2, gain of two more agents: < 0", text, high[0, 1] < 0)

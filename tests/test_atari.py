@@ -23,7 +23,7 @@ on_all_games = pytest.mark.parametrize("game", GAMES)
 
 @lru_cache
 def emulator(game, sticky_prob=0.25, obs="ram"):
-    return CoupledAtari(game, sticky_prob, obs=obs)
+    return CoupledAtari(game, sticky_prob=sticky_prob, obs=obs)
 
 
 def started(game, seed=0, steps=30, **settings):
@@ -145,7 +145,7 @@ def test_compact_states_lead_where_whole_ones_lead(names):
 @pytest.mark.parametrize("game", ["Pong", "Qbert"])
 def test_all_resets_have_one_future(game):
     """In Qbert the first game after loading went another way than all later ones."""
-    env = CoupledAtari(game, 0.0)
+    env = CoupledAtari(game, sticky_prob=0.0)
     futures = []
     for _ in range(2):
         env.reset()
@@ -272,7 +272,7 @@ def test_pixels_are_those_of_the_branch():
 
 
 def test_shock_is_shared_by_the_actions():
-    env = CoupledAtari("Pong", shock=0.3, seed=11)
+    env = CoupledAtari("Pong", shock=0.3, rng=11)
     env.reset()
     shocks = []
     for _ in range(50):
@@ -287,7 +287,7 @@ def test_shock_is_shared_by_the_actions():
 
 def test_end_of_the_game_and_of_the_time(monkeypatch):
     monkeypatch.setattr("jmdp_lib.atari.env.MAX_FRAMES", 60)
-    env = CoupledAtari("BattleZone", 0.0)
+    env = CoupledAtari("BattleZone", sticky_prob=0.0)
     env.reset()
     for _ in range(15):
         _, _, terminated, truncated, _ = env.step(0)
@@ -350,7 +350,7 @@ def test_gymnasium_approves(obs):
 def test_other_games_can_be_queried():
     assert len(EVERY) >= 100
     for game in [*EVERY[::16], "Backgammon"]:  # the last has no NOOP in its action set
-        env = CoupledAtari(game, seed=0)
+        env = CoupledAtari(game, rng=0)
         env.reset()
         outcomes = env.query(range(env.num_actions))
         seen = env.step(env.num_actions - 1)[0]
@@ -365,8 +365,8 @@ def test_other_games_can_be_queried():
         ({"sticky_prob": 1.5}, r"sticky_prob must lie in \[0, 1\], got 1.5"),
         ({"frame_skip": 0}, "frame_skip must be at least 1, got 0"),
         ({"obs": "rgb"}, r"obs must be one of 'ram', 'ram\+paddles', 'pixels', got 'rgb'"),
-        ({"seed": -1}, "seed must be at least 0, got -1"),
-        ({"seed": "seven"}, "seed must be an integer, got"),
+        ({"rng": -1}, "rng must be an integer that is not negative.*got -1"),
+        ({"rng": "seven"}, "rng must be an integer"),
         ({"shock": 0.0}, "shock must lie in"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the figures of chapters 5 and 6 show."""
+"""What the figures of chapters 5, 6 and 12 show."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.atari.plots import gap_ratios, verdict_bars
 from experiments.release import plots
 
 
@@ -39,3 +40,24 @@ def test_td_errors_of_each_seed_and_their_mean(ax: Axes) -> None:
     assert len(ax.lines) == 3 * len(blocks)  # two seeds and their mean
     np.testing.assert_allclose(ax.lines[0].get_ydata(), [1, 2, 4, 8])
     np.testing.assert_allclose(ax.lines[2].get_ydata(), [1.5, 3, 6, 12])
+
+
+def test_gap_ratios_stand_in_groups_of_a_game(ax: Axes) -> None:
+    rows = [
+        {"game": game, "sigma": sigma, "kind": kind, "ratio": 1.0 + sigma, "half": 0.1}
+        for game in ("Pong", "Boxing")
+        for sigma in (0.0, 1.0)
+        for kind in ("near", "constant")
+    ]
+    gap_ratios(ax, pd.DataFrame(rows), by="sigma")
+    points = ax.containers[0][0]
+    assert points.get_ydata().tolist() == [1.0, 2.0, 1.0, 2.0]
+    assert np.diff(points.get_xdata()).tolist() == [1.0, 2.5, 1.0]
+    assert [text.get_text() for text in ax.texts] == ["Pong", "Boxing"]
+
+
+def test_verdict_bars_are_stacked(ax: Axes) -> None:
+    verdict_bars(ax, pd.DataFrame({"outside": [3, 0], "inside": [1, 4]}, index=["near", "gram"]))
+    widths = [[bar.get_width() for bar in bars] for bars in ax.containers]
+    assert widths == [[1, 4], [0, 0], [3, 0]]
+    assert [bar.get_x() for bar in ax.containers[2]] == [1, 4]

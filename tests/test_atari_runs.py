@@ -1,4 +1,4 @@
-"""The runs of chapter 12: settings, trainings, and their results as files."""
+"""The runs of chapter 12: their list, the command that makes them, and their results as files."""
 
 from __future__ import annotations
 
@@ -12,70 +12,48 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch._inductor  # noqa: F401, a first optimiser imports it, and that sets a variable
 
-from experiments.atari import device, protocol
-from experiments.atari.networks import Config
-from experiments.atari.predictions import SIMULATED
-from experiments.atari.protocol import Experiment, calibrated_results, experiment_of, settings
+from experiments.atari import runs, settings
+from experiments.atari.settings import PARTS, Config, Experiment, runs_of, table_of
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = Experiment(Config(name="Pong", sigma=1.0))
-# Miniatures of two parts.
-SETTINGS = """\
-[calibrate]
-fresh = [0, 1]
-experiment = { num_states = 40, num_evaluation = 2, repeats = 3, horizon = 5 }
-config = { sigma = 1.0, steps = 4, batch = 16, hidden = 16 }
-games = { Pong = {} }
-trials = { base = { kinds = ["local", "near spread"], gammas = [0.1, 0.99] } }
-
-[ablation]
-like = "calibrate"
-fresh = [1]
-trials = { wide = { kinds = ["gram known"], hidden = 32, gammas = [0.99] } }
-"""
-RUNS = ["calibrate:Pong:10:base", "ablation:Pong:10:wide"]
+SMALL = Experiment("Pong", Config(((0.9, "near", 1.0),)))
 
 
-def train_in_miniature(folder, monkeypatch, *runs, changed=SETTINGS):
-    """What the documented command does, with processes and all."""
-    (folder / "small.toml").write_text(changed)
-    monkeypatch.setattr(protocol, "PROTOCOL", {**protocol.PROTOCOL})
-    monkeypatch.setattr(device, "PROTOCOL", protocol.PROTOCOL)
-    words = [*runs, "--work", str(folder / "work"), "--settings", str(folder / "small.toml")]
-    monkeypatch.setattr(sys, "argv", ["device", *words, "--device", "cpu", "--processes", "1"])
+def command(folder, *words):
+    """The exit status of the documented command, on a processor."""
     with pytest.raises(SystemExit) as end:
-        device.main()
+        runs.main([*words, "--work", str(folder / "work"), "--device", "cpu", "--processes", "1"])
     return end.value.code
 
 
 @pytest.mark.parametrize(
-    ("run", "message"),
+    ("words", "message"),
     [
-        ("finals:Pong:10:base", "the protocol has no run finals:Pong:10:base"),
-        ("tune:Pong:10:late", "the protocol has no run tune:Pong:10:late"),
-        ("calibrate:Pnog:10:base", "did you mean Pong"),
-        ("calibrate:Pong:-1:base", "no run calibrate:Pong:-1:base: runs are PART:GAME:SEED:TRIAL"),
-        ("calibrate:Pong:base", "runs are PART:GAME:SEED:TRIAL"),
-        ("calibrate:Pong:10:base --device toaster", "'toaster' is unknown"),
-        ("calibrate:Pong:10:base --processes 0", "--processes must be at least 1, got 0"),
+        (["finals"], "runs.toml has no part 'finals'; it has calibrated"),
+        (["calibrated:Pong:4"], "part calibrated of runs.toml has no run 'calibrated:Pong:4'"),
+        (["tune:Qbert"], "part tune of runs.toml has no run"),
+        (["sigma:Pnog"], "did you mean Pong"),
+        (["sigma", "--device", "toaster"], "'toaster' is unknown"),
+        (["sigma", "--device", "cuda:99"], "'cuda:99' was asked for"),
+        (["sigma", "--processes", "0"], "--processes must be at least 1, got 0"),
     ],
 )
-def test_bad_words_are_refused_before_any_work(tmp_path, monkeypatch, capsys, run, message):
-    words = [*run.split(), "--device", "cpu"] if "--device" not in run else run.split()
-    monkeypatch.setattr(sys, "argv", ["device", *words, "--work", str(tmp_path / "work")])
+def test_bad_words_are_refused_before_any_work(tmp_path, capsys, words, message):
     with pytest.raises(SystemExit):
-        device.main()
-    assert re.search(message, capsys.readouterr().err)
-    assert not (tmp_path / "work").exists()
+        runs.main(["--work", str(tmp_path / "work"), "--device", "cpu", *words])
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"config": replace(SMALL.config, name="Pnog")}, "did you mean Pong"),
+        ({"game": "Pnog"}, "did you mean Pong"),
         ({"obs": "smell"}, "obs must be one of"),
         ({"num_states": -5}, "num_states must be at least 1"),
+        ({"sticky": 1.5}, r"sticky must lie in \[0, 1\]"),
         ({"repeats": 2}, "repeats must be at least 3"),
     ],
 )
@@ -86,129 +64,134 @@ def test_what_cannot_finish_is_not_begun(change, message):
 
 def test_streams_share_nothing():
     draws = {
-        tuple(device._stream(purpose, number).generate_state(2))
+        tuple(runs._stream(purpose, number).generate_state(2))
         for purpose in (0, 2, 3)
         for number in range(3)
     }
     assert len(draws) == 9
 
 
-def test_every_network_has_the_same_search_and_seeds_and_states_are_kept_back():
-    tune, reported = settings("tune", ""), settings("calibrate", "")
-    assert not set(tune["seeds"]) & set(reported["seeds"])
-    assert set(reported["fresh"]) - set(tune["fresh"]) == {1}
-    for game in tune["games"]:
-        for trial in tune["trials"]:
-            assert experiment_of("tune", game, trial).config.kinds == ("gram", "local", "near")
+def test_the_list_of_runs_keeps_its_rules():
+    for part in set(PARTS) - {"grid"}:
+        every = runs_of(part)  # all settings make sense
+        assert len({(run.game, run.label) for run in every}) == len(every)
+    for part in ("calibrated", "told", "sigma"):
+        reported = table_of(part, "")
+        search = table_of(reported["search"], "")
+        assert not set(search["seeds"]) & set(reported["seeds"])
+        assert (search["fresh"], max(reported["fresh"])) == ([0], 1)  # states are kept back
+        assert search["trials"] == reported["trials"]
+        assert set(search["games"]) < set(reported["games"])
+    seen = set(table_of("calibrated", "")["games"]) | {"Breakout", "Seaquest", "Alien", "Enduro"}
+    assert len(set(table_of("sigma", "")["games"]) - seen) == 2
+    trials = [kind for trial in PARTS["sigma"]["trials"].values() for kind in trial["kinds"]]
+    assert {trials.count(kind) for kind in trials} == {3}  # an equal budget
+    first = runs_of("sigma")[: 2 * 6 * 6]  # seeds, games, trials
+    assert {gamma for run in first for gamma, *_ in run.experiment.config.members} == {0.99}
+
+
+def test_a_run_has_the_members_that_chose_its_trial():
+    chosen = {(0.9, "near", 0.3): "fast", (0.9, "local", 0.3): "base", (0.99, "near", 1.0): "fast"}
+    pong = [run for run in runs_of("sigma", chosen) if (run.game, run.seed) == ("Pong", 21)]
+    assert {run.label: run.experiment.config.members for run in pong} == {
+        "21-fast-0": ((0.99, "near", 1.0),),
+        "21-base-1": ((0.9, "local", 0.3),),
+        "21-fast-1": ((0.9, "near", 0.3),),
+    }
 
 
 @pytest.mark.slow
-def test_runs_from_states_to_results(tmp_path, monkeypatch):
-    """Two parts, then their files; what is there is not made again, what is lost alone is."""
-    work, out = tmp_path / "work", tmp_path / "out"
-    assert train_in_miniature(tmp_path, monkeypatch, *RUNS) == 0
-    kept = [path for path in work.rglob("*.*") if path.suffix in (".npz", ".pt")]
-    assert len(kept) == 2 + 4 + 2 + 2  # states; states and pairs to compare with; networks
-    made = {path: path.stat().st_mtime_ns for path in kept}
-    gaps = work / "calibrate" / "Pong" / "gaps-10-base.csv"
+def test_a_part_and_its_search_in_miniature(tmp_path, monkeypatch, capsys):
+    """As documented; what is there is not made again, what is lost alone is."""
+    words = ["sigma:pong:20", "--miniature"]
+    trials = {name: PARTS["sigma"]["trials"][name] for name in ("base", "dim256")}
+    monkeypatch.setitem(PARTS["sigma"], "trials", trials)
+    work, out = tmp_path / "work", tmp_path / "work" / "results"
+    assert command(tmp_path, *words, "--minutes", "0") == 1
+    said = "4 runs of sigma_search are left: to go on, give the same command again"
+    assert said in capsys.readouterr().out
+    assert command(tmp_path, *words) == 0
+    gaps = work / "sigma" / "Pong" / "gaps-20-base-0.csv"
     told = gaps.read_bytes()
     gaps.unlink()  # as if the command had been stopped here
-    with monkeypatch.context() as patch:
-        patch.delattr(device, "train")
-        assert train_in_miniature(tmp_path, patch, *RUNS) == 0
+    kept = {path: path.stat().st_mtime_ns for path in work.glob("*/*/[tegr]*-*.*")}
+    assert len(kept) == 2 * 3 + 4 + 3  # tables, states and pairs; gaps of both parts
+    tables = {path: path.read_bytes() for path in out.glob("*.csv")}
+    assert command(tmp_path, *words) == 0
     assert gaps.read_bytes() == told
-    assert {path: path.stat().st_mtime_ns for path in kept} == made
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert {path: path.read_bytes() for path in out.glob("*.csv")} == tables
 
-    for part in ("calibrate", "ablation"):
-        words = [part, "--work", str(work), "--out", str(out)]
-        words += ["--settings", str(tmp_path / "small.toml")]
-        monkeypatch.setattr(sys, "argv", ["protocol", *words])
-        protocol.main()
-    by_state = pd.read_csv(out / "calibrated.csv")
+    found = pd.read_csv(out / "sigma.csv")
+    assert len(found) == 2 * 3 * 5  # discounts, kinds, shocks
+    assert np.isfinite(found[["coupled", "table", "mc"]].to_numpy()).all()
     committed = ROOT / "figures" / "atari"
-    for name in ("calibrated", "calibrated_averages", "simulated", "ablation"):
-        columns = pd.read_csv(out / f"{name}.csv").columns
-        assert list(columns) == list(pd.read_csv(committed / f"{name}.csv").columns), name
-    assert set(zip(by_state.network, by_state.trial, strict=True)) == {
-        ("local", "base"),
-        ("near", "spread"),
-    }
-    assert len(by_state) == 2 * 2 * 2  # networks, discounts, states
-    assert np.isfinite(by_state[["coupled", "table", "gap_mean"]].to_numpy()).all()
-    assert len(pd.read_csv(out / "simulated.csv")) == 2 * 2 * 2  # numbers, discounts, states
-    assert pd.read_csv(out / "ablation.csv").kind.tolist() == ["gram known"]
-    facts = json.loads((out / "calibrate.json").read_text())
-    assert (facts["device"], facts["seeds"]) == ("cpu", [10])
+    for ending in ("", "_states", "_simulated"):
+        columns = list(pd.read_csv(out / f"sigma{ending}.csv").columns)
+        assert columns == list(pd.read_csv(committed / f"calibrated{ending}.csv").columns), ending
+    assert json.loads((out / "sigma.json").read_text())["device"] == "cpu"
+
+
+@pytest.mark.slow
+def test_a_part_that_takes_a_committed_simulation(tmp_path, monkeypatch):
+    """Of its states and action pairs: after a backup, a gap varies where the simulated one does."""
+    members = {"kinds": ["gram told"], "gammas": [[0.1]], "sigmas": [1.0]}
+    part = table_of("told", "") | {"search": "", "trials": {"base": {}}, "seeds": [10]}
+    config = table_of("told", "")["config"] | members
+    games = {"Atlantis": {}}
+    monkeypatch.setitem(PARTS, "told", part | {"config": config, "games": games, "like": "tune"})
+    small = settings.MINIATURE["experiment"] | {"num_evaluation": 8, "pairs_per_state": 3}
+    monkeypatch.setitem(settings.MINIATURE, "experiment", small)
+    assert command(tmp_path, "told", "--miniature") == 0
+    found = pd.read_csv(tmp_path / "work" / "results" / "told_states.csv")
+    path = ROOT / "figures" / "atari" / "calibrated_simulated.csv"
+    simulated = pd.read_csv(path).query("game == 'Atlantis' and states == 1 and gamma == 0.1")
+    both = found.merge(simulated, on="state")
+    assert len(both) == 8
+    constant = 2 * 0.1**2 / (1 - 0.1**2)
+    assert np.ptp(both.mc) > 0.6 * constant  # some actions have one future
+    assert (both.table - both.mc).abs().max() < 0.3 * constant
+    assert not list(tmp_path.rglob("records*"))
 
 
 def test_a_folder_of_other_settings_or_with_a_damaged_file_is_refused(
     tmp_path, monkeypatch, capsys
 ):
-    def refused(changed):
-        monkeypatch.setattr(device, "work_through", lambda *_: True)
-        code = train_in_miniature(tmp_path, monkeypatch, RUNS[0], changed=changed)
-        return code and capsys.readouterr().err
+    monkeypatch.setattr(runs, "work_through", lambda *_: None)
 
-    assert not refused(SETTINGS)
-    assert not refused(SETTINGS + "[ablation.games]\nPong = { repeats = 4 }\n")  # of another part
-    assert "work/calibrate/Pong has files of other settings: experiment\n" in refused(
-        SETTINGS.replace("horizon = 5", "horizon = 6")
-    )
-    assert "other settings: base\n" in refused(SETTINGS.replace("steps = 4", "steps = 5"))
-    assert "unexpected keyword argument 'stops'" in refused(SETTINGS.replace("steps", "stops"))
-    home = tmp_path / "work" / "calibrate" / "Pong"
-    (home / "run-10-base.pt").write_text("half of")
-    assert "run-10-base.pt is damaged" in refused(SETTINGS)
-    (home / "settings.json").write_text("{")
-    assert "settings.json is damaged" in refused(SETTINGS)
+    def refused():
+        command(tmp_path, "tune:Pong", "--miniature")
+        return capsys.readouterr().err
+
+    assert not refused()
+    with monkeypatch.context() as patch:
+        patch.setitem(settings.MINIATURE["experiment"], "horizon", 6)
+        assert "work/tune/Pong has files of other settings: sizes\n" in refused()
+    with monkeypatch.context() as patch:
+        patch.setitem(settings.MINIATURE["config"], "steps", 5)
+        assert "other settings: base-0\n" in refused()
+    (tmp_path / "work" / "tune" / "Pong" / "settings.json").write_text("{")
+    assert "settings.json is damaged" in refused()
 
 
 def test_a_training_that_diverges_leaves_the_others_alone(tmp_path, monkeypatch, capsys):
     def train(network, data):
         raise FloatingPointError("TD errors are no longer finite")
 
-    monkeypatch.setattr(device, "train", train)
-    monkeypatch.setattr(device, "play", lambda *_: None)
-    monkeypatch.setattr(device.Training, "tables", lambda _: None)
-    monkeypatch.setattr(device.Network, "of", lambda *_: None)
-    monkeypatch.setattr(device.Replay, "of", lambda *_: None)
-    assert train_in_miniature(tmp_path, monkeypatch, *RUNS) == 1
+    monkeypatch.setattr(runs, "train", train)
+    monkeypatch.setattr(runs.Files, "play", lambda _: None)
+    monkeypatch.setattr(runs.Files, "tables", lambda _: None)
+    monkeypatch.setattr(runs.Network, "of", lambda *_: None)
+    monkeypatch.setattr(runs.Replay, "of", lambda *_: None)
+    assert command(tmp_path, "tune:Pong", "--miniature") == 1
     said = capsys.readouterr().out
-    assert re.findall(r"FAILED .*/(\w+)/Pong/run-10-\w+.pt", said) == ["calibrate", "ablation"]
-
-
-def test_results_of_nothing_are_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["protocol", "tune", "--work", str(tmp_path)])
-    with pytest.raises(SystemExit):
-        protocol.main()
-    assert "tune has no gaps: train the part first" in capsys.readouterr().err
-
-
-def test_results_of_known_gaps():
-    """Pong's tuning states choose the trial; its other states are reported, Krull's as well."""
-    rows = []
-    for game, states, state in (("Pong", 0, 0), ("Pong", 1, 0), ("Pong", 1, 1), ("Krull", 1, 0)):
-        for kind, trial, factor in (("near", "decay", 0.5), ("near spread", "base", 1.1)):
-            row = {"game": game, "states": states, "state": state, "kind": kind, "trial": trial}
-            row |= {"coupled": factor * (state + 1), "table": (factor + 0.1) * (state + 1)}
-            row |= {"seed": 10, "gamma": 0.99, "gap_mean": 0.3}
-            rows.append(row | dict.fromkeys(SIMULATED, 0.1) | {"mc": state + 1.0})
-    found = calibrated_results(pd.DataFrame(rows))
-    by_state = found["calibrated"].set_index(["game", "state"])
-    assert set(by_state.trial) == {"spread"}  # of error 0.1; decay has 0.5
-    assert by_state.table.to_dict() == pytest.approx(
-        {("Pong", 0): 1.2, ("Pong", 1): 2.4, ("Krull", 0): 1.2}
-    )
-    averages = found["calibrated_averages"].set_index(["game", "states", "trial"])
-    assert averages.coupled["Pong", 1, "decay"] == pytest.approx(0.75)
-    assert averages.mc_error["Pong", 1, "decay"] == pytest.approx(0.1 / 2**0.5)
-    assert averages.error["Pong", 1, "decay"] == pytest.approx((0.5**2 + 1) ** 0.5 / 2**0.5 / 1.5)
-    assert len(found["simulated"]) == 4
+    assert re.findall(r"FAILED .*/gaps-0-(\w+)-0.csv", said) == list(PARTS["calibrated"]["trials"])
+    assert "6 runs of tune are left" in said
 
 
 @pytest.mark.slow
 def test_a_machine_that_only_trains_needs_no_notebook_software():
-    code = "import sys, experiments.atari.device; print(*sys.modules)"
+    code = "import sys, experiments.atari.runs; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -53,14 +53,14 @@ def vectors(step):
 
 def frozen_lake(seed):
     gymnasium = importlib.import_module("gymnasium")
-    return simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=seed)
+    return simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=seed)
 
 
 def gaps_of_a_lake(state=None, reset=True):
     env = frozen_lake(seed=0)
     if reset:
         env.reset()
-    simulators.estimate_gaps(env, lambda observation: [0.25] * 4, [0, 1], state=state)
+    simulators.estimate_gaps(env, lambda observation: [0.25] * 4, [0, 1], state=state, rng=0)
 
 
 def with_entry(shape, index, value):
@@ -109,6 +109,7 @@ GOOD = {
     jl.incremental_jipe2: {"policy": np.full((6, 3), 1 / 3), "num_updates": 10},
     simulators.estimate_gaps: ROWS,
     jl.large.local_jipe2: {"model": GRID, "policy": GOAL},
+    jl.laws.gap_law: {"jm": GRID, "policy": GOAL},
 }
 MASKED = r"masked entries: put numbers there, as by .filled"
 
@@ -230,7 +231,7 @@ def case(message, call, *arguments, **options):
         case("initial second must have shape", jl.jipe2, initial=(GOAL, GOAL), route="sweeps"),
         case("initial must be moments", jl.jipe2, initial=3, route="sweeps"),
         case(MASKED, jl.jipe2, policy=masked(GOAL)),
-        case(MASKED, jl.jipe2, queries=masked([[4, 0, 2]])),
+        case(MASKED, jl.jipe2, gaps=masked([[4, 0, 2]])),
         case("order must be at least 1, got 0", jl.jipe, order=0),
         case("order 50 on 9 states has too many coordinates to number", jl.jipe, order=50),
         case(
@@ -258,7 +259,7 @@ def case(message, call, *arguments, **options):
         case("gust must be one of 'U'", jl.windy_gridworld, gust="up"),
         case("rewards must be one of 'unit'", jl.coupled_reward_chain, rewards="big"),
         case("num_states must be at least 1", jl.coupled_reward_chain, 0),
-        case("epsilon must lie in", jl.epsilon_mixture, GOAL, 2.0),
+        case("epsilon must lie in", jl.epsilon_mixture, GRID, GOAL, 2.0),
         case("lead_time must be at least 0", jl.inventory, lead_time=-1),
         case(r"price must lie in \(-inf, inf\), got nan", jl.inventory, price=np.nan),
         case("lost_sale_cost must be a real number", jl.inventory, lost_sale_cost="2"),
@@ -335,9 +336,10 @@ def case(message, call, *arguments, **options):
             answers(lambda sim, s, actions: ([0, 1, 2], [0.5] * 3)),
         ),
         case(
-            "state 99 is out of range: there are 9",
+            r"gaps\[:, 0\]\[1\] \(row 1\) = 99 is not in range\(9\)",
             simulators.estimate_gaps,
-            actions=[(0, 0, 1), (99, 0, 1)],
+            actions=None,
+            gaps=[(0, 0, 1), (99, 0, 1)],
             num_runs=MANY,  # before any is played
         ),
         case(
@@ -348,7 +350,8 @@ def case(message, call, *arguments, **options):
         case(
             r"gamma = 0.99.*: pass horizon=",
             simulators.compare_actions,
-            *(NEAR_ONE, GOAL, [0, 1], 4),
+            *(NEAR_ONE, GOAL, [0, 1]),
+            state=4,
         ),
         case(
             MASKED,
@@ -374,11 +377,13 @@ def case(message, call, *arguments, **options):
             actions=[0, 1],
             state=0,
         ),
-        case(r"at least one policy, got \[\]", simulators.compare_policies, GRID, [], 4),
+        case(r"at least one policy, got \[\]", simulators.compare_policies, GRID, [], state=4),
         case("state must be a snapshot inside an episode, such", gaps_of_a_lake, reset=False),
         case("state must be a snapshot .* 3", gaps_of_a_lake, state=3),
-        case(r"\(N, 3\): did you mean \[\(4, 0, 2\)\]\?", jl.laws.gap_law, GRID, GOAL, (4, 0, 2)),
-        case(r"at least one row \(state, a, b\), got \[\]", jl.laws.gap_law, GRID, GOAL, []),
+        case(r"gaps must have shape \(row, .* = 3\)", jl.laws.gap_law, gaps=(4, 0, 2)),
+        case("gaps must have shape .* and not be empty", jl.laws.gap_law, gaps=[]),
+        case("two ways to say the same", jl.laws.gap_law, gaps=[(4, 0, 2)], states=[4]),
+        case("takes no actions", simulators.estimate_gaps, gaps=[(4, 0, 2)]),
         case(r"must be a list .* mean \[0\]\?", jl.large.local_jipe2, states=0),
         case(r"did you mean \['a'\]\?", jl.large.local_jipe2, states="a"),
         case(
@@ -387,10 +392,10 @@ def case(message, call, *arguments, **options):
             *(never, 1, 0.9, (0.0, 1e-200)),
         ),
         case(
-            r"off must lie in \[0, inf\), got",
+            r"truncation_error must lie in \[0, inf\), got",
             jl.laws.GapLaw.from_sample,
             *((0, 0, 1), [0.0, 1.0]),
-            off=np.inf,
+            truncation_error=np.inf,
         ),
     ],
 )
@@ -456,12 +461,16 @@ def test_what_may_look_odd_is_accepted():
     probs = np.array([[0.1, 0.2, 0.7]], dtype=np.float32)
     jm = jl.JMDP(probs, np.zeros((1, 3, 2)), np.zeros((1, 3, 2), dtype=int), 0.9)
     assert jm.probs.sum() == pytest.approx(1.0, abs=1e-15)
-    assert jl.simulate_pairs(NEAR_ONE, GOAL, 4, (0, 1), 1, horizon=5).shape == (1, 2)
-    simulators.estimate_gaps(GRID, GOAL, [0, 1], state=4, gamma=0.999999, horizon=5, num_runs=3)
+    assert jl.simulate_pairs(
+        NEAR_ONE, GOAL, (0, 1), state=4, num_pairs=1, horizon=5, rng=0
+    ).shape == (1, 2)
+    simulators.estimate_gaps(
+        GRID, GOAL, [0, 1], state=4, gamma=0.999999, horizon=5, num_runs=3, rng=0
+    )
 
 
 def pong(seed):
-    return importlib.import_module("jmdp_lib.atari").CoupledAtari("Pong", seed=seed)
+    return importlib.import_module("jmdp_lib.atari").CoupledAtari("Pong", rng=seed)
 
 
 def torchs_own():
@@ -476,10 +485,10 @@ def torchs_own():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda seed: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 10, seed=seed),
-        lambda seed: jl.simulate_returns(GRID, GOAL, 10, seed=seed),
-        lambda seed: simulators.estimate_gaps(**ROWS, num_runs=10, seed=seed),
-        lambda seed: jl.incremental_jipe2(GRID, GOAL, 10, seed=seed),
+        lambda seed: jl.simulate_pairs(GRID, GOAL, (0, 1), state=0, num_pairs=10, rng=seed),
+        lambda seed: jl.simulate_returns(GRID, GOAL, 10, rng=seed),
+        lambda seed: simulators.estimate_gaps(**ROWS, num_runs=10, rng=seed),
+        lambda seed: jl.incremental_jipe2(GRID, GOAL, 10, rng=seed),
         frozen_lake,
         pong,
     ],
@@ -487,15 +496,21 @@ def torchs_own():
 )
 def test_seeds(call, seed):
     seed = seed() if callable(seed) else seed
-    with pytest.raises(ValueError, match=r"seed must be (an integer|at least 0), got"):
+    with pytest.raises(
+        ValueError, match="rng must be an integer that is not negative, a SeedSequence or a Gen"
+    ):
         call(seed)
 
 
 @pytest.mark.parametrize(
-    "seed", [3, np.int64(3), np.array(3), [1, 2], np.random.SeedSequence(4)], ids=repr
+    "seed",
+    [3, np.int64(3), np.array(3), np.random.SeedSequence(4), np.random.SeedSequence([1, 2])],
+    ids=repr,
 )
 def test_seeds_of_every_good_kind(seed):
-    one, two = (jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 10, seed=seed) for _ in range(2))
+    one, two = (
+        jl.simulate_pairs(GRID, GOAL, (0, 1), state=0, num_pairs=10, rng=seed) for _ in range(2)
+    )
     np.testing.assert_array_equal(one, two)
 
 

@@ -18,14 +18,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_docstrings_become_restructured_text() -> None:
-    doc = "First `f` of |S|, $gamma^2 <= 1$.\n\nname: what it\n    means\nother, more: too\n\n"
-    doc += "    a = b\n\nExample:\n    >>> for x in y:\n    ...     x\n    1"
-    assert list(prose.restructured(doc)) == [
-        "First ``f``\\  of \\|S\\|, :math:`\\gamma^2 \\le  1`\\ .",
-        "``name``\n    what it\n    means\n``other, more``\n    too",
-        "::\n\n    a = b",
-        "**Example:**",
-        ">>> for x in y:\n...     x\n1",
+    lines = "What it is: `f` of $gamma^2 <= ...$\n\nArgs:\n    name: what it\n        means\n"
+    lines = [*lines.splitlines(), "    mean, second: (S, A)", "", "Example:", "    >>> f(2)"]
+    prose.on_docstring(None, "property", "", None, None, lines)
+    shown = [line for line in lines if line]
+    assert shown[0] == r"What it is: `f` of :math:`\gamma^2 \le  \dots`"
+    assert shown[1:] == [
+        ":Parameters: * **name** -- what it",
+        "               means",
+        "             * **mean, second** -- (S, A)",
+        ".. rubric:: Example",
+        ">>> f(2)",
     ]
 
 
@@ -174,10 +177,10 @@ def test_claims_become_a_table_that_tells_verdicts_apart() -> None:
 
 
 def test_what_only_prepares_draws_or_checks_is_folded_and_two_of_a_kind_are_one() -> None:
-    draws = cell('figures.save(fig, "x", data, out_dir)')
+    draws = cell('chapter.save(fig, "x", data, out_dir)')
     near = cell('near = off < 1e-6\nclaims.check("near", near, near)')
     computes = cell('m = jl.jipe2(jm, policy)\nclaims.check("x", 1, True)')
-    others = [cell("seed = 0", "parameters"), cell("figures.style()"), cell("m = jl.jipe2(a, b)")]
+    others = [cell("seed = 0", "parameters"), cell("chapter.style()"), cell("m = jl.jipe2(a, b)")]
     assert [pages.prompt(c) for c in (draws, near, computes, *others)] == [
         "Show how it is drawn",
         "Show the check",
@@ -190,4 +193,4 @@ def test_what_only_prepares_draws_or_checks_is_folded_and_two_of_a_kind_are_one(
         pages.Notebook("01_one", notebook(draws, cell(draws.source), near)), set()
     )
     assert shown.count("Show how it is drawn") == 1
-    assert shown.count("figures.save(") == 2
+    assert shown.count("chapter.save(") == 2

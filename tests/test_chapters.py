@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
+import matplotlib.pyplot as plt
 import pages
 import pytest
+from bs4 import BeautifulSoup
+from matplotlib.figure import Figure
+
+from notebooks import chapter
 
 ROOT = Path(__file__).resolve().parents[1]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-# Given by default, or returned, without being named.
-RETURNED = ("Solution", "StepSize", "atari.Snapshot")
-RETURNED += ("simulators.Outcome", "simulators.StepSimulator")
 by_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 
 
@@ -38,19 +41,73 @@ def test_every_figure_has_a_number_a_caption_and_alt_text(path: Path) -> None:
 def test_no_two_chapters_draw_figures_of_one_name() -> None:
     """The batch shows the figures of all of them in one folder."""
     code = "\n".join(pages.Notebook.read(path).code for path in CHAPTERS)
-    names = re.findall(r'figures\.save\(\w+, "(\w+)"', code)
+    names = re.findall(r'chapter\.save\(\w+, "(\w+)"', code)
     assert len(names) == len(set(names)) > 30
 
 
 def test_every_public_name_is_used_by_a_chapter() -> None:
-    """Errors that are caught, protocols that are implemented and defaults need no name there."""
-    names = pages.public_names()
+    """But for what is caught, and classes that others take or return."""
+    names = {path: x for path, x in pages.public_names().items() if not inspect.ismodule(x)}
     code = "\n".join(pages.Notebook.read(path).code for path in CHAPTERS)
+    code += str([getattr(thing, "__annotations__", "") for thing in names.values()])
+    unused = [thing for path, thing in names.items() if not pages.uses(code, path)]
+    assert not [x for x in unused if inspect.isfunction(x) or not issubclass(x, tuple | Exception)]
 
-    def is_idle(thing: Any) -> bool:
-        error = isinstance(thing, type) and issubclass(thing, Exception)
-        return error or inspect.ismodule(thing) or getattr(thing, "_is_protocol", False)
 
-    unused = {path for path, x in names.items() if not is_idle(x) and not pages.uses(code, path)}
-    returned = {f"jmdp_lib.{name}" for name in RETURNED}
-    assert unused <= returned
+# ---- what chapters share ------------------------------------------------------------------------
+
+
+def test_explore_shows_all_frames_and_a_slider_that_needs_no_kernel(monkeypatch) -> None:
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    chapter.explore(lambda value: plt.figure(figsize=(1, value)), [0.5, 1.0, 1.5], "height")
+    assert not plt.get_fignums()
+    assert set(shown[0]) == {"text/html", "image/png"}
+    html = BeautifulSoup(shown[0]["text/html"], "html.parser")
+    assert [image["alt"] for image in html.find_all("img")] == [
+        f"height {h:g}" for h in (0.5, 1, 1.5)
+    ]
+    assert ["style" in image.attrs for image in html.find_all("img")] == [False, True, True]
+    assert len({image["src"] for image in html.find_all("img")}) == 3
+    assert (html.input["max"], html.output.get_text()) == ("2", "0.5")
+
+
+def test_in_a_notebook_the_saved_file_is_shown(monkeypatch, tmp_path: Path) -> None:
+    shown = []
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    for name, fig in {"hidden": Figure(), "shown": plt.figure(figsize=(1, 1))}.items():
+        chapter.save(fig, name, {"x": [1.0]}, str(tmp_path))
+    assert [image.data for image in shown] == [(tmp_path / "shown.png").read_bytes()]
+    assert not plt.get_fignums()
+
+
+@pytest.mark.parametrize("place", ["", "notebooks", "out/quick/notebooks"])
+def test_results_are_found_wherever_in_the_project_a_notebook_lies(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executed notebook looked for them in out/quick/figures, and failed where it lies."""
+    (tmp_path / "pyproject.toml").touch()
+    for folder in ("figures", "notebooks", "out/quick/figures", "out/quick/notebooks"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "figures" / "table.csv").write_text("x\n7\n")
+    (tmp_path / "out/quick/figures/table.csv").write_text("x\n8\n")
+    monkeypatch.chdir(tmp_path / place)
+    assert chapter.results(["figures/table.csv"]).x.tolist() == [7]
+    monkeypatch.chdir("/")  # a notebook that was downloaded reads what is installed in place
+    assert "Pong" in set(chapter.results(["figures/atari/plays.csv"]).game)
+
+
+def test_claims_keep_what_was_found_apart_from_what_holds(capsys: pytest.CaptureFixture) -> None:
+    claims = chapter.Claims()
+    claims.check("a", 1, True)
+    claims.check("b", 2, True, "not reproduced")
+    claims.check("c", 3, True, "goal missed")
+    claims.print()
+    assert capsys.readouterr().out == (
+        "a | 1 | holds\nb | 2 | not reproduced\nc | 3 | goal missed\n"
+    )
+    with pytest.raises(AssertionError, match=r"c \| 3 \| FAILS"):
+        claims.check("c", 3, False, "differs from the paper")
+    with pytest.raises(ValueError, match="verdict must be one of"):
+        claims.check("d", 4, True, "nearly")

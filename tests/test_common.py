@@ -24,12 +24,12 @@ def test_equals_a_linear_solve_from_the_definition(deterministic):
         jm = shared_noise_model(rng, 1 + n // 3 % 3, 1 + (n % 5 > 0), 1 + n % 3, gamma)
         policy = random_policy(rng, jm, deterministic)
         wanted = brute.moments(jm, policy, order := 3 if n % 7 == 0 else 2, common=True)
-        second = jl.jipe2(jm, policy, 1e-11, "common", **ROUTES[n % 4])
-        higher = jl.jipe(jm, policy, order, 1e-11, "common")
+        second = jl.jipe2(jm, policy, tol=1e-11, coupling="common", **ROUTES[n % 4])
+        higher = jl.jipe(jm, policy, order=order, tol=1e-11, coupling="common")
         assert second.converged
         assert higher.converged
         higher.moments.full_second()  # solves at once what would be solved one by one
-        everywhere = second.pairs == jm.num_states * (jm.num_states + 1) // 2
+        everywhere = second.num_unknowns == jm.num_states * (jm.num_states + 1) // 2
         for x, moment in wanted.items():
             if x:
                 assert higher.moments.moment(x) == pytest.approx(moment, abs=1e-8)
@@ -47,7 +47,7 @@ class Fair:
 UNKNOWN = {
     # All of its states have the probabilities (1/2, 1/2): its tables look like a noise.
     "from_mdp": lambda: jl.JMDP.from_mdp(np.full((2, 2, 2), 0.5), np.eye(2), 0.9),
-    "from_simulator": lambda: jl.JMDP.from_simulator(Fair(), 2, seed=3),
+    "from_simulator": lambda: jl.JMDP.from_simulator(Fair(), 2, rng=3),
 }
 
 
@@ -60,7 +60,7 @@ def test_models_that_do_not_know_their_noise_refuse_it_however_they_look(made):
             jl.jipe2(model, policy, coupling="common")
     for model in (jm, jl.large.ImplicitJMDP.from_jmdp(jm)):
         with pytest.raises(ValueError, match=r'coupling="common" needs a known noise, '):
-            jl.large.local_jipe2(model, policy, [0], coupling="common")
+            jl.large.local_jipe2(model, policy, states=[0], coupling="common")
 
 
 def test_the_shop_with_demand_shared_through_time():
@@ -70,7 +70,11 @@ def test_the_shop_with_demand_shared_through_time():
     for coupling, variance, worse in [("joint", 31.7, 0.454), ("common", 0.14, 0.063)]:
         exact = jl.jipe2(jm, policy, coupling=coupling).moments.gap_variance[5, 1, 2]
         assert exact == pytest.approx(variance, rel=0.015)
-        gaps = np.subtract(*jl.simulate_pairs(jm, policy, 5, (1, 2), 50_000, coupling=coupling).T)
+        gaps = np.subtract(
+            *jl.simulate_pairs(
+                jm, policy, (1, 2), state=5, num_pairs=50_000, coupling=coupling, rng=0
+            ).T
+        )
         spread = np.sqrt(np.var((gaps - gaps.mean()) ** 2) / 50_000)
         assert abs(gaps.var() - exact) < 4 * spread
         error = math.sqrt(worse * (1 - worse) / 50_000)

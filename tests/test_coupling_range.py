@@ -90,7 +90,7 @@ def test_bad_input_is_refused():
         jl.laws.coupling_range("model", [[1.0]])
     with pytest.raises(ValueError, match="tol"):
         jl.laws.coupling_range(
-            jl.coupled_reward_chain(4), jl.uniform_policy(jl.coupled_reward_chain(4)), 0.0
+            jl.coupled_reward_chain(4), jl.uniform_policy(jl.coupled_reward_chain(4)), tol=0.0
         )
 
 

@@ -158,13 +158,13 @@ def test_decision_12_noise() -> None:
     norm = max(np.abs(mean).max(), np.abs(second).max() / weight)
     reach = max(jm.gamma, 2 * jm.gamma + jm.gamma**2 * weight)
     for coordinate in ([(0, 1)], [(0, 1), (0, 1)], [(0, 1), (0, 3)], [(0, 1), (2, 0)]):
-        draws = [jl.sample_t2(jm, policy, mean, second, coordinate, rng) for _ in range(2000)]
+        draws = [jl.sample_t2(jm, policy, mean, second, coordinate, rng=rng) for _ in range(2000)]
         assert np.var(draws) <= (8 + 8 * reach**2 * norm**2) / 4
 
 
 @pytest.mark.parametrize(("rewards", "unit"), [("unit", 1.0), ("signed", 4.0)])
 def test_decision_13_settings(rewards: str, unit: float) -> None:
-    chain = jl.coupled_reward_chain(4, 0.9, rewards)
+    chain = jl.coupled_reward_chain(4, 0.9, rewards=rewards)
     m = jl.jipe2(chain, jl.uniform_policy(chain)).moments
     assert np.ptp(m.variance[0]) == pytest.approx(0.0)
     assert_printed(13, f"{m.variance[0, 0] / unit:.4f}", f"{m.correlation[0, 0, 1]:.4f}")

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = [*sorted(ROOT.glob("jmdp_lib/**/*.py")), *sorted(ROOT.glob("experiments/**/*.py"))]
-FILES = [path for path in SOURCES if ">>> " in path.read_text()]
+SOURCES = [
+    p for name in ("jmdp_lib", "experiments", "notebooks") for p in ROOT.glob(f"{name}/**/*.py")
+]
+FILES = [path for path in sorted(SOURCES) if ">>> " in path.read_text()]
 PROPERTIES = (property, functools.cached_property)
 MEMBERS = (types.FunctionType, classmethod, staticmethod, *PROPERTIES)
 NUMBER = re.compile(r"-?\d+\.\d*")

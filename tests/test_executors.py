@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 
 import numpy as np
@@ -84,48 +85,48 @@ class Pickles(Executor):
         return future
 
 
+WALK = partial(estimate_gaps, Walk(), POLICY, [0, 1], state=1, rng=0)
+
+
 @pytest.mark.parametrize("coupling", ["joint", "common"])
 def test_the_numbers_are_those_of_one_process(coupling):
-    asked = {"state": 1, "num_runs": 70, "coupling": coupling, "keep_returns": True}
-    alone = estimate_gaps(Walk(), POLICY, [0, 1], **asked)
+    asked = {"num_runs": 70, "coupling": coupling, "keep_returns": True}
+    alone = WALK(**asked)
     backwards = Backwards()
     backwards.chunks = 5  # of 70 runs
-    assert_same(estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=backwards), alone)
+    assert_same(WALK(**asked, executor=backwards), alone)
     with ThreadPoolExecutor(4) as threads:
-        assert_same(estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=threads), alone)
+        assert_same(WALK(**asked, executor=threads), alone)
 
 
 @pytest.mark.slow
 def test_other_processes_and_many_chunks():
-    asked = {"state": 1, "num_runs": 300}
-    alone = estimate_gaps(Walk(), POLICY, [0, 1], **asked)
     with ProcessPoolExecutor(2, get_context("spawn")) as processes:
-        assert_same(estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=processes), alone)
+        assert_same(WALK(num_runs=300, executor=processes), WALK(num_runs=300))
 
 
 def test_threads_do_not_share_tables():
     line = jl.large.ImplicitJMDP.from_step(
         2, 0.6, [0.7, 0.3], lambda s, a, u: (s % 3, s + a - u), (0, 2)
     )
-    asked = (line, lambda seen: [0.5, 0.5], [0, 1], 0)
-    alone = estimate_gaps(*asked, num_runs=48)
+    asked = partial(estimate_gaps, line, lambda seen: [0.5, 0.5], [0, 1], state=0, rng=0)
     with ThreadPoolExecutor(3) as threads:
-        assert_same(estimate_gaps(*asked, num_runs=48, executor=threads), alone)
+        assert_same(asked(num_runs=48, executor=threads), asked(num_runs=48))
 
 
 def test_what_came_back_before_a_failure_is_kept():
     broken = Backwards(fails=1)
     broken.chunks = 5
-    asked = {"state": 1, "num_runs": 80, "keep_returns": True}
+    asked = {"num_runs": 80, "keep_returns": True}
     with pytest.raises(SimulatorError, match=r"machine is gone.*\(64 runs went well\)") as caught:
-        estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=broken)
-    whole = estimate_gaps(Walk(), POLICY, [0, 1], **asked).returns
+        WALK(**asked, executor=broken)
+    whole = WALK(**asked).returns
     np.testing.assert_array_equal(caught.value.result.returns, np.delete(whole, np.s_[16:32], 0))
     with (
         ProcessPoolExecutor(1, get_context("spawn")) as one,
         pytest.raises(SimulatorError, match="the executor failed: BrokenProcessPool"),
     ):
-        estimate_gaps(Fragile(), POLICY, [0, 1], **asked, executor=one)
+        estimate_gaps(Fragile(), POLICY, [0, 1], state=1, **asked, executor=one)
 
 
 @pytest.mark.parametrize("what", ["future", "result"])
@@ -137,12 +138,12 @@ def test_an_executor_that_returns_nothing_is_named(what):
             return future if what == "result" else None
 
     with pytest.raises(SimulatorError, match=r"TypeError\('.*executor.* \(0 runs went well\)"):
-        estimate_gaps(Walk(), POLICY, [0, 1], 1, num_runs=5, executor=Nothing())
+        WALK(num_runs=5, executor=Nothing())
 
 
 def test_bad_input():
-    asked = (Walk(), POLICY, [0, 1], 1)
     with pytest.raises(ValueError, match=r"executor must be a concurrent.futures.* got 'dask'"):
-        estimate_gaps(*asked, num_runs=5, executor="dask")
+        WALK(executor="dask")
+    asked = {"num_runs": 5, "executor": Pickles(), "state": 1}
     with pytest.raises(SimulatorError, match=r"the executor failed: .*<lambda>"):
-        estimate_gaps(Walk(), lambda seen: POLICY[seen], [0, 1], 1, num_runs=5, executor=Pickles())
+        estimate_gaps(Walk(), lambda seen: POLICY[seen], [0, 1], **asked)

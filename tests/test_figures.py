@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from bs4 import BeautifulSoup
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 import jmdp_lib as jl
@@ -41,7 +35,7 @@ def patches(ax: Axes, kind: type) -> list:
         lambda ax: figures.correlation_grid(ax, np.zeros((1, 2, 2)), 1, "ab"),
         lambda ax: figures.agreement(ax, [1.0], [1.0]),
         lambda ax: figures.joint_returns(ax, np.zeros((1, 2)), (-1.0, 1.0)),
-        lambda ax: figures.gap_law(ax, np.zeros(1), 1.0),
+        lambda ax: figures.plot_gap_law(ax, np.zeros(1), 1.0),
     ],
 )
 def test_what_is_no_axes_is_refused(draw):
@@ -89,31 +83,6 @@ def test_correlation_grid_is_laid_out_as_the_grid(ax: Axes) -> None:
     assert "Goal" in texts(ax)
 
 
-def test_explore_shows_all_frames_and_a_slider_that_needs_no_kernel(monkeypatch) -> None:
-    shown = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
-    figures.explore(lambda value: plt.figure(figsize=(1, value)), [0.5, 1.0, 1.5], "height")
-    assert not plt.get_fignums()
-    assert set(shown[0]) == {"text/html", "image/png"}
-    html = BeautifulSoup(shown[0]["text/html"], "html.parser")
-    assert [image["alt"] for image in html.find_all("img")] == [
-        f"height {h:g}" for h in (0.5, 1, 1.5)
-    ]
-    assert ["style" in image.attrs for image in html.find_all("img")] == [False, True, True]
-    assert len({image["src"] for image in html.find_all("img")}) == 3
-    assert (html.input["max"], html.output.get_text()) == ("2", "0.5")
-
-
-def test_in_a_notebook_the_saved_file_is_shown(monkeypatch, tmp_path: Path) -> None:
-    shown = []
-    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
-    monkeypatch.setattr("IPython.display.display", shown.append)
-    for name, fig in {"hidden": Figure(), "shown": plt.figure(figsize=(1, 1))}.items():
-        figures.save(fig, name, {"x": [1.0]}, str(tmp_path))
-    assert [image.data for image in shown] == [(tmp_path / "shown.png").read_bytes()]
-    assert not plt.get_fignums()
-
-
 # ---- two actions together -----------------------------------------------------------------------
 
 
@@ -136,7 +105,7 @@ def test_gap_law_says_how_often_the_gap_is_negative(
     ax: Axes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jmdp_lib.figures.curves._BARS", 8)
-    figures.gap_law(ax, np.array([-1.5, 0.0, 0.5, 3.5]), 4.0)
+    figures.plot_gap_law(ax, np.array([-1.5, 0.0, 0.5, 3.5]), 4.0)
     assert "0.25" in texts(ax)[0]
     bars = [bar for bar in patches(ax, Rectangle) if bar.get_height() > 0]
     assert {bar.get_x(): bar.get_facecolor()[0] > 0.5 for bar in bars} == {
@@ -144,32 +113,3 @@ def test_gap_law_says_how_often_the_gap_is_negative(
         0.0: False,
         3.0: False,
     }
-
-
-@pytest.mark.parametrize("place", ["", "notebooks", "out/quick/notebooks"])
-def test_results_are_found_wherever_in_the_project_a_notebook_lies(
-    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An executed notebook looked for them in out/quick/figures, and failed where it lies."""
-    (tmp_path / "pyproject.toml").touch()
-    for folder in ("figures", "notebooks", "out/quick/figures", "out/quick/notebooks"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "figures" / "table.csv").write_text("x\n7\n")
-    (tmp_path / "out/quick/figures/table.csv").write_text("x\n8\n")
-    monkeypatch.chdir(tmp_path / place)
-    assert figures.results(["figures/table.csv"]).x.tolist() == [7]
-
-
-def test_claims_keep_what_was_found_apart_from_what_holds(capsys: pytest.CaptureFixture) -> None:
-    claims = figures.Claims()
-    claims.check("a", 1, True)
-    claims.check("b", 2, True, "not reproduced")
-    claims.check("c", 3, True, "goal missed")
-    claims.print()
-    assert capsys.readouterr().out == (
-        "a | 1 | holds\nb | 2 | not reproduced\nc | 3 | goal missed\n"
-    )
-    with pytest.raises(AssertionError, match=r"c \| 3 \| FAILS"):
-        claims.check("c", 3, False, "differs from the paper")
-    with pytest.raises(ValueError, match="verdict must be one of"):
-        claims.check("d", 4, True, "nearly")

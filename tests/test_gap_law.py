@@ -75,9 +75,11 @@ def test_brackets_contain_the_law_of_all_paths(coupling) -> None:
         jm = small_models(rng, gamma, grain, count=6)
         policy = random_policy(rng, jm, deterministic)
         queries = [(s, a, 1 - a) for s in range(1, 12, 2) for a in (0, 1)]
-        laws = jl.laws.gap_law(jm, policy, queries, 0.02, coupling, points=32, max_points=128)
+        laws = jl.laws.gap_law(
+            jm, policy, gaps=queries, width=0.02, coupling=coupling, points=32, max_points=128
+        )
         for law, mirrored in zip(laws[::2], laws[1::2], strict=True):
-            paths = brute.gap_paths(jm, policy, law.query, coupling, depth)
+            paths = brute.gap_paths(jm, policy, law.gap, coupling, depth)
             low, high = paths_bounds(paths, law.points)
             assert (law.low <= high + 1e-10).all()
             assert (law.high >= low - 1e-10).all()
@@ -101,7 +103,7 @@ def test_atoms_are_whole_at_every_point_of_the_grid(coupling) -> None:
         after = np.minimum(rng.integers(1, 3, (4, 2, 2)) + np.arange(4)[:, None, None], 3)
         jm = jl.JMDP(np.tile([0.25, 0.75], (4, 1)), rewards, after, 0.5)
         policy = random_policy(rng, jm)
-        (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], coupling=coupling, points=64)
+        (law,) = jl.laws.gap_law(jm, policy, gaps=[(0, 0, 1)], coupling=coupling, points=64)
         paths = brute.gap_paths(jm, policy, (0, 0, 1), coupling, 4, digits=12)
         gaps, probs = paths[0], paths[1]
         cuts = law.points[:, 0, None]
@@ -118,7 +120,7 @@ def test_a_law_that_needs_no_computer() -> None:
         return (-0.25 if action == 0 else -float(rain)), 0
 
     jm = jl.JMDP.from_step(1, 2, 0.9, [0.7, 0.3], step)
-    (law,) = jl.laws.gap_law(jm, [[1.0, 0.0]], [(0, 1, 0)])
+    (law,) = jl.laws.gap_law(jm, [[1.0, 0.0]], gaps=[(0, 1, 0)])
     assert law.prob_worse == pytest.approx((0.3, 0.3))
     assert law.prob_better == pytest.approx((0.7, 0.7))
     assert law.mean == pytest.approx((0.25 - 0.3, 0.25 - 0.3))
@@ -137,7 +139,7 @@ def test_read_points_are_exact_where_the_law_has_atoms() -> None:
     for unit in (1.0, 0.1, 3e5):
         jm = jl.JMDP(np.ones((1, 1)), [[[4.0 * unit, 3.0 * unit]]], [[[0, 0]]], 0.9)
         gap = jm.rewards[0, 0] - jm.rewards[0, 1]
-        (law,) = jl.laws.gap_law(jm, [[1.0, 0.0]], [(0, 0, 1)], at=[gap, 2.5 * unit])
+        (law,) = jl.laws.gap_law(jm, [[1.0, 0.0]], gaps=[(0, 0, 1)], at=[gap, 2.5 * unit])
         assert law.at == (0.0, gap, 2.5 * unit)
         assert law.cdf(gap) == pytest.approx((1.0, 1.0), abs=1e-12)
         assert law.cdf(gap, strict=True) == pytest.approx((0.0, 0.0), abs=1e-12)
@@ -159,7 +161,7 @@ def test_half_steps_bracket_the_same_law(coupling, monkeypatch) -> None:
         monkeypatch.setattr("jmdp_lib.laws.rows._WORTH", worth)
         assert (rows_of(jm, policy, (0, 0, 1), coupling).factors.max() == 1.0) == (worth == 0.0)
         laws += jl.laws.gap_law(
-            jm, policy, [(1, 0, 1)], coupling=coupling, points=64, max_points=512
+            jm, policy, gaps=[(1, 0, 1)], coupling=coupling, points=64, max_points=512
         )
     asked = (lambda x: x.cvar(0.1), 4.0), (lambda x: x.cdf(0.3), 2.0), (lambda x: x.prob_worse, 2.0)
     for ask, ratio in asked:
@@ -182,14 +184,14 @@ def test_brackets_contain_what_is_played(size, tables, gamma, coupling) -> None:
     jm = jl.JMDP(probs, rewards, rng.integers(size, size=rewards.shape), gamma)
     policy = jl.uniform_policy(jm)
     asked = {"width": 0.05, "at": [0.4, -1.0], "points": 128}
-    (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], coupling=coupling, **asked)
+    (law,) = jl.laws.gap_law(jm, policy, gaps=[(0, 0, 1)], coupling=coupling, **asked)
     assert law.at == (0.0, -1.0, 0.4)
     pairs = jl.simulate_pairs(
-        jm, policy, 0, (0, 1), 100_000, seed=1, truncation=1e-10, coupling=coupling
+        jm, policy, (0, 1), state=0, num_pairs=100_000, rng=1, truncation=1e-10, coupling=coupling
     )
     gaps = np.sort(np.subtract(*pairs.T))
     off = 4e-10 * jm.reward_bound / (1.0 - jm.gamma)
-    played = jl.laws.GapLaw.from_sample(law.query, gaps, 1e-6, off)
+    played = jl.laws.GapLaw.from_sample(law.gap, gaps, alpha=1e-6, truncation_error=off)
     assert law.width <= 0.1
     for x in *law.at, law.quantile(0.05)[0], law.quantile(0.4)[1], law.quantile(0.9)[0]:
         assert law.cdf(x)[0] <= played.cdf(x)[1]
@@ -215,7 +217,7 @@ def test_outcomes_are_counted_before_they_are_made(half, leave) -> None:
     assert rows.outcomes.weights.sum() == pytest.approx(rows.factors.size)
     leave(int(400 * most) - 1)
     with pytest.raises(MemoryError, match="law of gaps that reach"):
-        jl.laws.gap_law(jm, policy, [(0, 0, 1)])
+        jl.laws.gap_law(jm, policy, gaps=[(0, 0, 1)])
 
 
 def test_no_gap_exceeds_the_bound_of_its_size() -> None:
@@ -229,7 +231,7 @@ def test_no_gap_exceeds_the_bound_of_its_size() -> None:
     )
     rows = rows_of(jm, [0, 0, 0], (0, 0, 1))
     assert 200.0 <= rows.top <= 200.0 * (1.0 + 1e-8)
-    (law,) = jl.laws.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
+    (law,) = jl.laws.gap_law(jm, [0, 0, 0], gaps=[(0, 0, 1)])
     exact = 2 * Fraction(jm.gamma) / (1 - Fraction(jm.gamma))  # a little less than 198
     low, high = law.cvar(0.5)
     assert 190.0 <= low <= exact <= high <= 198.0 + 1e-6
@@ -240,7 +242,7 @@ def test_more_rewards_than_are_told_apart() -> None:
     # The policy's branches merge after one step, so that the gap is one reward's difference.
     rewards = np.random.default_rng(5).normal(size=(1, 3000, 2))
     jm = jl.JMDP(np.full((1, 3000), 1 / 3000), rewards, np.zeros((1, 3000, 2), int), 0.5)
-    (law,) = jl.laws.gap_law(jm, [[1.0, 0.0]], [(0, 0, 1)], width=0.01)
+    (law,) = jl.laws.gap_law(jm, [[1.0, 0.0]], gaps=[(0, 0, 1)], width=0.01)
     gaps, cuts = np.sort(rewards[0, :, 0] - rewards[0, :, 1]), law.points
     exact = [np.searchsorted(gaps, cuts[:, i], s) for i, s in enumerate(("left", "right"))]
     exact = np.stack(exact, axis=1).ravel() / 3000
@@ -252,7 +254,9 @@ def test_more_rewards_than_are_told_apart() -> None:
 @pytest.mark.parametrize("rewards", [np.ones((3, 1, 2)), np.tile([0.1 + 0.2, 0.3], (3, 1, 1))])
 def test_actions_that_are_alike_but_for_rounding_tie(rewards) -> None:
     jm = jl.JMDP(np.ones((3, 1)), rewards, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
-    (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)])  # two ends that never meet
+    (law,) = jl.laws.gap_law(
+        jm, jl.uniform_policy(jm), gaps=[(0, 0, 1)]
+    )  # two ends that never meet
     assert law.prob_tie == pytest.approx((1.0, 1.0))
     assert law.quantile(0.5) == (0.0, 0.0)
 
@@ -263,7 +267,7 @@ def test_a_width_that_is_not_reached_is_said() -> None:
     said = r"not 1e-06, on a grid of \d+ points.* a sample may be the better choice"
     with pytest.warns(jl.ConvergenceWarning, match=said):
         (law,) = jl.laws.gap_law(
-            jm, jl.uniform_policy(jm), [(0, 0, 1)], width=1e-6, points=16, max_points=64
+            jm, jl.uniform_policy(jm), gaps=[(0, 0, 1)], width=1e-6, points=16, max_points=64
         )
     assert law.width > 1e-6
     assert len(law.phi.x) <= 64
@@ -273,7 +277,9 @@ def test_a_grid_that_cannot_fit_is_refused_before_the_first() -> None:
     jm = jl.windy_gridworld(3, gamma=0.8)
     points = 10**10
     with pytest.raises(MemoryError, match="a grid of 10,000,000,000 points needs"):
-        jl.laws.gap_law(jm, jl.goal_policy(3), [(4, 0, 2)], points=points, max_points=2 * points)
+        jl.laws.gap_law(
+            jm, jl.goal_policy(3), gaps=[(4, 0, 2)], points=points, max_points=2 * points
+        )
 
 
 @pytest.mark.parametrize(
@@ -283,9 +289,9 @@ def test_a_grid_that_cannot_fit_is_refused_before_the_first() -> None:
         ({"max_points": 0}, "max_points must be at least 512"),
         ({"points": 0}, "points must be at least 1"),
         ({"coupling": "strong"}, "coupling must be one of"),
-        ({"queries": [(9, 0, 1)]}, r"\(query 0\) = 9 is not in range\(9\)"),
-        ({"queries": [(0, 0, 7)]}, "is not in range"),
-        ({"queries": [(0, 1, 1)]}, "is the other action"),
+        ({"gaps": [(9, 0, 1)]}, r"\(row 0\) = 9 is not in range\(9\)"),
+        ({"gaps": [(0, 0, 7)]}, "is not in range"),
+        ({"gaps": [(0, 1, 1)]}, "is the other action"),
         ({"at": [np.nan]}, r"at.*\(entry 0\) = nan is not finite"),
     ],
 )
@@ -310,7 +316,7 @@ def test_bad_levels_and_samples_are_named() -> None:
 
 def test_a_sample_with_limits_has_finite_bounds_and_keeps_close_gaps_apart() -> None:
     gaps = np.linspace(-1.0, 1.0, 2001)
-    law = jl.laws.GapLaw.from_sample((0, 0, 1), gaps, off=0.01, limits=(-2.0, 3.0))
+    law = jl.laws.GapLaw.from_sample((0, 0, 1), gaps, truncation_error=0.01, limits=(-2.0, 3.0))
     band = np.sqrt(np.log(40.0) / 4002)
     low, high = law.cvar(0.5)
     assert low < -0.5 - 0.01 - 3.0 * band  # the band's share of the worst half is at the limit
@@ -357,7 +363,7 @@ def test_all_gaps_are_asked_and_one_action_has_none() -> None:
     jm = jl.JMDP(np.ones((2, 1)), [[[1.0]], [[0.0]]], [[[1]], [[0]]], gamma=0.9)
     assert jl.laws.gap_law(jm, [0, 0]) == []
     three = random_jmdp(np.random.default_rng(0), 2, 3, 2, gamma=0.5)
-    every = [law.query for law in jl.laws.gap_law(three, [0, 0], width=0.5, points=1)]
+    every = [law.gap for law in jl.laws.gap_law(three, [0, 0], width=0.5, points=1)]
     assert every == [(s, a, b) for s in range(2) for a, b in ((0, 1), (0, 2), (1, 2))]
     found = jl.laws.cautious_improvement(jm, [0, 0], level=0.5)
     assert not found.switched.any()
@@ -438,7 +444,7 @@ def test_rounding_of_rewards_is_allowed_for(worth, monkeypatch) -> None:
     monkeypatch.setattr("jmdp_lib.laws.rows._WORTH", worth)
     paid = [[[1.0, 1.0]], [[0.49e-12] * 2], [[-0.49e-12] * 2]]
     jm = jl.JMDP(np.ones((3, 1)), paid, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
-    (law,) = jl.laws.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
+    (law,) = jl.laws.gap_law(jm, [0, 0, 0], gaps=[(0, 0, 1)])
     gamma, (up, down) = Fraction(jm.gamma), map(Fraction, jm.rewards[1:, 0].tolist())
     exact = gamma / (1 - gamma) * (up - down)
     assert Fraction(law.mean[0]) <= exact <= Fraction(law.mean[1])
@@ -488,7 +494,7 @@ def test_errors_of_means_widen_every_bound(monkeypatch) -> None:
         convex = Convex(rows_of(jm, [0, 0, 0], (0, 0, 1)))
         convex.refine(np.arange(-64, 65) / 8.0)
         starts.append([convex.above[:, 0], -convex.below[:, 0]])
-        (law,) = jl.laws.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
+        (law,) = jl.laws.gap_law(jm, [0, 0, 0], gaps=[(0, 0, 1)])
         phis.append([law.phi.above[[0, -1]], -law.phi.below[[0, -1]]])
     assert np.subtract(*starts[::-1]) == pytest.approx(1e-3, rel=1e-6)
     assert np.subtract(*phis[::-1]) == pytest.approx(0.5e-3, rel=1e-2)  # at both ends
@@ -503,7 +509,7 @@ def test_bounds_of_convex_order_never_cross(seed, gamma) -> None:
     value without its slope: lower bounds rose above upper ones there."""
     rng = np.random.default_rng(seed)
     jm = random_jmdp(rng, 5, 3, 5, gamma=gamma)
-    (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)], width=0.05, points=256)
+    (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), gaps=[(0, 0, 1)], width=0.05, points=256)
     assert (law.phi.below <= law.phi.above).all()
     assert (law.phi.lower(law.phi.x[:-1] + np.diff(law.phi.x) / 3) <= law.phi.above[1:]).all()
     assert law.cvar(0.1)[0] <= law.cvar(0.1)[1]
@@ -520,7 +526,7 @@ def test_complements_and_means_allow_for_their_roundings(monkeypatch) -> None:
     assert (high == 0.5).all()
     monkeypatch.setattr(Rows, "mean_error", 0.0)
     monkeypatch.setattr(Rows, "digits", 0.0)
-    (law,) = jl.laws.gap_law(two_ends([1.0, -1.0]), [0, 0, 0], [(0, 0, 1)])  # whose mean is 2
+    (law,) = jl.laws.gap_law(two_ends([1.0, -1.0]), [0, 0, 0], gaps=[(0, 0, 1)])  # whose mean is 2
     assert np.ptp(law.mean) == pytest.approx(2.0 * 4.0 * eps * 2.0, rel=0.2, abs=0.0)
 
 

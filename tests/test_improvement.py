@@ -25,7 +25,7 @@ def test_values_never_fall_and_switched_actions_are_better_as_often_as_asked(see
     value, q = value_of(jm, policy)
     before = np.ones(jm.num_states, bool)
     for level in (0.0, 0.5, 0.9):
-        found = jl.laws.cautious_improvement(jm, policy, level, width=0.1)
+        found = jl.laws.cautious_improvement(jm, policy, level=level, width=0.1)
         np.testing.assert_allclose(found.advantage, q - value[:, None], atol=1e-9)
         assert np.all(value_of(jm, found.policy)[0] >= value - 1e-9)
         np.testing.assert_allclose(found.policy[~found.switched], policy[~found.switched])
@@ -34,10 +34,10 @@ def test_values_never_fall_and_switched_actions_are_better_as_often_as_asked(see
         for s in np.flatnonzero(found.switched) if level else ():
             a = int(found.policy[s].argmax())
             others = [b for b in range(jm.num_actions) if b != a and policy[s, b] > 0.0]
-            laws = jl.laws.gap_law(jm, policy, [(s, a, b) for b in others], width=0.1)
+            laws = jl.laws.gap_law(jm, policy, gaps=[(s, a, b) for b in others], width=0.1)
             high = sum(policy[s, b] * x.prob_better[1] for b, x in zip(others, laws, strict=True))
             assert high >= level
-    greedy = jl.laws.cautious_improvement(jm, policy, 0.0)
+    greedy = jl.laws.cautious_improvement(jm, policy, level=0.0)
     np.testing.assert_array_equal(greedy.switched, (q > value[:, None] + 1e-9).any(1))
     np.testing.assert_array_equal(
         greedy.policy.argmax(1)[greedy.switched], q.argmax(1)[greedy.switched]
@@ -48,7 +48,7 @@ def test_an_action_that_nearly_always_loses_is_left_alone():
     """Action 1 pays 100 with probability 0.05 and 0 otherwise; action 0 always pays 1."""
     jm = jl.JMDP([[0.95, 0.05]], [[[1.0, 0.0], [1.0, 100.0]]], np.zeros((1, 2, 2), int), 0.5)
     for level, action in ((0.0, 1), (0.04, 1), (0.06, 0), (0.9, 0)):
-        found = jl.laws.cautious_improvement(jm, [0], level, width=1e-3)
+        found = jl.laws.cautious_improvement(jm, [0], level=level, width=1e-3)
         assert found.policy[0].argmax() == action
         assert found.switched.tolist() == [action == 1]
     assert found.prob_better[0, 1] == pytest.approx(0.05)
@@ -66,7 +66,7 @@ def test_intervals_of_counted_models_are_as_wide_as_advantages_scatter():
         counts = rng.multinomial(100, [jm.probs[jm.starts[s] : jm.starts[s + 1]] for s in range(3)])
         tables = (np.arange(3).repeat(3), counts.ravel() / 100, jm.rewards, jm.next_states)
         counted = jl.JMDP.from_tables(*tables, 3, jm.gamma)._with(queries_per_state=100)
-        found.append(jl.laws.cautious_improvement(counted, policy, 0.0))
+        found.append(jl.laws.cautious_improvement(counted, policy, level=0.0))
     scatter = np.std([x.advantage for x in found], axis=0)
     width = np.mean([x.advantage - x.advantage_low for x in found], axis=0)
     np.testing.assert_allclose(width, 2.394 * scatter, rtol=0.15, atol=1e-9)  # 0.05 / 6, one-sided
@@ -78,7 +78,7 @@ def test_intervals_of_counted_models_are_as_wide_as_advantages_scatter():
 def test_bad_input_is_named():
     jm = jl.coupled_reward_chain(3)
     with pytest.raises(ValueError, match=r"level must lie in \[0, 1\]"):
-        jl.laws.cautious_improvement(jm, [0, 0, 0], 1.5)
+        jl.laws.cautious_improvement(jm, [0, 0, 0], level=1.5)
     with pytest.raises(ValueError, match=r"width must lie in \(0, inf\)"):
         jl.laws.cautious_improvement(jm, [0, 0, 0], width=0.0)
     with pytest.raises(TypeError, match="cautious_improvement needs a JMDP"):

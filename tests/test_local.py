@@ -72,12 +72,12 @@ def test_the_certificate_holds_on_many_models(gamma, coupling, reward_range):
     tables_of = jl.large.ImplicitJMDP.from_jmdp(jm).tables
     model = jl.large.ImplicitJMDP(tables_of, 2, gamma, reward_range)
     states = np.arange(0, jm.num_states, STATES)
-    whole = jl.jipe2(jm, policy, 1e-11, coupling, queries=states).moments
+    whole = jl.jipe2(jm, policy, tol=1e-11, coupling=coupling, states=states).moments
     bounds = []
     for share, tol in ((2, 1e-6), (5, 1e-6), (STATES, 1e-3)):
         budget = share * MODELS
         found = jl.large.local_jipe2(
-            model, policy, states.tolist(), tol, coupling, max_states=budget
+            model, policy, states=states.tolist(), tol=tol, coupling=coupling, max_states=budget
         )
         assert found.num_explored <= budget
         assert found.error_bound == found.gap_error.max()
@@ -103,7 +103,9 @@ def walk(reward=1.0, noise=2):
 @pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
 def test_infinitely_many_states(coupling):
     states = [("at", 0), ("at", 2), ("at", 0)]
-    local = jl.large.local_jipe2(walk(), lambda s: [0.5, 0.5], states, 1e-4, coupling)
+    local = jl.large.local_jipe2(
+        walk(), lambda s: [0.5, 0.5], states=states, tol=1e-4, coupling=coupling
+    )
     assert local.converged
     assert local.error_bound <= 1e-4
     assert local.gap_variance.shape == (3, 2, 2)
@@ -120,18 +122,18 @@ def test_branches_that_merge_need_no_exploration():
         return action * (state % 2), (0 if action else 3 * state) + 7 * noise % width
 
     model = jl.large.ImplicitJMDP.from_step(2, 0.95, [0.1] * 10, step, (0.0, 1.0))
-    local = jl.large.local_jipe2(model, lambda s: 1, [5], 1e-6, "common")
+    local = jl.large.local_jipe2(model, lambda s: 1, states=[5], tol=1e-6, coupling="common")
     assert local.converged
     assert local.num_explored < 40
     model = jl.large.ImplicitJMDP.from_step(2, 0.95, [0.1] * 10, step, (-50.0, 50.0))
-    wide = jl.large.local_jipe2(model, lambda s: 1, [5], 1e-6, "common")
+    wide = jl.large.local_jipe2(model, lambda s: 1, states=[5], tol=1e-6, coupling="common")
     np.testing.assert_allclose(wide.gap_variance, local.gap_variance, atol=1e-6)
 
 
 def test_everything_explored_is_jipe2():
     jm = jl.windy_gridworld(4, gamma=0.8)
     policy = jl.goal_policy(4)
-    local = jl.large.local_jipe2(jm, policy.argmax(1), range(16), tol=1e-5)
+    local = jl.large.local_jipe2(jm, policy.argmax(1), states=range(16), tol=1e-5)
     whole = jl.jipe2(jm, policy, tol=1e-11).moments
     np.testing.assert_allclose(local.gap_variance, whole.gap_variance, atol=1e-8)
     np.testing.assert_allclose(local.gap_mean, whole.gap_mean, atol=1e-8)
@@ -148,24 +150,26 @@ def test_policies_as_arrays_and_states_as_tuples():
         return grid.probs[rows], grid.rewards[rows], successors
 
     model = jl.large.ImplicitJMDP(tables, 4, 0.7, (0, 1))
-    by_cell = jl.large.local_jipe2(model, policy.reshape(5, 5, 4), [(1, 3)], 1e-5)
+    by_cell = jl.large.local_jipe2(model, policy.reshape(5, 5, 4), states=[(1, 3)], tol=1e-5)
     by_function = jl.large.local_jipe2(
-        model, lambda cell: policy[5 * cell[0] + cell[1]], [(1, 3)], 1e-5
+        model, lambda cell: policy[5 * cell[0] + cell[1]], states=[(1, 3)], tol=1e-5
     )
     np.testing.assert_array_equal(by_cell.gap_variance, by_function.gap_variance)
-    by_number = jl.large.local_jipe2(grid, policy, [8], 1e-5)
+    by_number = jl.large.local_jipe2(grid, policy, states=[8], tol=1e-5)
     np.testing.assert_allclose(by_cell.gap_variance, by_number.gap_variance, atol=1e-12)
 
 
 def test_degenerate_models():
     alone = jl.large.ImplicitJMDP(lambda s: ([1.0], [[s % 2]], [[s + 1]]), 1, 0.5, (0, 1))
-    assert jl.large.local_jipe2(alone, lambda s: [1.0], [0]).gap_variance.tolist() == [[[0.0]]]
+    assert jl.large.local_jipe2(alone, lambda s: [1.0], states=[0]).gap_variance.tolist() == [
+        [[0.0]]
+    ]
     constant = jl.large.ImplicitJMDP(lambda s: ([1.0], [[3.0, 3.0]], [[s, 2 * s]]), 2, 0.5, (3, 3))
-    local = jl.large.local_jipe2(constant, lambda s: 0, [1])
+    local = jl.large.local_jipe2(constant, lambda s: 0, states=[1])
     np.testing.assert_allclose(local.moments.mean, 6.0, atol=local.return_error.max())
     np.testing.assert_allclose(local.gap_mean, 0.0, atol=1e-3)
     myopic = jl.large.ImplicitJMDP(lambda s: ([1.0], [[0.0, 1.0]], [[-s, 2 * s]]), 2, 0.0, (0, 1))
-    assert jl.large.local_jipe2(myopic, lambda s: 0, [1]).num_explored == 1
+    assert jl.large.local_jipe2(myopic, lambda s: 0, states=[1]).num_explored == 1
 
 
 def test_an_exploration_without_end_stops_at_its_budget():
@@ -176,7 +180,7 @@ def test_an_exploration_without_end_stops_at_its_budget():
     with pytest.warns(
         jl.ConvergenceWarning, match="after 300 states.* above the 0.001 that tol allows"
     ):
-        local = jl.large.local_jipe2(model, lambda s: [0.5, 0.5], [()], max_states=300)
+        local = jl.large.local_jipe2(model, lambda s: [0.5, 0.5], states=[()], max_states=300)
     assert not local.converged
     assert local.num_explored == 300
     assert "NOT converged" in repr(local)
@@ -186,7 +190,9 @@ def test_an_exploration_without_end_stops_at_its_budget():
 def test_a_small_memory_means_a_smaller_model(leave):
     leave(200_000)
     with pytest.warns(jl.ConvergenceWarning, match="out of states or memory"):
-        local = jl.large.local_jipe2(walk(noise=9), lambda s: [0.5, 0.5], [("at", 0)], 1e-5)
+        local = jl.large.local_jipe2(
+            walk(noise=9), lambda s: [0.5, 0.5], states=[("at", 0)], tol=1e-5
+        )
     assert 3 <= local.num_explored < 500
 
 
@@ -206,13 +212,13 @@ def test_bad_tables_are_refused_where_they_show(tables, message):
     good = [1.0], [[1.0]], [["bad"]]
     model = jl.large.ImplicitJMDP(lambda s: tables if s == "bad" else good, 1, 0.9, (0, 1))
     with pytest.raises(ValueError, match=f"tables of state 'bad': .*{message}"):
-        jl.large.local_jipe2(model, lambda s: [1.0], ["bad"])
+        jl.large.local_jipe2(model, lambda s: [1.0], states=["bad"])
 
 
 @pytest.mark.parametrize("row", [[0.5, 0.4], [1.0], 2, "up", [1.5, -0.5]])
 def test_a_bad_policy_row_shows_its_state(row):
     with pytest.raises(ValueError, match=r"policy\(\('at', -1\)\)"):
-        jl.large.local_jipe2(walk(), lambda s: [0.5, 0.5] if s[1] >= 0 else row, [("at", 0)])
+        jl.large.local_jipe2(walk(), lambda s: [0.5, 0.5] if s[1] >= 0 else row, states=[("at", 0)])
 
 
 def of_tables(tables, num_actions, reward_range=(0, 1)):
@@ -240,7 +246,7 @@ LAWS = {0: [0.5, 0.5], 1: [0.4, 0.6]}
 )
 def test_other_bad_input_is_refused(model, states, options, message):
     with pytest.raises(ValueError, match=message):
-        jl.large.local_jipe2(model, lambda s: 0, states, **options)
+        jl.large.local_jipe2(model, lambda s: 0, states=states, **options)
 
 
 def test_a_step_that_is_impure_at_a_few_states_is_refused_where_these_are_met():
@@ -260,12 +266,12 @@ def test_a_step_that_is_impure_at_a_few_states_is_refused_where_these_are_met():
     with pytest.raises(ValueError, match="draws from a global generator, but must be pure"):
         jl.large.local_jipe2(line(drawn, (0.0, 1.0)), **asked)
     with pytest.raises(ValueError, match=r"tables of state (-3|5): they must be pure, but differ"):
-        jl.simulators.estimate_gaps(line(step, (0.0, 1.0)), lambda cell: 0, [0, 1], state=2)
+        jl.simulators.estimate_gaps(line(step, (0.0, 1.0)), lambda cell: 0, [0, 1], state=2, rng=0)
 
 
 def test_bad_arrays_and_ranges_are_refused():
     with pytest.raises(ValueError, match=r"policy\(3\)"):
-        jl.large.local_jipe2(jl.windy_gridworld(3), np.full((2, 4), 0.25), [0])
+        jl.large.local_jipe2(jl.windy_gridworld(3), np.full((2, 4), 0.25), states=[0])
     with pytest.raises(ValueError, match="reward_range must be"):
         of_tables(lambda s: s, 2, (1, 0))
 
@@ -293,7 +299,7 @@ def errors_of(model, policy, found, start, coupling="joint"):
         tables.append((probs, rewards, np.reshape(to, rewards.shape)))
     jm = jl.JMDP(*(np.array(part) for part in zip(*tables, strict=True)), model.gamma)
     rows = np.array([policy_row(policy, state, model.num_actions) for state in numbers])
-    true = jl.jipe2(jm, rows, 1e-12, coupling, route="dense").moments
+    true = jl.jipe2(jm, rows, tol=1e-12, coupling=coupling, route="dense").moments
     deviation = np.sqrt(true.gap_variance[0, 0, 1]) - np.sqrt(found.gap_variance[0, 0, 1])
     mean = true.gap_mean[0, 0, 1] - found.gap_mean[0, 0, 1]
     return abs(mean), abs(deviation), found.gap_error[0, 0, 1]

@@ -153,10 +153,10 @@ jm, policy = jl.windy_gridworld(3), jl.goal_policy(3)
 SHORT = "jl.jipe(jl.coupled_reward_chain(4), np.full((4, 2), 0.5), order=3)\n"  # compiles least
 SOLVE = """
 uniform = jl.uniform_policy(jm)
-jl.simulate_pairs(jm, policy, 4, (0, 1), 10)
+jl.simulate_pairs(jm, policy, (0, 1), state=4, num_pairs=10, rng=0)
 for coupling in ("joint", "independent"):
     jl.jipe2(jm, uniform, coupling=coupling).moments.gap_variance
-jl.jipe2(jm, policy, queries=[4]).moments.second((4, 1), (4, 2))
+jl.jipe2(jm, policy, states=[4]).moments.second((4, 1), (4, 2))
 jl.jipe(jl.coupled_reward_chain(4), uniform[:4, :2] * 2, order=3).moments.gap_variance
 jl.incremental_jipe2(jm, uniform, 1000)
 jl.incremental_jipe2(jm, uniform, 1000, form="centred")
@@ -230,7 +230,7 @@ uniform = jl.uniform_policy(grid)
 def numbers(_):
     (law,) = jl.laws.gap_law(small, goal, [(4, 0, 2)])
     three = jl.jipe(chain, jl.uniform_policy(chain), order=3).moments
-    one = jl.jipe2(grid, uniform, queries=[40]).moments.gap_variance[40]
+    one = jl.jipe2(grid, uniform, states=[40]).moments.gap_variance[40]
     dense = jl.jipe2(grid, uniform, route="dense").moments.gap_variance
     played = jl.simulate_pairs(small, goal, 4, (0, 2), 5000)
     return [np.array(x).tobytes() for x in (law.prob_worse, three.gap_variance, one, dense, played)]

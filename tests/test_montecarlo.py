@@ -43,9 +43,15 @@ def test_means_and_covariances_within_five_standard_errors(model, coupling, dete
     mean = exact.mean.ravel()
     state = jm.num_states - 1
     last = policy.size - 1
-    maps = jl.simulate_returns(jm, policy, NUM_SAMPLES, seed=4, coupling=coupling)
+    maps = jl.simulate_returns(jm, policy, NUM_SAMPLES, rng=4, coupling=coupling)
     pairs = jl.simulate_pairs(
-        jm, policy, state, (0, jm.num_actions - 1), NUM_SAMPLES, seed=4, coupling=coupling
+        jm,
+        policy,
+        (0, jm.num_actions - 1),
+        state=state,
+        num_pairs=NUM_SAMPLES,
+        rng=4,
+        coupling=coupling,
     )
     assert maps.shape == (NUM_SAMPLES, jm.num_states, jm.num_actions)
     played = [state * jm.num_actions, last]
@@ -62,8 +68,8 @@ def test_gaps_have_the_distribution_of_gap_law(coupling):
     """The share of samples at or below a point is in the bracket, to five standard errors."""
     jm = jl.windy_gridworld(3, gamma=0.8)
     policy = jl.uniform_policy(jm)
-    (law,) = jl.laws.gap_law(jm, policy, [(4, 0, 2)], width=0.01, coupling=coupling)
-    z = jl.simulate_returns(jm, policy, NUM_SAMPLES, seed=7, coupling=coupling, truncation=1e-10)
+    (law,) = jl.laws.gap_law(jm, policy, gaps=[(4, 0, 2)], width=0.01, coupling=coupling)
+    z = jl.simulate_returns(jm, policy, NUM_SAMPLES, rng=7, coupling=coupling, truncation=1e-10)
     gap = z[:, 4, 0] - z[:, 4, 2]
     allowed = 5.0 * 0.5 / np.sqrt(NUM_SAMPLES)
     for x in (-0.503, -0.101, 0.0503, 0.497, 1.003):
@@ -72,11 +78,11 @@ def test_gaps_have_the_distribution_of_gap_law(coupling):
 
 
 def pairs(jm, count, seed):
-    return jl.simulate_pairs(jm, jl.uniform_policy(jm), 0, (0, 1), count, seed)
+    return jl.simulate_pairs(jm, jl.uniform_policy(jm), (0, 1), state=0, num_pairs=count, rng=seed)
 
 
 def returns(jm, count, seed):
-    return jl.simulate_returns(jm, jl.uniform_policy(jm), count, seed)
+    return jl.simulate_returns(jm, jl.uniform_policy(jm), count, rng=seed)
 
 
 @pytest.mark.parametrize(("sample", "chunk"), [(pairs, 4096), (returns, 64)])
@@ -98,11 +104,15 @@ def test_a_sample_depends_on_its_seed_alone(sample, chunk, monkeypatch):
 def test_coalescence():
     """Chain: branches meet at every state; where they draw the same action they are one."""
     jm = jl.coupled_reward_chain(3, 0.9)
-    gap = np.subtract(*jl.simulate_pairs(jm, jl.uniform_policy(jm), 0, (0, 1), 4000, seed=1).T)
+    gap = np.subtract(
+        *jl.simulate_pairs(jm, jl.uniform_policy(jm), (0, 1), state=0, num_pairs=4000, rng=1).T
+    )
     sizes, counts = np.unique(np.abs(gap).round(12), return_counts=True)
     np.testing.assert_allclose(sizes, [0.1, 1.0, 1.9])  # parted again, merged, parted again
     assert counts[1] / 4000 == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(4000))
-    assert not np.subtract(*jl.simulate_pairs(jm, jl.uniform_policy(jm), 0, (1, 1), 99).T).any()
+    assert not np.subtract(
+        *jl.simulate_pairs(jm, jl.uniform_policy(jm), (1, 1), state=0, num_pairs=99, rng=0).T
+    ).any()
 
 
 @EACH
@@ -113,7 +123,7 @@ def test_branches_that_meet_stay_together(coupling):
     rewards = np.random.default_rng(8).uniform(-1.0, 1.0, (3, 2, 2))
     rewards[1:, 1] = rewards[1:, 0]  # after states 1 and 2, nothing but state 0 is random
     jm = jl.JMDP([[0.4, 0.6]] * 3, rewards, after, 0.9)
-    z = jl.simulate_returns(jm, [1, 0, 1], 500, seed=1, coupling=coupling)
+    z = jl.simulate_returns(jm, [1, 0, 1], 500, rng=1, coupling=coupling)
     apart = z[:, 1:] - z[:, 1:2, :1]
     known = rewards[1:, 0] - rewards[1, 0, 0]
     np.testing.assert_allclose(apart, np.broadcast_to(known, apart.shape), atol=1e-12)
@@ -124,23 +134,27 @@ def test_branches_that_meet_stay_together(coupling):
 def test_next_actions_are_drawn_for_each_state_action(coupling):
     """Where two actions do the same, returns agree if the next action is certain, else not."""
     jm = jl.JMDP([[1.0]] * 2, [[[1, 1]], [[0, 2]]], [[[1, 1]], [[0, 0]]], 0.9)
-    z = jl.simulate_returns(jm, [0, 1], 50, coupling=coupling)
+    z = jl.simulate_returns(jm, [0, 1], 50, coupling=coupling, rng=0)
     np.testing.assert_array_equal(z[:, 0, 0], z[:, 0, 1])
-    mixed = jl.simulate_returns(jm, jl.uniform_policy(jm), 50, coupling=coupling)
+    mixed = jl.simulate_returns(jm, jl.uniform_policy(jm), 50, coupling=coupling, rng=0)
     assert 0 < np.sum(mixed[:, 0, 0] == mixed[:, 0, 1]) < 50
 
 
 @pytest.mark.parametrize("truncation", [1e-1, 3e-2, 1e-2, 1e-3])  # odd and even numbers of steps
 def test_the_horizon_follows_from_the_truncation(truncation):
-    maps = jl.simulate_returns(ALWAYS, [0], 3, truncation=truncation)
-    played = jl.simulate_pairs(ALWAYS, [0], 0, (0, 0), 1, truncation=truncation)
+    maps = jl.simulate_returns(ALWAYS, [0], 3, truncation=truncation, rng=0)
+    played = jl.simulate_pairs(
+        ALWAYS, [0], (0, 0), state=0, num_pairs=1, truncation=truncation, rng=0
+    )
     steps = int(np.ceil(np.log(truncation) / np.log(0.9)))
     for returns in (maps, played):
         np.testing.assert_allclose(returns, (1.0 - 0.9**steps) / 0.1)
     assert montecarlo.horizon_for(jl.example_1(0.0), truncation) == 1
-    assert jl.simulate_pairs(ALWAYS, [0], 0, (0, 0), 1, horizon=2)[0, 0] == pytest.approx(1.9)
+    assert jl.simulate_pairs(ALWAYS, [0], (0, 0), state=0, num_pairs=1, horizon=2, rng=0)[
+        0, 0
+    ] == pytest.approx(1.9)
 
 
 def test_a_simulator_is_refused():
     with pytest.raises(TypeError, match="simulate_returns needs a JMDP"):
-        jl.simulate_returns(jl.inventory_simulator(), [0], 1)
+        jl.simulate_returns(jl.inventory_simulator(), [0], 1, rng=0)

@@ -40,7 +40,7 @@ def test_fast_is_literal(problem, coupling):
     operator = PairOperator(jm, policy, Coupling.named(coupling))
     state = operator.centre(mean, second)
     for _ in range(3):
-        mean, second = jl.apply_t2(jm, policy, mean, second, coupling)
+        mean, second = jl.apply_t2(jm, policy, mean, second, coupling=coupling)
         state = operator.apply(state)
         np.testing.assert_allclose(state.mean, mean, atol=1e-10)
         np.testing.assert_allclose(state.second, second, atol=1e-10)

@@ -35,8 +35,10 @@ def mostly_right(cell):
 @pytest.mark.slow
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_what_is_played_is_what_local_jipe2_certifies(coupling):
-    known = jl.large.local_jipe2(LINE, mostly_right, [("cell", 2)], tol=1e-4, coupling=coupling)
-    asked = {"state": ("cell", 2), "coupling": coupling, "seed": 5}
+    known = jl.large.local_jipe2(
+        LINE, mostly_right, states=[("cell", 2)], tol=1e-4, coupling=coupling
+    )
+    asked = {"state": ("cell", 2), "coupling": coupling, "rng": 5}
     found = jl.simulators.estimate_gaps(
         LINE, mostly_right, [0, 1], num_runs=2000, truncation=1e-5, **asked
     )
@@ -62,10 +64,14 @@ class Words:
 
 
 def test_a_simulator_of_ones_own_may_have_any_hashable_states():
-    found = jl.simulators.estimate_gaps(Words(), lambda word: 1, [0, 1], state="c", num_runs=10)
+    found = jl.simulators.estimate_gaps(
+        Words(), lambda word: 1, [0, 1], state="c", num_runs=10, rng=0
+    )
     assert (found.mean[0, 1], found.variance[0, 1]) == (2.0, 0.0)
     assert (
-        jl.simulators.compare_actions(Words(), lambda word: 1, [0, 1], state="c", budget=5_000).best
+        jl.simulators.compare_actions(
+            Words(), lambda word: 1, [0, 1], state="c", budget=5_000, rng=0
+        ).best
         == 0
     )
 
@@ -74,19 +80,19 @@ def test_a_simulator_of_ones_own_may_have_any_hashable_states():
             return [0.0 for _ in actions], [[1] for _ in actions]
 
     with pytest.raises(jl.simulators.SimulatorError, match="unhashable"):
-        jl.simulators.estimate_gaps(Lists(), lambda word: 1, [0, 1], state="c")
+        jl.simulators.estimate_gaps(Lists(), lambda word: 1, [0, 1], state="c", rng=0)
 
 
 def test_what_has_no_meaning_is_refused():
     asked = {"policy": lambda cell: 0, "actions": [0, 1]}
     with pytest.raises(ValueError, match="state= must be given"):
-        jl.simulators.estimate_gaps(LINE, **asked)
+        jl.simulators.estimate_gaps(LINE, **asked, rng=0)
     with pytest.raises(ValueError, match=r"state must be hashable, .* got \[3\]"):
-        jl.simulators.estimate_gaps(LINE, **asked, state=[3])
+        jl.simulators.estimate_gaps(LINE, **asked, state=[3], rng=0)
     unknown = jl.large.ImplicitJMDP(LINE.tables, 2, 0.6, (0.0, 1.0), knows_noise=False)
-    jl.simulators.estimate_gaps(unknown, **asked, state=("cell", 1), num_runs=3)
+    jl.simulators.estimate_gaps(unknown, **asked, state=("cell", 1), num_runs=3, rng=0)
     with pytest.raises(ValueError, match="needs a known noise, and the tables"):
-        jl.simulators.estimate_gaps(unknown, **asked, state=("cell", 1), coupling="common")
+        jl.simulators.estimate_gaps(unknown, **asked, state=("cell", 1), coupling="common", rng=0)
 
     def tables(state):
         share = 0.5 if state == "here" else 0.4
@@ -95,25 +101,25 @@ def test_what_has_no_meaning_is_refused():
     loose = jl.large.ImplicitJMDP(tables, 2, 0.6, (0.0, 1.0))
     with pytest.raises(ValueError, match=r"state 'there': .* one law of tables for all states"):
         jl.simulators.estimate_gaps(
-            loose, **asked, state="here", coupling="common", keep_returns=True
+            loose, **asked, state="here", coupling="common", keep_returns=True, rng=0
         )
     shop = jl.inventory_simulator(2, 1, gamma=0.5)
     with pytest.raises(ValueError, match=r'estimate_gaps\(sim, ..., coupling="common"\)'):
-        jl.jipe2(jl.JMDP.from_simulator(shop, 9), [1, 0, 0], coupling="common")
+        jl.jipe2(jl.JMDP.from_simulator(shop, 9, rng=0), [1, 0, 0], coupling="common")
     found = jl.simulators.estimate_gaps(
-        shop, [1, 0, 0], [0, 1], state=0, coupling="common", num_runs=3
+        shop, [1, 0, 0], [0, 1], state=0, coupling="common", num_runs=3, rng=0
     )
     assert found.num_runs == 3
 
 
 def test_few_tables_are_kept_and_the_numbers_stay_the_same(monkeypatch):
     asked = {"actions": [0, 1], "state": ("cell", 0), "num_runs": 5, "keep_returns": True}
-    before = jl.simulators.estimate_gaps(LINE, mostly_right, **asked).returns
+    before = jl.simulators.estimate_gaps(LINE, mostly_right, **asked, rng=0).returns
     monkeypatch.setattr(rows, "_MOST_KEPT", 2)
     monkeypatch.setattr(implicit, "_MOST_KEPT", 2)
     line = replace(LINE)  # which has kept nothing yet
     np.testing.assert_array_equal(
-        jl.simulators.estimate_gaps(line, mostly_right, **asked).returns, before
+        jl.simulators.estimate_gaps(line, mostly_right, **asked, rng=0).returns, before
     )
 
 
@@ -128,8 +134,10 @@ def test_it_pickles_and_plays_in_other_processes():
         (of_jmdp, [0] * 9, 4),
     ):
         size = len(pickle.dumps(model))
-        here = jl.simulators.estimate_gaps(model, policy, state=state, **asked)
-        there = jl.simulators.estimate_gaps(model, policy, state=state, **asked, executor=Pickles())
+        here = jl.simulators.estimate_gaps(model, policy, state=state, **asked, rng=0)
+        there = jl.simulators.estimate_gaps(
+            model, policy, state=state, **asked, executor=Pickles(), rng=0
+        )
         np.testing.assert_array_equal(there.returns, here.returns)
         assert len(pickle.dumps(model)) == size
 
@@ -146,5 +154,5 @@ def test_independent_actions_are_queries_of_their_own():
             assert plan.player.play(chunk).queries == 5 * queries
         with pytest.raises(ValueError, match=f"a budget of {most} queries"):
             jl.simulators.compare_actions(
-                jm, [0], [0, 1], 0, coupling=coupling, horizon=3, budget=most - 1
+                jm, [0], [0, 1], state=0, coupling=coupling, horizon=3, budget=most - 1, rng=0
             )

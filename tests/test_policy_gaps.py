@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_refused(leave):
 def test_sparse_rows_and_matrices_give_the_same(coupling, monkeypatch):
     """Which of the two is faster depends on how many successors there are."""
     jm = jl.windy_gridworld(4, gamma=0.9)
-    rules = jl.goal_policy(4), jl.epsilon_mixture(jl.goal_policy(4)[:, ::-1], 0.3)
+    rules = jl.goal_policy(4), jl.epsilon_mixture(jm, jl.goal_policy(4)[:, ::-1], 0.3)
     found = []
     for few in (True, False):
         monkeypatch.setattr(CollapsedT2, "few_successors", few)

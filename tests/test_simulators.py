@@ -23,7 +23,7 @@ MIXED = [[0.3, 0.7], [0.5, 0.5]]
 
 
 def test_tables_are_counted_and_equal_ones_are_merged() -> None:
-    jm = jl.JMDP.from_simulator(SMALL, 5_000, seed=1)
+    jm = jl.JMDP.from_simulator(SMALL, 5_000, rng=1)
     assert jm.queries_per_state == 5_000
     assert jm.gamma == SMALL.gamma
     known = {
@@ -50,14 +50,14 @@ def test_every_state_has_its_own_stream() -> None:
             rng.random(3 * state)
             return SMALL.query(state, actions, rng)
 
-    ours, others = (jl.JMDP.from_simulator(sim, 50, seed=2) for sim in (SMALL, Other()))
+    ours, others = (jl.JMDP.from_simulator(sim, 50, rng=2) for sim in (SMALL, Other()))
     first = slice(0, ours.starts[1])
     assert (ours.probs[first] == others.probs[first]).all()
-    assert jl.JMDP.from_simulator(SMALL, 50, seed=3).probs.tolist() != ours.probs.tolist()
+    assert jl.JMDP.from_simulator(SMALL, 50, rng=3).probs.tolist() != ours.probs.tolist()
 
 
 def test_a_copy_knows_how_often_was_asked() -> None:
-    jm = jl.JMDP.from_simulator(SMALL, 50)
+    jm = jl.JMDP.from_simulator(SMALL, 50, rng=0)
     assert pickle.loads(pickle.dumps(jm)).queries_per_state == 50
     assert SMALL.queries_per_state is None
 
@@ -79,12 +79,12 @@ class Broken:
 def test_bad_calls() -> None:
     for count in (1, 0, -3, 2.5, True, "many"):
         with pytest.raises(ValueError, match="queries_per_state must be"):
-            jl.JMDP.from_simulator(SMALL, count)
+            jl.JMDP.from_simulator(SMALL, count, rng=0)
     with pytest.raises(ValueError, match="is no simulator: it has no num_states"):
-        jl.JMDP.from_simulator(object(), 10)
+        jl.JMDP.from_simulator(object(), 10, rng=0)
     failed = r"query\(state 1, actions \[0, 1\]\) must return .*licence server is gone"
     with pytest.raises(ValueError, match=failed):
-        jl.JMDP.from_simulator(Broken(), 100)
+        jl.JMDP.from_simulator(Broken(), 100, rng=0)
 
 
 class Shop:
@@ -135,10 +135,10 @@ def rounded_by_shape(actions, rng):
 
 
 USES = {
-    "from_simulator": lambda shop: jl.JMDP.from_simulator(shop, 10),
-    "incremental_jipe2": lambda shop: jl.incremental_jipe2(shop, [0], 10),
-    "estimate_gaps": lambda shop: estimate_gaps(shop, [0], [0, 1], 0, num_runs=3),
-    "compare_actions": lambda shop: compare_actions(shop, [0], [0, 1], 0, budget=500),
+    "from_simulator": lambda shop: jl.JMDP.from_simulator(shop, 10, rng=0),
+    "incremental_jipe2": lambda shop: jl.incremental_jipe2(shop, [0], 10, rng=0),
+    "estimate_gaps": lambda shop: estimate_gaps(shop, [0], [0, 1], state=0, num_runs=3, rng=0),
+    "compare_actions": lambda shop: compare_actions(shop, [0], [0, 1], state=0, budget=500, rng=0),
 }
 
 
@@ -164,7 +164,7 @@ def test_states_without_numbers_are_asked_in_another_order_too() -> None:
             return [0.0] * len(actions), [(state[0] + int(rng.integers(9)), "x") for _ in actions]
 
     with pytest.raises(ValueError, match="draw first"):
-        estimate_gaps(Grid(), lambda state: 0, [0, 1], state=(0, "x"), num_runs=3)
+        estimate_gaps(Grid(), lambda state: 0, [0, 1], state=(0, "x"), num_runs=3, rng=0)
 
 
 def test_declared_independent_draws_are_played_as_such() -> None:
@@ -176,10 +176,10 @@ def test_declared_independent_draws_are_played_as_such() -> None:
     shop = Shop(coins, coupling="independent", num_actions=2, gamma=0.0)
     asked = {"policy": [0], "actions": [0, 1], "state": 0}
     for coupling in ("joint", "independent"):
-        found = estimate_gaps(shop, **asked, coupling=coupling, num_runs=400)
+        found = estimate_gaps(shop, **asked, coupling=coupling, num_runs=400, rng=0)
         exact = jl.jipe2(jm, [0], coupling="independent").moments.gap_variance[0, 0, 1]
         assert abs(found.variance[0, 1] - exact) < 4.5 * found.variance_error[0, 1]
-    decision = compare_actions(shop, **asked, budget=1000)
+    decision = compare_actions(shop, **asked, budget=1000, rng=0)
     assert decision.num_queries == 2 * decision.num_runs  # every action draws for itself
     with pytest.raises(ValueError, match='declares coupling = "independent"'):
         estimate_gaps(shop, **asked, coupling="common")
@@ -201,9 +201,11 @@ def test_one_seed_gives_every_purpose_streams_of_its_own():
 
 
 SEEDED = {
-    "from_simulator": lambda seed: jl.JMDP.from_simulator(SMALL, 500, seed).marginal_mdp()[1],
-    "simulate_pairs": lambda seed: jl.simulate_pairs(SMALL, MIXED, 0, (0, 1), 20, seed),
-    "simulate_returns": lambda seed: jl.simulate_returns(SMALL, MIXED, 20, seed),
+    "from_simulator": lambda seed: jl.JMDP.from_simulator(SMALL, 500, rng=seed).marginal_mdp()[1],
+    "simulate_pairs": lambda seed: jl.simulate_pairs(
+        SMALL, MIXED, (0, 1), state=0, num_pairs=20, rng=seed
+    ),
+    "simulate_returns": lambda seed: jl.simulate_returns(SMALL, MIXED, 20, rng=seed),
 }
 
 
@@ -215,12 +217,12 @@ def test_no_seed_is_fresh_entropy(call) -> None:
 def test_the_entropy_of_a_result_repeats_it() -> None:
     for call in (
         partial(estimate_gaps, SMALL, MIXED, [0, 1], state=0, num_runs=20),
-        partial(estimate_gaps, SMALL, MIXED, [(0, 0, 1)], num_runs=20),
+        partial(estimate_gaps, SMALL, MIXED, gaps=[(0, 0, 1)], num_runs=20),
         partial(compare_actions, SMALL, MIXED, [0, 1], state=0, budget=300),
         partial(compare_policies, SMALL, [MIXED, [0, 1]], state=0, budget=300),
         partial(jl.incremental_jipe2, SMALL, MIXED, 500),
     ):
-        found = call(seed=None)
-        assert repr(call(seed=found.entropy)) == repr(found)
-        assert repr(call(seed=None)) != repr(found)
-        assert call(seed=7).entropy == 7
+        found = call(rng=None)
+        assert repr(call(rng=found.entropy)) == repr(found)
+        assert repr(call(rng=None)) != repr(found)
+        assert call(rng=7).entropy == 7

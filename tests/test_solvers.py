@@ -17,7 +17,7 @@ from strategies import ROUTES, problems, raised, random_jmdp, random_policy
 import jmdp_lib as jl
 from jmdp_lib.fast.collapsed import CollapsedT2
 from jmdp_lib.moments import StoredMoments
-from jmdp_lib.solvers.fixed_point import collect_moments, false_variance
+from jmdp_lib.solvers.fixed_point import Certificate, false_variance, solution
 
 
 def full_brute(jm, policy):
@@ -41,7 +41,7 @@ def test_jipe2_is_the_linear_solution_on_every_route(problem, coupling):
     mean, second = full_brute(brute.product_jmdp(jm) if coupling != "joint" else jm, policy)
     scale = max(1.0, np.abs(second).max())
     for how in ROUTES:
-        sol = jl.jipe2(jm, policy, 1e-11, coupling, **how)
+        sol = jl.jipe2(jm, policy, tol=1e-11, coupling=coupling, **how)
         assert sol.converged
         np.testing.assert_allclose(sol.moments.mean, mean, atol=1e-9 * scale)
         np.testing.assert_allclose(sol.moments.full_second(), second, atol=1e-9 * scale)
@@ -68,12 +68,12 @@ def test_moments_of_several_states_are_solved_when_they_are_read():
     jm, policy = jl.windy_gridworld(5, gamma=0.8), jl.goal_policy(5)
     found = jl.jipe(jm, policy, order=3, tol=1e-11)
     exact = jl.jipe2(jm, policy, tol=1e-11).moments.full_second()
-    assert found.pairs == len(found.moments.source.solved) - 1
+    assert found.num_unknowns == len(found.moments.source.solved) - 1
     x, y, z = (0, 0), (24, 3), (12, 1)
     assert found.moments.second(x, y) == pytest.approx(exact[x + y])
     np.testing.assert_allclose(found.moments.full_second(), exact, atol=1e-8)
     assert found.moments.moment([x, y, z]) == pytest.approx(found.moments.moment([z, x, y]))
-    assert found.pairs < len(found.moments.source.solved) - 1
+    assert found.num_unknowns < len(found.moments.source.solved) - 1
 
 
 @given(problems(), st.integers(1, 30), st.sampled_from([0.0, 100.0]))
@@ -116,7 +116,9 @@ def test_certificate_and_geometric_rate(problem, iterations):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", jl.ConvergenceWarning)
-        sol = jl.jipe2(jm, policy, 1e-12, route="sweeps", initial=start, max_iterations=iterations)
+        sol = jl.jipe2(
+            jm, policy, tol=1e-12, route="sweeps", initial=start, max_iterations=iterations
+        )
     reached = error(sol.moments.mean, sol.moments.full_second())
     assert reached <= sol.error_bound + 1e-10
     assert reached <= jm.gamma**sol.iterations * error(*start) + 1e-10
@@ -133,7 +135,7 @@ def test_certificate_of_every_order(order):
         policy = random_policy(rng, jm)
         truth = brute.moments(jm, policy, order)
         for tol in (3.0, 0.1, 1e-4):  # few iterations and many
-            sol = jl.jipe(jm, policy, order, tol)
+            sol = jl.jipe(jm, policy, order=order, tol=tol)
             allowed = sol.error_bound + 1e-13 * jm.reward_bound  # of the reference
             for x, v in truth.items():
                 if x:
@@ -188,7 +190,7 @@ def test_a_moment_does_not_depend_on_the_highest_order():
     """Multisets of order 11 on two states are too many to be numbered by their codes."""
     rewards, successors = [[[1.0], [-0.5]], [[0.3], [0.7]]], [[[0], [1]], [[1], [0]]]
     jm = jl.JMDP([[0.5, 0.5], [0.2, 0.8]], rewards, successors, 0.6)
-    low, high = (jl.jipe(jm, [0, 0], order).moments for order in (4, 11))
+    low, high = (jl.jipe(jm, [0, 0], order=order).moments for order in (4, 11))
     for x in ([(0, 0), (1, 0)], [(0, 0), (1, 0), (1, 0), (0, 0)], [(1, 0)] * 4):
         assert high.moment(x) == pytest.approx(low.moment(x))
 
@@ -266,14 +268,16 @@ def test_the_least_deviation_that_can_be_told_from_zero():
     mean = np.tile(value[:, None] * (1.0 + e), 2)
     assert variance == pytest.approx(false_variance(0.9, e), rel=1e-2)
     assert variance <= false_variance(0.9, e)
-    collected = collect_moments(
+    collected = solution(
         jm,
+        Certificate(np.zeros(1), converged=True, error_bound=0.0, iterations=1),
         order=2,
         excess=mean,
-        blocks=np.zeros((2, 2, 2)),
+        covariance=np.zeros((2, 2, 2)),
         source=StoredMoments(None),
         offset=0.0,
-        error_bound=0.0,
         variance_error=0.25,
+        route="dense",
+        num_unknowns=1,
     )
-    assert collected.resolution == pytest.approx(0.5)
+    assert collected.moments.resolution == pytest.approx(0.5)

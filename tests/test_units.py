@@ -59,7 +59,9 @@ def order_n(jm, policy, c):
 
 def law(jm, policy, c):
     for coupling in ("joint", "common"):
-        for found in jl.laws.gap_law(jm, policy, [GAP, (0, 1, 0)], width=0.05, coupling=coupling):
+        for found in jl.laws.gap_law(
+            jm, policy, gaps=[GAP, (0, 1, 0)], width=0.05, coupling=coupling
+        ):
             yield 1, found.mean
             for share in (found.prob_worse, found.prob_tie, found.prob_better):
                 yield 0, share
@@ -82,7 +84,7 @@ def all_couplings(jm, policy, c):
 
 def two_rules(jm, policy, c):
     for coupling in ("joint", "independent", "common"):
-        mean, variance = jl.laws.policy_gaps(jm, policy, [0, 1, 0], coupling)
+        mean, variance = jl.laws.policy_gaps(jm, policy, [0, 1, 0], coupling=coupling)
         yield 1, mean
         yield 2, variance
 
@@ -90,7 +92,9 @@ def two_rules(jm, policy, c):
 def local(jm, policy, c):
     for coupling in ("joint", "common"):
         found = converged(
-            jl.large.local_jipe2(jm, policy, [1], 1e-3, coupling), jm.reward_bound, 1e-3
+            jl.large.local_jipe2(jm, policy, states=[1], tol=1e-3, coupling=coupling),
+            jm.reward_bound,
+            1e-3,
         )
         yield 0, found.num_explored
         yield 1, found.gap_mean
@@ -112,7 +116,7 @@ def features(jm, policy, c):
 
 def learned(jm, policy, c):
     for form in ("full", "centred"):
-        found = jl.incremental_jipe2(jm, policy, 2000, form=form)
+        found = jl.incremental_jipe2(jm, policy, 2000, form=form, rng=0)
         yield 1, found.residuals
         yield 1, found.moments.mean
         yield 2, found.moments.covariance
@@ -127,19 +131,23 @@ class Asked:
 
 
 def counted(jm, policy, c):
-    exact = jl.jipe2(jl.JMDP.from_simulator(Asked(jm), 50), policy).moments
+    exact = jl.jipe2(jl.JMDP.from_simulator(Asked(jm), 50, rng=0), policy).moments
     yield 1, exact.gap_mean
     yield 2, exact.gap_variance
-    yield 1, jl.incremental_jipe2(Asked(jm), policy, 200).moments.mean
+    yield 1, jl.incremental_jipe2(Asked(jm), policy, 200, rng=0).moments.mean
 
 
 def played(jm, policy, c):
-    yield 1, jl.simulate_pairs(jm, policy, 1, (0, 1), 100)
-    yield 1, jl.simulate_returns(jm, policy, 100)
-    gaps = np.subtract(*jl.simulate_pairs(jm, policy, 1, (0, 1), 100).T)
-    law = jl.laws.GapLaw.from_sample(GAP, gaps, off=1e-7 * c)  # a gap may lie where the law is read
+    yield 1, jl.simulate_pairs(jm, policy, (0, 1), state=1, num_pairs=100, rng=0)
+    yield 1, jl.simulate_returns(jm, policy, 100, rng=0)
+    gaps = np.subtract(*jl.simulate_pairs(jm, policy, (0, 1), state=1, num_pairs=100, rng=0).T)
+    law = jl.laws.GapLaw.from_sample(
+        GAP, gaps, truncation_error=1e-7 * c
+    )  # a gap may lie where the law is read
     yield 0, law.cdf(c * np.linspace(-3.01, 3.03, 20))
-    found = jl.simulators.estimate_gaps(jm, policy, [0, 1], state=1, num_runs=20, keep_returns=True)
+    found = jl.simulators.estimate_gaps(
+        jm, policy, [0, 1], state=1, num_runs=20, keep_returns=True, rng=0
+    )
     yield 1, found.returns
     yield 1, [found.mean, found.mean_error]
     yield 2, [found.variance, found.variance_error]
@@ -148,7 +156,14 @@ def played(jm, policy, c):
 
 def decided(jm, policy, c):
     found = jl.simulators.compare_actions(
-        jm, policy, [0, 1], 1, margin=0.3 * c, budget=5000, reward_range=jm.reward_range
+        jm,
+        policy,
+        [0, 1],
+        state=1,
+        margin=0.3 * c,
+        budget=5000,
+        reward_range=jm.reward_range,
+        rng=0,
     )
     yield 0, [found.num_queries, found.num_runs, found.variance_reduction]
     yield 1, np.where(np.isfinite(found.intervals), found.intervals, 0.0)
@@ -209,7 +224,7 @@ def test_without_rewards_every_answer_is_zero(solver):
     for power, found in solver(jm, random_policy(rng, jm), 1.0):
         if power:
             np.testing.assert_allclose(found, 0.0, atol=1e-9)
-    (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), [GAP])
+    (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), states=[GAP])
     assert law.prob_tie == pytest.approx((1.0, 1.0))
 
 
@@ -234,7 +249,7 @@ def deviations(jm, policy):
     yield jl.laws.policy_gaps(jm, policy, np.zeros_like(policy))[1][1] ** 0.5
     found = jl.laws.coupling_range(jm, policy)
     yield [found.gap_variance_low[gap] ** 0.5, found.gap_variance_high[gap] ** 0.5]
-    yield jl.large.local_jipe2(jm, policy, [1], tol=1e-6).gap_variance[0, 1, 3] ** 0.5
+    yield jl.large.local_jipe2(jm, policy, states=[1], tol=1e-6).gap_variance[0, 1, 3] ** 0.5
     yield jl.laws.cautious_improvement(jm, policy, level=0.0).policy[0]
 
 
@@ -254,7 +269,7 @@ def test_a_constant_is_in_no_law_and_in_no_decision():
     jm = jl.inventory(3, 2, gamma=0.8)
     policy = jl.uniform_policy(jm)
     high = raised(jm, 2.0**23)  # no digit of the rewards is lost
-    laws = [jl.laws.gap_law(each, policy, [(1, 2, 0)], width=0.05)[0] for each in (jm, high)]
+    laws = [jl.laws.gap_law(each, policy, gaps=[(1, 2, 0)], width=0.05)[0] for each in (jm, high)]
     (low, up), (least, most) = (law.prob_worse for law in laws)
     assert max(law.width for law in laws) <= 0.05
     assert max(low, least) <= min(up, most)  # both contain the truth
@@ -266,10 +281,10 @@ def test_a_constant_is_in_no_law_and_in_no_decision():
 
 def played_gaps(jm, policy):
     """Gaps of simulated returns, by everything that plays a JMDP."""
-    yield np.subtract(*jl.simulate_pairs(jm, policy, 1, (2, 0), 500).T)
-    yield np.subtract(*jl.simulate_returns(jm, policy, 100)[:, 1, [2, 0]].T)
+    yield np.subtract(*jl.simulate_pairs(jm, policy, (2, 0), state=1, num_pairs=500, rng=0).T)
+    yield np.subtract(*jl.simulate_returns(jm, policy, 100, rng=0)[:, 1, [2, 0]].T)
     asked = {"actions": [2, 0], "state": 1, "num_runs": 500}
-    found = jl.simulators.estimate_gaps(jm, policy, **asked, keep_returns=True)
+    found = jl.simulators.estimate_gaps(jm, policy, **asked, keep_returns=True, rng=0)
     yield np.subtract(*found.returns.T)
     yield [found.mean, found.prob_worse, found.prob_tie, found.prob_open]
 
@@ -289,13 +304,13 @@ def test_what_a_constant_has_rounded_away_is_open(constant):
     unit = jl.inventory(3, 2, gamma=0.8)
     high = raised(unit, constant)
     policy = jl.uniform_policy(unit)
-    (exact,) = jl.laws.gap_law(unit, policy, [(1, 2, 0)], width=0.01)
+    (exact,) = jl.laws.gap_law(unit, policy, gaps=[(1, 2, 0)], width=0.01)
 
     class Asked:
         num_states, num_actions, gamma = unit.num_states, unit.num_actions, unit.gamma
         query = high.query
 
-    found = jl.simulators.estimate_gaps(Asked(), policy, [2, 0], state=1, num_runs=400)
+    found = jl.simulators.estimate_gaps(Asked(), policy, [2, 0], state=1, num_runs=400, rng=0)
     for name in ("prob_worse", "prob_tie", "prob_better"):
         low, upper = found.interval(name, level=0.9999)
         assert low[0, 1] <= getattr(exact, name)[1], name
@@ -347,9 +362,9 @@ def test_no_solver_certifies_less_than_rounding(reward):
         solution = jl.jipe2(jm, [0], route=route)
         assert abs(Fraction(solution.moments.mean[0, 1]) - exact) <= solution.error_bound
     for order in (1, 2):
-        solution = jl.jipe(jm, [0], order)
+        solution = jl.jipe(jm, [0], order=order)
         assert solution.error_bound > 0.0
         assert abs(Fraction(solution.moments.mean[0, 1]) - exact) <= solution.error_bound
-    found = jl.large.local_jipe2(jm, [0], [0])
+    found = jl.large.local_jipe2(jm, [0], states=[0])
     assert found.error_bound > 0.0
     assert abs(Fraction(found.moments.mean[0, 1]) - exact) <= found.return_error[0, 1]

@@ -57,7 +57,7 @@ def tagged(nb: NotebookNode, tag: str) -> list[NotebookNode]:
 def folded(cell: NotebookNode) -> bool:
     """Whether the code of a cell is a solution or only draws: the book and JupyterLab fold it."""
     tags = cell.metadata.get("tags", [])
-    return "hide-cell" in tags or "hide-input" in tags or "figures.save(" in cell.source
+    return "hide-cell" in tags or "hide-input" in tags or "chapter.save(" in cell.source
 
 
 def parameter_defaults(path: Path) -> dict[str, Any]:

@@ -8,56 +8,81 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-#: The three networks of chapter 12: label, colour, marker, place in a group.
+#: The networks of chapter 12: colour, marker, place in a group.
 KIND_STYLES = {
-    "Gram": ("Gram", "#CC79A7", "s", -0.25),
-    "local": ("local", "#E69F00", "^", 0.0),
-    "near": ("near", "#0072B2", "o", 0.25),
+    "gram": ("#CC79A7", "s", -0.25),
+    "gram told": ("#009E73", "D", -0.12),
+    "local": ("#E69F00", "^", 0.0),
+    "near": ("#0072B2", "o", 0.25),
 }
+#: Verdicts, and the colour of each.
+VERDICT_STYLES = {"inside": "#0072B2", "cannot tell": "0.8", "outside": "#D55E00"}
 
 
-def gap_ratios(ax: Axes, table: pd.DataFrame) -> Axes:
-    """Predicted / Monte Carlo gap variance with 95% intervals: a group per game, gammas within.
+def gap_ratios(ax: Axes, table: pd.DataFrame, by: str = "gamma") -> Axes:
+    """Learned / simulated gap variance with 95% intervals: a group per game, a column within.
 
-    table: rows of `gap_table` whose kinds are those of KIND_STYLES.
+    table: rows of `results.ratios`, and of kind "constant", which are ticks. by: the column that
+    tells the places of a group apart, gamma or sigma.
 
     Example:
-        >>> from experiments.atari import plots
-        >>> from jmdp_lib import figures
+        >>> from experiments.atari import plots, results
+        >>> from notebooks import chapter
         >>> from matplotlib.figure import Figure
-        >>> table = figures.results(["figures/atari/ablation.csv"])
-        >>> ax = plots.gap_ratios(Figure().subplots(), table[table.game == "Pong"])
+        >>> runs = chapter.results(["figures/atari/calibrated.csv"]).query("states == 1")
+        >>> table = results.ratios(runs[(runs.game == "Pong") & (runs.kind == "near")])
+        >>> ax = plots.gap_ratios(Figure().subplots(), table)
         >>> ax.get_legend_handles_labels()[1]
         ['near']
     """
     games = list(table["game"].unique())
-    gammas = sorted(table["gamma"].unique())
-    left = (len(gammas) + 1.5) * np.arange(len(games))  # where a group begins
-    middle = left + (len(gammas) - 1) / 2
+    values = sorted(table[by].unique())
+    left = (len(values) + 1.5) * np.arange(len(games))  # where a group begins
+    x = left[table["game"].map(games.index)] + table[by].map(values.index)
     ax.axhspan(0.95, 1.05, color="0.88", lw=0, zorder=0)
     ax.axhline(1.0, color="0.6", lw=0.8, zorder=0)
-    for kind, (label, color, marker, shift) in KIND_STYLES.items():
-        rows = table[table["kind"] == kind]
-        if len(rows):
-            x = left[rows["game"].map(games.index)] + rows["gamma"].map(gammas.index) + shift
+    constant = table["kind"] == "constant"
+    ax.plot(x[constant], table["ratio"][constant], "_", color="black", ms=8)
+    for kind, (color, marker, shift) in KIND_STYLES.items():
+        mine = table["kind"] == kind
+        if mine.any():
             ax.errorbar(
-                x,
-                rows["coupled"],
-                rows["coupled_interval"],
+                x[mine] + shift,
+                table["ratio"][mine],
+                table["half"][mine],
                 fmt=marker,
                 color=color,
                 ms=3.5,
                 mfc="none",
                 elinewidth=0.8,
-                label=label,
+                label=kind,
             )
-    ticks = np.add.outer(left, np.arange(len(gammas))).ravel()
-    labels = [f"{gamma:g}".replace("0.", ".") for gamma in gammas]  # many groups need the room
-    many = len(games) > 6
-    ax.set_xticks(ticks, labels * len(games), fontsize="small", rotation=90 * many)
-    for x, game in zip(middle, games, strict=True):
-        name = re.sub("(?<=[a-z])(?=[A-Z])", "\n", game) if many else game
-        ax.text(x, 1.02, name, ha="center", va="bottom", transform=ax.get_xaxis_transform())
-    ax.set(yscale="log", xlabel=r"$\gamma$")
+    labels = [f"{value:g}".replace("0.", ".") for value in values]
+    ax.set_xticks(np.add.outer(left, np.arange(len(values))).ravel(), labels * len(games))
+    ax.tick_params(axis="x", labelsize="small", rotation=90)
+    for middle, game in zip(left + (len(values) - 1) / 2, games, strict=True):
+        name = re.sub("(?<=[a-z])(?=[A-Z])", "\n", game)
+        ax.text(middle, 1.02, name, ha="center", transform=ax.get_xaxis_transform())
+    ax.set(yscale="log", xlabel=rf"$\{by}$")
     ax.grid(visible=False, axis="x")
+    return ax
+
+
+def verdict_bars(ax: Axes, counts: pd.DataFrame) -> Axes:
+    """A horizontal bar for each row of `counts`, divided by verdicts.
+
+    Example:
+        >>> import pandas as pd
+        >>> from experiments.atari import plots
+        >>> from matplotlib.figure import Figure
+        >>> counts = pd.DataFrame({"inside": [3], "outside": [1]}, index=["near"])
+        >>> len(plots.verdict_bars(Figure().subplots(), counts).patches)
+        3
+    """
+    counts = counts.reindex(columns=list(VERDICT_STYLES), fill_value=0)
+    left = counts.cumsum(axis=1).shift(1, axis=1, fill_value=0)
+    for verdict, color in VERDICT_STYLES.items():
+        ax.barh(counts.index, counts[verdict], left=left[verdict], color=color, label=verdict)
+    ax.invert_yaxis()
+    ax.grid(visible=False, axis="y")
     return ax

@@ -26,7 +26,7 @@ from experiments.files import Arrays, Flags
 from experiments.processes import in_processes
 from jmdp_lib import checks
 from jmdp_lib.atari.env import Snapshot
-from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.checks import RNG, Floats, Ints
 from jmdp_lib.simulators.rows import EnvironmentPlayer
 
 
@@ -45,7 +45,7 @@ class PairRecords(Arrays):
         >>> from experiments.atari.recursive_pairs import record_pairs
         >>> from experiments.atari.tables import Game
         >>> from jmdp_lib.atari import CoupledAtari
-        >>> env = CoupledAtari("Breakout", 0.0)
+        >>> env = CoupledAtari("Breakout", sticky_prob=0.0)
         >>> _ = env.reset()
         >>> here = [env.snapshot()]
         >>> game = Game("Breakout")
@@ -65,7 +65,7 @@ def record_pairs(
     game: Game,
     starts: Sequence[Snapshot],
     horizon: int,
-    seed: Seed,
+    rng: RNG,
     *,
     pairs_per_state: int = 8,
     repeats: int = 16,
@@ -80,7 +80,7 @@ def record_pairs(
         >>> from experiments.atari.recursive_pairs import record_pairs
         >>> from experiments.atari.tables import Game, evaluation_states
         >>> game = Game("Breakout")
-        >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
+        >>> starts, _ = evaluation_states(game, num_states=1, rng=0, processes=1)
         >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
         >>> records.rewards.shape
         (4, 2, 20)
@@ -89,23 +89,32 @@ def record_pairs(
         raise ValueError("starts must hold at least one snapshot, got none")
     checks.at_least("horizon", horizon, 1)
     sizes = (horizon, pairs_per_state, repeats)
-    jobs = [
-        (game, sizes, checks.seed_sequence(seed, row), row, start)
-        for row, start in enumerate(starts)
-    ]
+    jobs = [(game, sizes, rng, row, start) for row, start in enumerate(starts)]
     parts = in_processes(_play_state, jobs, processes, f"{game.name} pairs")
     return PairRecords.joined(parts)
 
 
+def first_actions(
+    rng: RNG, row: int, num_actions: int, pairs_per_state: int
+) -> tuple[Ints, list[np.random.Generator]]:
+    """(P, 2) the pairs of actions that `record_pairs` plays from a state.
+
+    Also the generators of the two branches' emulators, and of all later actions.
+    """
+    streams = [np.random.default_rng(s) for s in checks.seed_of(rng, row).spawn(3)]
+    chosen = [streams[2].choice(num_actions, 2, replace=False) for _ in range(pairs_per_state)]
+    return np.array(chosen), streams
+
+
 def _play_state(
-    game: Game, sizes: tuple[int, int, int], seed: np.random.SeedSequence, row: int, start: Snapshot
+    game: Game, sizes: tuple[int, int, int], rng: RNG, row: int, start: Snapshot
 ) -> PairRecords:
     """All pairs of one state; sizes: horizon, pairs_per_state and repeats of `record_pairs`."""
     horizon, pairs_per_state, repeats = sizes
     envs = [emulator_of(game, 0), emulator_of(game, 1)]
-    envs[0].np_random, envs[1].np_random, choices = map(np.random.default_rng, seed.spawn(3))
     num_actions = envs[0].num_actions
-    chosen = [choices.choice(num_actions, 2, replace=False) for _ in range(pairs_per_state)]
+    chosen, streams = first_actions(rng, row, num_actions, pairs_per_state)
+    envs[0].np_random, envs[1].np_random, choices = streams
     actions = np.repeat(chosen, repeats, axis=0)
     size = len(actions)
     records = PairRecords(
@@ -116,9 +125,9 @@ def _play_state(
         same_state=np.zeros((size, horizon), bool),
     )
     player = EnvironmentPlayer(start, envs)
-    for pair, first_actions in enumerate(actions.tolist()):
-        next_actions = choices.integers(num_actions, size=(horizon, 2))
-        _play_pair(player, records, pair, np.vstack([first_actions, next_actions[1:]]))
+    for pair, first in enumerate(actions.tolist()):
+        later = choices.integers(num_actions, size=(horizon, 2))
+        _play_pair(player, records, pair, np.vstack([first, later[1:]]))
     return records
 
 
@@ -127,29 +136,29 @@ def _play_pair(player: EnvironmentPlayer, records: PairRecords, pair: int, drawn
 
     Branches that are one take the action of the first.
     """
-    player.extremes = []
-    player.envs[0].restore(player.snapshot)
-    states = np.zeros((2, 1), int)
-    alive = np.ones((2, 1), bool)
+    player.extremes = (0.0, 0.0)
+    states = player.starts(2, 1)
+    alive = [True, True]
     one = False
-    for t, actions in enumerate(drawn.reshape(-1, 2, 1)):
-        same = bool(alive.all() and states[0] == states[1])
-        chosen = np.broadcast_to(actions[:1], (2, 1)) if one else actions
-        going = np.flatnonzero(alive)
+    for t, actions in enumerate(drawn.tolist()):
+        same = all(alive) and states[0] == states[1]
+        chosen = actions[:1] * 2 if one else actions
         records.same_state[pair, t] = same
-        records.alive[pair, going, t] = True
-        one = same and bool(chosen[0] == chosen[1])
-        found = player.step(states, chosen, alive, [np.array([same])], None)
-        records.rewards[pair, going, t] = np.clip(found.rewards[going, 0], -1.0, 1.0)
-        alive = alive & ~found.over
-        states = np.where(alive, found.next_states, states)
-        if not alive.any():
+        records.alive[pair, :, t] = alive
+        one = same and chosen[0] == chosen[1]
+        played = player.step(states, chosen, alive, [same])
+        records.rewards[pair, alive, t] = np.clip(played.rewards, -1.0, 1.0)[alive]
+        states = played.next_states
+        alive = [lives and not ends for lives, ends in zip(alive, played.over, strict=True)]
+        if not any(alive):
             return
 
 
 @dataclass(frozen=True, eq=False)
 class PairGaps:
-    """Unbiased estimates for C discounts and K groups of pairs: a group is a state and two actions.
+    """Unbiased estimates for C discounts, with their shocks, and K groups of pairs.
+
+    A group has one state and two actions.
 
     Attributes:
         mean, variance: (C, K) of G = Z(s, a) - Z(s, b).
@@ -168,33 +177,36 @@ class PairGaps:
     actions: Ints
 
 
-def pair_gaps(records: PairRecords, gammas: ArrayLike, sigma: float = 0.0) -> PairGaps:
+def pair_gaps(records: PairRecords, gammas: ArrayLike, sigma: ArrayLike = 0.0) -> PairGaps:
     """Gap mean and variance of every (state, actions), each with three pairs or more.
 
     gammas: (C,) discounts.
-    sigma: of the reward shock.
+    sigma: of the reward shock, one or (C,).
     A part of size $gamma^H$, of what returns earn after the horizon $H$, is missing.
 
     Example:
         >>> from experiments.atari.recursive_pairs import pair_gaps, record_pairs
         >>> from experiments.atari.tables import Game, evaluation_states
         >>> game = Game("Breakout")
-        >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
+        >>> starts, _ = evaluation_states(game, num_states=1, rng=0, processes=1)
         >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
         >>> found = pair_gaps(records, gammas=[0.9, 0.99], sigma=0.5)
         >>> found.variance.shape
         (2, 1)
     """
-    gammas = _discounts(gammas)
+    gammas = np.array(
+        [checks.discount(gamma) for gamma in checks.floats("gammas", gammas, "gamma")]
+    )
     groups, group_of_pair = _groups(records)
-    returns = _returns(records, gammas)
+    powers = gammas ** np.arange(records.rewards.shape[2])[:, None]
+    returns = np.moveaxis(records.rewards.astype(np.float64) @ powers, 2, 0)  # (C, M, 2)
     gap_rest, own_rest = _shock_variances(records, gammas, sigma)
     estimates = []
     for k in range(len(groups)):
         mine = group_of_pair == k
         estimates.append(_group_estimates(returns[:, mine], gap_rest[:, mine], own_rest[:, mine]))
-    columns = {name: np.stack([one[name] for one in estimates], 1) for name in estimates[0]}
-    return PairGaps(**columns, state_rows=groups[:, 0], actions=groups[:, 1:])
+    mean, variance, error, apart = (np.stack(part, 1) for part in zip(*estimates, strict=True))
+    return PairGaps(mean, variance, error, apart, groups[:, 0], groups[:, 1:])
 
 
 def _groups(records: PairRecords) -> tuple[Ints, Ints]:
@@ -210,15 +222,8 @@ def _groups(records: PairRecords) -> tuple[Ints, Ints]:
     return groups, group.ravel()
 
 
-def _returns(records: PairRecords, gammas: Floats) -> Floats:
-    """(C, M, 2) discounted returns without shocks, cut at the horizon."""
-    rewards = records.rewards.astype(np.float64)
-    powers = gammas[:, None] ** np.arange(rewards.shape[2])
-    return np.moveaxis(rewards @ powers.T, 2, 0)
-
-
-def _group_estimates(returns: Floats, gap_rest: Floats, own_rest: Floats) -> dict[str, Floats]:
-    """The estimates of `PairGaps` by name, (C,) each, from the m pairs of one group.
+def _group_estimates(returns: Floats, gap_rest: Floats, own_rest: Floats) -> list[Floats]:
+    """The first four estimates of `PairGaps`, (C,) each, from the m pairs of one group.
 
     returns: (C, m, 2) expected given the record. gap_rest, own_rest: (C, m) and (C, m, 2) variance
     given the record, of the gap and of each branch.
@@ -227,12 +232,8 @@ def _group_estimates(returns: Floats, gap_rest: Floats, own_rest: Floats) -> dic
     gaps = first - second
     coupled = variance_values(gaps) + gap_rest.T
     independent = variance_values(first) + variance_values(second) + own_rest.sum(-1).T
-    return {
-        "mean": gaps.mean(0),
-        "variance": coupled.mean(0),
-        "variance_error": coupled.std(0, ddof=1) / np.sqrt(len(coupled)),
-        "independent": independent.mean(0),
-    }
+    error = coupled.std(0, ddof=1) / np.sqrt(len(coupled))
+    return [gaps.mean(0), coupled.mean(0), error, independent.mean(0)]
 
 
 def variance_values(x: Floats) -> Floats:
@@ -242,34 +243,12 @@ def variance_values(x: Floats) -> Floats:
     return (size * squares - squares.sum(0) / (size - 1)) / (size - 2)
 
 
-def _shock_variances(records: PairRecords, gammas: Floats, sigma: float) -> tuple[Floats, Floats]:
+def _shock_variances(
+    records: PairRecords, gammas: Floats, sigma: ArrayLike
+) -> tuple[Floats, Floats]:
     """Variance of the shocks given each record: of the gap (C, M), of each branch (C, M, 2)."""
-    own = checks.real("sigma", sigma, "(-inf, inf)") ** 2 * records.alive  # (M, 2, H)
+    own = records.alive.astype(np.float64)  # (M, 2, H)
     gap = np.where(records.same_state, np.ptp(own, 1), own.sum(1))  # (M, H): one shock cancels
-    powers = gammas[:, None] ** (2 * np.arange(gap.shape[1]))
+    shock = checks.floats("sigma", np.broadcast_to(sigma, gammas.shape), "gamma")
+    powers = shock[:, None] ** 2 * gammas[:, None] ** (2 * np.arange(gap.shape[1]))
     return powers @ gap.T, np.moveaxis(own @ powers.T, 2, 0)
-
-
-def shock_ratio(gammas: ArrayLike, loadings: ArrayLike | None = None) -> Floats:
-    """(C,) independent / coupled gap variance if only shocks vary and branches never meet again.
-
-    It is averaged over the first actions $a != b$, and equals $1 / gamma^2$ if all loadings (A,)
-    are one, as they are unless given.
-
-    Example:
-        >>> from experiments.atari.recursive_pairs import shock_ratio
-        >>> print(shock_ratio([0.9, 0.99]).round(3))
-        [1.235 1.02 ]
-    """
-    gamma = _discounts(gammas)
-    w = np.ones(2) if loadings is None else checks.floats("loadings", loadings, "action")
-    later = 2.0 * gamma**2 / (1.0 - gamma**2) * np.mean(w**2)
-    apart = ~np.eye(w.size, dtype=bool)
-    shared = np.mean(np.subtract.outer(w, w)[apart] ** 2)
-    with np.errstate(divide="ignore"):  # gamma = 0 with equal loadings: the gap is constant
-        return (2.0 * np.mean(w**2) + later) / (shared + later)
-
-
-def _discounts(gammas: ArrayLike) -> Floats:
-    """(C,) in [0, 1)."""
-    return np.array([checks.discount(gamma) for gamma in checks.floats("gammas", gammas, "gamma")])

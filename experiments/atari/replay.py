@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.atari.networks import Config
+from experiments.atari.settings import Config
 from experiments.atari.tables import QueryTables
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import extra

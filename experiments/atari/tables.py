@@ -1,9 +1,11 @@
 """Queried outcome tables for the learner, collected along uniform random play.
 
 A chunk of states is one trajectory with a random stream of its own, so results do not depend on
-how many processes share the chunks. With probability `follow_share` two branches of a query are
-followed with independent actions. The states that they reach stay correlated as long as the
-branches may meet again, which states drawn at random from a buffer never show.
+how many processes share the chunks. With sticky actions a state has a table for each draw of the
+lottery: all of them are queried, and one of them is played. With probability `follow_share` two
+branches of a query are followed with independent actions. The states that they reach stay
+correlated as long as the branches may meet again, which states drawn at random from a buffer never
+show.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from numpy.typing import NDArray
 from experiments.files import Arrays, Flags
 from experiments.processes import in_processes
 from jmdp_lib import checks
-from jmdp_lib.atari.env import CoupledAtari, Snapshot
-from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.atari.env import CoupledAtari, Draw, Observed, Snapshot
+from jmdp_lib.checks import RNG, Floats, Ints
 from jmdp_lib.model.simulator import Outcome
 
 Bytes = NDArray[np.uint8]
@@ -42,7 +44,8 @@ class QueryTables(Arrays):
     Attributes:
         num_actions: A.
         actions: (N, m) the queried actions, in increasing order.
-        observations: (N, D) uint8 raw observation of the queried state (RAM: D = 128).
+        observations: (N, D) uint8 raw observation of the queried state: the RAM (D = 128), what
+            else `Game.obs` names, and the previous action.
         rewards: (N, m) reward of each action, without a shock.
         next_observations: (N, m, D) uint8.
         terminated: (N, m) bool: this branch ended, its continuation is worth 0.
@@ -76,28 +79,36 @@ class QueryTables(Arrays):
 
 
 class Game(NamedTuple):
-    """A game without sticky actions, so that a state has one table, and what is seen of it.
+    """A game, what is seen of it, and the probability that a frame repeats the previous action.
 
-    name, obs: as `game` and `obs` of `CoupledAtari`.
+    name, obs, sticky: as `game`, `obs` and `sticky_prob` of `CoupledAtari`.
     """
 
     name: str
-    obs: str = "ram"
+    obs: Observed = "ram"
+    sticky: float = 0.0
 
 
 @lru_cache(maxsize=4)
 def emulator_of(game: Game, number: int = 0) -> CoupledAtari:
     """Emulator `number` of this process for a game: loading a ROM takes half a second."""
-    return CoupledAtari(game.name, 0.0, obs=game.obs)
+    return CoupledAtari(game.name, sticky_prob=game.sticky, obs=game.obs)
 
 
 atexit.register(emulator_of.cache_clear)  # else threads keep them, and ale-py complains
 
 
+def draws_of(env: CoupledAtari) -> dict[int, float]:
+    """How many frames the lottery of a table may repeat, with probabilities."""
+    sticky, frames = env.sticky_prob, env.frame_skip
+    repeats = {k: sticky**k * (1.0 - sticky) for k in range(frames)} | {frames: sticky**frames}
+    return {k: prob for k, prob in repeats.items() if prob > 0.0}
+
+
 def collect(
     game: Game,
     num_states: int,
-    seed: Seed,
+    rng: RNG,
     *,
     actions: int | None = None,
     follow_share: float = 0.05,
@@ -108,8 +119,8 @@ def collect(
 
     Rewards are clipped to [-1, 1], as Atari's usually are.
 
-    seed: of the play. The play does not depend on what is queried, so states that are held out or
-        evaluated need another seed.
+    rng: of the play. The play does not depend on what is queried, so states that are held out or
+        evaluated need another one.
     actions: how many actions of each state are queried, drawn afresh; None: all. A few actions of
         many states cost as much as all actions of few states.
     follow_share: share of the queries of which two branches are followed. They are queried again 1,
@@ -118,33 +129,33 @@ def collect(
 
     Example:
         >>> from experiments.atari.tables import Game, QueryTables, collect
-        >>> tables = collect(Game("Breakout"), num_states=4, seed=0, processes=1)
+        >>> tables = collect(Game("Breakout"), num_states=4, rng=0, processes=1)
         >>> tables.actions.shape, tables.next_observations.shape
-        ((4, 4), (4, 4, 128))
-        >>> len(QueryTables.concatenate([tables, tables]).weights)
-        8
+        ((4, 4), (4, 4, 129))
+        >>> collect(Game("Breakout", sticky=0.25), 1, rng=0, processes=1).weights.round(3)
+        array([0.75 , 0.188, 0.047, 0.012, 0.004])
     """
     checks.probability("follow_share", follow_share)
     known = emulator_of(game).num_actions
     if actions is not None and not 2 <= checks.at_least("actions", actions, 0) <= known:
         raise ValueError(f"actions must lie in 2..{known}, got {actions}")
     settings = _Settings(game, _CHUNK, spacing, actions, follow_share)
-    return _collect_chunks(settings, num_states, seed, processes)[1]
+    return _collect_chunks(settings, num_states, rng, processes)[1]
 
 
 def evaluation_states(
-    game: Game, num_states: int, seed: Seed, *, processes: int | None = None
+    game: Game, num_states: int, rng: RNG, *, processes: int | None = None
 ) -> tuple[list[Snapshot], QueryTables]:
-    """Nearly independent states, and the table of each, with all actions.
+    """Nearly independent states, and the tables of each, with all actions.
 
     Example:
         >>> from experiments.atari.tables import Game, evaluation_states
-        >>> starts, tables = evaluation_states(Game("Breakout"), 2, seed=0, processes=1)
+        >>> starts, tables = evaluation_states(Game("Breakout"), 2, rng=0, processes=1)
         >>> len(starts), tables.rewards.shape
         (2, (2, 4))
     """
     settings = _Settings(game, _EVALUATION_CHUNK, _EVALUATION_SPACING, keep_snapshots=True)
-    return _collect_chunks(settings, num_states, seed, processes)
+    return _collect_chunks(settings, num_states, rng, processes)
 
 
 @dataclass(frozen=True)
@@ -164,14 +175,14 @@ class _Settings:
 
 
 def _collect_chunks(
-    settings: _Settings, num_states: int, seed: Seed, processes: int | None
+    settings: _Settings, num_states: int, rng: RNG, processes: int | None
 ) -> tuple[list[Snapshot], QueryTables]:
     """Check what both kinds of collection share, then play trajectories."""
     checks.at_least("num_states", num_states, 1)
     checks.at_least("spacing", settings.spacing, 1)
     chunk = settings.chunk
     jobs = [
-        (settings, min(chunk, num_states - first), checks.seed_sequence(seed, first // chunk))
+        (settings, min(chunk, num_states - first), checks.seed_of(rng, first // chunk))
         for first in range(0, num_states, chunk)
     ]
     parts = in_processes(_play_trajectory, jobs, processes, f"{settings.game.name} states")
@@ -191,14 +202,15 @@ def _play_trajectory(
 class _Trajectory:
     """Plays, queries states on the way, and records them.
 
-    snapshots: of the queried states, if they are kept. rows: of their tables, as columns by name.
-    pairs: rows of the two branches of a query that were followed.
+    room: states still to be recorded. snapshots: of the queried states, if they are kept. rows: of
+    their tables, as columns by name. pairs: rows of the two branches of a query that were followed.
     """
 
     def __init__(self, settings: _Settings, size: int, seed: np.random.SeedSequence) -> None:
         self.settings = settings
-        self.size = size
+        self.room = size
         self.env = emulator_of(settings.game)
+        self.draws = draws_of(self.env)
         table_seed, choice_seed = seed.spawn(2)
         self.env.np_random = np.random.default_rng(table_seed)
         self.choices = np.random.default_rng(choice_seed)
@@ -207,7 +219,7 @@ class _Trajectory:
         self.pairs: list[tuple[int, int]] = []
 
     def play(self) -> None:
-        """Record `size` states; start anew where the game ends."""
+        """Record states until there is no room; start anew where the game ends."""
         ended = True
         while self.room:
             while ended:  # every reset is the same state: random actions make the start
@@ -227,11 +239,6 @@ class _Trajectory:
         pairs = np.array(self.pairs, dtype=np.int64).reshape(-1, 2)
         return QueryTables(self.env.num_actions, **columns, pairs=pairs)
 
-    @property
-    def room(self) -> int:
-        """States still to be recorded."""
-        return self.size - len(self.rows)
-
     def pick(self, outcomes: tuple[Outcome, ...]) -> Snapshot:
         """The state after one of the queried actions, all equally likely."""
         return outcomes[self.choices.integers(len(outcomes))].snapshot
@@ -246,18 +253,20 @@ class _Trajectory:
         return False
 
     def query_and_record(self) -> tuple[Outcome, ...]:
-        """Record this state, and return the outcomes of its table."""
+        """Record all tables of this state, and return the outcomes of the one that was drawn."""
         here = self.env.snapshot()
-        asked = list(range(self.env.num_actions))
-        if self.settings.actions is not None:
-            asked = sorted(
-                self.choices.choice(asked, self.settings.actions, replace=False).tolist()
-            )
+        queried = list(range(self.env.num_actions))
+        if (size := self.settings.actions) is not None:
+            queried = sorted(self.choices.choice(queried, size, replace=False).tolist())
         if self.settings.keep_snapshots:
             self.snapshots.append(here)
-        outcomes = self.env.query(asked, clones=True)
-        self.rows.append(_row(here, outcomes))
-        return outcomes
+        outcomes = {}
+        for repeats, prob in self.draws.items():
+            self.env.redraw(Draw(repeats))
+            outcomes[repeats] = self.env.query(queried, clones=True)
+            self.rows.append(_row(here, outcomes[repeats], prob))
+        self.room -= 1
+        return outcomes[here.draw.repeats]
 
     def follow(self, left: Snapshot, right: Snapshot) -> None:
         """Move on with independent actions; query where the branches stand, ever less often."""
@@ -286,16 +295,21 @@ class _Trajectory:
         return self.env.snapshot()
 
 
-def _row(here: Snapshot, outcomes: tuple[Outcome, ...]) -> dict[str, Any]:
+def _row(here: Snapshot, outcomes: tuple[Outcome, ...], prob: float) -> dict[str, Any]:
     """One row of `QueryTables`; the clones are not kept, they are large."""
     after = [outcome.snapshot for outcome in outcomes]
     return {
         "actions": [outcome.action for outcome in outcomes],
-        "observations": here.observation.ravel(),
+        "observations": _seen(here),
         "rewards": np.clip([outcome.reward for outcome in outcomes], -1.0, 1.0),
-        "next_observations": np.array([snapshot.observation.ravel() for snapshot in after]),
+        "next_observations": np.array([_seen(snapshot) for snapshot in after]),
         "terminated": [outcome.terminated for outcome in outcomes],
         "next_ids": [snapshot.identity for snapshot in after],
         "state_ids": here.identity,
-        "weights": 1.0,
+        "weights": prob,
     }
+
+
+def _seen(snapshot: Snapshot) -> Bytes:
+    """What is seen of a state, and its previous action, which the lottery may repeat."""
+    return np.append(snapshot.observation.ravel(), np.uint8(snapshot.previous))

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from experiments.atari.networks import TD_BLOCKS, Estimate, Network, Params, inner
+from experiments.atari.networks import Estimate, Network, Params, inner
 from experiments.atari.replay import Batch
 from jmdp_lib.machine import extra
 
@@ -62,13 +62,17 @@ def policy_moments(estimate: Estimate, policy: Tensor) -> PolicyMoments:
 
     A and B are independent but may be the same action, and are then one branch: hence pi_a^2 own_a.
     """
-    mean, shared, near, local, own, place, spread = estimate
+    mean, shared, near, local, own, place = estimate
+
+    def average(vectors: Tensor) -> Tensor:
+        return (policy[..., None] * vectors).sum(-2)
+
     value = (policy * mean).sum(-1)
     by_action = sum(part.square().sum(-1) for part in (shared, near, local)) + own
-    variance = spread + (policy * by_action).sum(-1)
-    merged = (policy[..., None] * local).sum(-2).square().sum(-1) + (policy**2 * own).sum(-1)
-    vbar, qbar = ((policy[..., None] * part).sum(-2) for part in (shared, near))
-    return PolicyMoments(value, variance, merged, vbar, qbar, place)
+    by_action = by_action + (mean - value[..., None]).square()
+    variance = (policy * by_action).sum(-1)
+    merged = average(local).square().sum(-1) + (policy**2 * own).sum(-1)
+    return PolicyMoments(value, variance, merged, average(shared), average(near), place)
 
 
 def look_ahead(network: Network, params: Params, batch: Batch) -> PolicyMoments:
@@ -81,7 +85,7 @@ def state_targets(network: Network, batch: Batch, ahead: PolicyMoments) -> tuple
 
     ahead: at the successors, (E, B, K, m).
     """
-    gamma = network.gammas[:, None, None, None]
+    gamma = network.gammas
     weights = batch.weights[:, :, None]
     y = batch.rewards + gamma * batch.alive * ahead.value  # (E, B, K, m)
     mean = (weights * y).sum(2)
@@ -93,8 +97,8 @@ def state_targets(network: Network, batch: Batch, ahead: PolicyMoments) -> tuple
         inner(ahead.shared) + near + same * ahead.merged[..., None]
     )
     carried = pair * off_diagonal(pair) + torch.diag_embed(batch.alive * ahead.variance)
-    drawn = outer(deviation, deviation) + (gamma**2)[..., None] * carried
-    return mean, network.sigma**2 + (weights[..., None] * drawn).sum(2)
+    drawn = outer(deviation, deviation) + gamma[..., None] ** 2 * carried
+    return mean, network.sigmas**2 + (weights[..., None] * drawn).sum(2)
 
 
 def cross_targets(network: Network, batch: Batch, ahead: PolicyMoments, pairs: Tensor) -> Tensor:
@@ -109,7 +113,7 @@ def cross_targets(network: Network, batch: Batch, ahead: PolicyMoments, pairs: T
     likely = (meet * worth[j][:, None, None]).sum(-2)  # (P, K, m, m)
     merged = worth[i] * ahead.merged[:, i]  # (E, P, K, m)
     local = (likely * merged[..., None]).sum(2)
-    return network.gammas[:, None, None, None] ** 2 * (apart + local)
+    return network.gammas**2 * (apart + local)
 
 
 def _expected_near(ahead: PolicyMoments, worth: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -140,13 +144,8 @@ def compared_pairs(batch: Batch) -> Tensor:
     return torch.cat([torch.stack([every, every.roll(-1)], 1), followed])
 
 
-def spread_targets(network: Network, mean: Tensor) -> Tensor:
-    """Targets (E, B) of Var_A mu(s, A), from those of mu (E, B, m) at some of the actions."""
-    return mean.var(-1) * (1 - 1 / network.num_actions)  # unbiased: they are drawn
-
-
 def block_errors(network: Network, online: Params, target: Params, batch: Batch) -> Tensor:
-    """(len(TD_BLOCKS), E) mean squared TD errors of one batch.
+    """(len(TD_BLOCKS), E) mean squared TD errors of one batch, in the order of TD_BLOCKS.
 
     target: the weights that targets are made from; they carry no gradient.
     """
@@ -154,26 +153,26 @@ def block_errors(network: Network, online: Params, target: Params, batch: Batch)
     pairs = compared_pairs(batch)
     with torch.no_grad():
         ahead = look_ahead(network, target, batch)
-        mean, own = state_targets(network, batch, ahead)
+        mean, covariance = state_targets(network, batch, ahead)
         between = cross_targets(network, batch, ahead, pairs)
-        spread = spread_targets(network, mean)
-    own = here.covariance - own
-    diagonal = own.diagonal(dim1=-2, dim2=-1)
-    gap = diagonal[..., :, None] + diagonal[..., None, :] - 2 * own
-    between = between_states(here, pairs) - between
+    same_errors = here.covariance - covariance
+    diagonal = same_errors.diagonal(dim1=-2, dim2=-1)
+    gap_errors = diagonal[..., :, None] + diagonal[..., None, :] - 2 * same_errors
+    between_errors = between_states(here, pairs) - between
     distinct = (batch.state_ids[pairs[:, 0]] != batch.state_ids[pairs[:, 1]]).float()
     distinct = distinct[:, None, None]
+    apart = off_diagonal(same_errors)
     size = len(batch.actions)
-    found = {
-        "mu": mean_square(here.mean - mean),
-        "sigma_diag": mean_square(diagonal),
-        "sigma_same": mean_square(own, off_diagonal(own)),
-        "sigma_cross": mean_square(between[:, :size], distinct[:size]),
-        "sigma_pairs": mean_square(between[:, size:], distinct[size:]),
-        "gap": mean_square(gap, off_diagonal(gap)),
-        "spread": mean_square((here.spread - spread)[:, : size * network.num_spreads]),
-    }
-    return torch.stack([found[block] for block in TD_BLOCKS])
+    return torch.stack(
+        [
+            mean_square(here.mean - mean),
+            mean_square(diagonal),
+            mean_square(same_errors, apart),
+            mean_square(between_errors[:, :size], distinct[:size]),
+            mean_square(between_errors[:, size:], distinct[size:]),
+            mean_square(gap_errors, apart),
+        ]
+    )
 
 
 def between_states(here: Estimate, pairs: Tensor) -> Tensor:

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
@@ -25,8 +23,6 @@ RATIO_STYLES = {
     "coupled_ratio": ("coupled / MC", "#0072B2"),
     "independent_ratio": ("independent / MC", "#D55E00"),
 }
-#: What copies of the target network alone give: colour and line.
-RECURSION_STYLE: dict[str, Any] = {"color": "black", "ls": (0, (3, 1.5)), "lw": 1.2}
 
 
 def screen(
@@ -74,15 +70,21 @@ def td_errors(ax: Axes, curves: pd.DataFrame, floors: pd.DataFrame | None = None
         >>> len(ax.lines)  # two seeds and their mean, for each of four blocks
         12
     """
-    for block, (_, color, line) in BLOCK_STYLES.items():
-        each = curves.pivot_table(index="step", columns="seed", values=block)
-        ax.semilogy(each.index, each, color=color, alpha=0.3, lw=0.6)
-        ax.semilogy(each.index, each.mean(axis=1), color=color, lw=1.4, ls=line)
+    for block, (label, color, line) in BLOCK_STYLES.items():
+        seed_curves(ax, curves, block, color, label=label, ls=line)
         if floors is not None and floors[block].max() > 0.0:
             floor = floors[block].groupby(curves.step).mean()
-            ax.semilogy(floor.index, floor, color=color, lw=1.0, ls=":")
-    ax.xaxis.set_major_formatter(thousands)
+            ax.plot(floor.index, floor, color=color, lw=1.0, ls=":")
+    ax.set_yscale("log")
     return ax
+
+
+def seed_curves(ax: Axes, rows: pd.DataFrame, column: str, color: str, **bold: Any) -> None:
+    """A column against training steps: a thin line for each seed, and a bold one for their mean."""
+    each = rows.pivot_table(index="step", columns="seed", values=column)
+    ax.plot(each.index, each, color=color, lw=0.6, alpha=0.4)
+    ax.plot(each.index, each.mean(axis=1), color=color, **{"lw": 1.5} | bold)
+    ax.xaxis.set_major_formatter(thousands)
 
 
 def thousands(steps: float, _: float = 0.0) -> str:
@@ -121,44 +123,6 @@ def first_and_last(ax: Axes, ends: pd.DataFrame) -> Axes:
     return ax
 
 
-def block_legend(fig: Figure) -> None:
-    """The legend of `td_errors`, below the figure.
-
-    Example:
-        >>> from experiments.release import plots
-        >>> from matplotlib.figure import Figure
-        >>> fig = Figure(layout="constrained")
-        >>> plots.block_legend(fig)
-        >>> len(fig.legends[0].get_texts())
-        4
-    """
-    handles = [
-        Line2D([], [], color=color, ls=line, lw=1.4) for _, color, line in BLOCK_STYLES.values()
-    ]
-    labels = [label for label, *_ in BLOCK_STYLES.values()]
-    fig.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-
-
-def seed_curves(ax: Axes, rows: pd.DataFrame, column: str, color: str) -> Axes:
-    """A column against training steps: a thin line for each seed, a thick one for their mean.
-
-    rows: columns step, seed and `column`.
-
-    Example:
-        >>> import pandas as pd
-        >>> from experiments.release import plots
-        >>> from matplotlib.figure import Figure
-        >>> rows = pd.DataFrame({"step": [1, 2, 1, 2], "seed": [0, 0, 1, 1], "x": [1, 2, 3, 4]})
-        >>> ax = plots.seed_curves(Figure().subplots(), rows, "x", "black")
-        >>> ax.lines[-1].get_ydata().tolist()
-        [2.0, 3.0]
-    """
-    each = rows.pivot_table(index="step", columns="seed", values=column)
-    ax.plot(each.index, each, color=color, lw=0.6, alpha=0.6)
-    ax.plot(each.index, each.mean(axis=1), color=color, lw=1.8)
-    return ax
-
-
 def ratios(
     ax: Axes, rows: pd.DataFrame, paper: Sequence[float], step: int, calibrated: float
 ) -> Axes:
@@ -170,9 +134,9 @@ def ratios(
 
     Example:
         >>> from experiments.release import plots, results
-        >>> from jmdp_lib import figures
+        >>> from notebooks import chapter
         >>> from matplotlib.figure import Figure
-        >>> tables = [figures.results([f"figures/atari/{x}.csv"]) for x in ("predictions", "pairs")]
+        >>> tables = [chapter.results([f"figures/atari/{x}.csv"]) for x in ("predictions", "pairs")]
         >>> rows = results.ratios(*tables, "launcher", b=0.25)
         >>> rows["recursion_ratio"] = results.recursion(rows, gamma=0.99)
         >>> pong = rows[rows.game == "Pong"]
@@ -180,36 +144,17 @@ def ratios(
         'log'
     """
     ax.axvline(step, color="0.6", lw=0.8, zorder=0)
-    ax.axhline(calibrated, color="0.6", lw=0.8, ls=":", zorder=0)
-    for (column, (_, color)), printed in zip(RATIO_STYLES.items(), paper, strict=True):
-        seed_curves(ax, rows, column, color)
+    for (column, (label, color)), printed in zip(RATIO_STYLES.items(), paper, strict=True):
+        seed_curves(ax, rows, column, color, label=label)
         ax.plot(step, printed, "o", color=color, mec="black", ms=5, zorder=3)
     recursion = rows.groupby("step")["recursion_ratio"].mean()
-    ax.plot(recursion.index, recursion, **RECURSION_STYLE)
+    dashed: Any = {"color": "black", "ls": (0, (3, 1.5)), "lw": 1.2}
+    ax.plot(recursion.index, recursion, label="copies alone, no network", **dashed)
+    ax.axhline(calibrated, color="0.6", lw=0.8, ls=":", zorder=0, label="coupled, if calibrated")
+    ax.plot([], [], "o", mfc="0.7", mec="black", label="the paper")
     ax.set(yscale="log")
     ax.set_yticks([1, 10, 100], ["1", "10", "100"])
-    ax.xaxis.set_major_formatter(thousands)
     return ax
-
-
-def ratio_legend(fig: Figure) -> None:
-    """The legend of `ratios`, below the figure.
-
-    Example:
-        >>> from experiments.release import plots
-        >>> from matplotlib.figure import Figure
-        >>> fig = Figure(layout="constrained")
-        >>> plots.ratio_legend(fig)
-        >>> [text.get_text() for text in fig.legends[0].get_texts()][-1]
-        'the paper'
-    """
-    handles = [
-        Line2D([], [], color=color, lw=1.8, label=label) for label, color in RATIO_STYLES.values()
-    ]
-    handles.append(Line2D([], [], label="copies alone, no network", **RECURSION_STYLE))
-    handles.append(Line2D([], [], color="0.6", ls=":", lw=0.8, label="coupled, if calibrated"))
-    handles.append(Line2D([], [], ls="", marker="o", mfc="0.7", mec="black", label="the paper"))
-    fig.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 
 def text_table(ax: Axes, cells: Sequence[Sequence[str]]) -> Axes:

@@ -77,7 +77,7 @@ class Learner:
         self.records: list[dict[str, Any]] = []
         device = data.screens.device
         self.num_actions = data.chosen.shape[2]
-        start = checks.seed_sequence(seed, f"release, network, {game}")
+        start = checks.seed_of(seed, f"release, network, {game}")
         self.network = new_network(settings, self.num_actions, start).to(device)
         self.target = new_network(settings, self.num_actions, start).to(device)
         self.target.requires_grad_(False)

@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import gymnasium
 import numpy as np
@@ -30,17 +30,21 @@ MAX_FRAMES = 108_000  # of an episode, which is truncated then, as is usual for 
 _NOOP = 0
 
 
+Observed = Literal["ram", "ram+paddles", "pixels"]
+
+
 class Draw(NamedTuple):
     """All the randomness of one outcome table.
 
-    repeats: on how many leading frames the sticky lottery repeats the previous action, whatever the
-        queried action is. After a frame that obeys, a repeat repeats the queried action itself, so
-        that only frame_skip + 1 of the 2**frame_skip patterns differ.
-    shock: $U$ of the reward shock, +1 or -1; None if there is none.
+    Attributes:
+        repeats: on how many leading frames the sticky lottery repeats the previous action, whatever
+            the queried action is. After a frame that obeys, a repeat repeats the queried action
+            itself, so that only frame_skip + 1 of the 2**frame_skip patterns differ.
+        shock: $U$ of the reward shock, +1 or -1; None if there is none.
 
     Example:
         >>> from jmdp_lib.atari import CoupledAtari, Draw
-        >>> env = CoupledAtari("Breakout", seed=0)
+        >>> env = CoupledAtari("Breakout", rng=0)
         >>> _ = env.reset()
         >>> env.redraw(Draw(repeats=4))  # all four frames repeat the previous action
         >>> first, second = env.query([2, 3])
@@ -61,8 +65,8 @@ class Snapshot(NamedTuple):
         game: ROM id.
         saved: ALEState of the emulator, without the numbers of a generator that play never uses;
             None while nobody needs it.
-        moves: emulator actions to be played from there, one per frame: a queried successor is
-            kept as the way to it, which costs nothing until someone wants to go there.
+        moves: emulator actions to be played from there, one per frame: a queried successor is kept
+            as the way to it, which costs nothing until someone wants to go there.
         previous: index of the previous action, which the lottery may repeat; A (one past the last
             action) where none is part of the state: sticky_prob = 0.
         observation: what is seen here (the emulator restores its memory, but not its screen).
@@ -71,7 +75,7 @@ class Snapshot(NamedTuple):
 
     Example:
         >>> from jmdp_lib.atari import CoupledAtari
-        >>> env = CoupledAtari("Breakout", seed=0)
+        >>> env = CoupledAtari("Breakout", rng=0)
         >>> _ = env.reset()
         >>> first, second = env.query([2, 3], clones=True)
         >>> first.snapshot.identity == second.snapshot.identity
@@ -106,22 +110,24 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
 
     Actions are indices into the game's minimal action set.
 
-    game: such as BattleZone; an unknown name is refused with the nearest ones.
-    sticky_prob: probability that a frame repeats the previous action, as in the ALE.
-    frame_skip: frames per step.
-    shock: $sigma$ of a reward shock that all actions share (Section 6), $R(a) = clip(r, -1, 1) +
-        sigma U$. $U$ is +1 or -1, each with probability 1/2, drawn once per table. None: raw
-        rewards.
-    obs: "ram", (128,) uint8; "ram+paddles", (130,) uint8, also where the emulator's two paddle
-        knobs stand, which no memory of the game says (Pong); or "pixels", (210, 160, 3) or the
-        game's own size, uint8.
-    seed: of the draws: an integer, SeedSequence or Generator; `reset(seed=...)` starts them anew.
-
     The game starts in the same state at every reset; play random actions for another one.
+
+    Args:
+        game: such as BattleZone; an unknown name is refused with the nearest ones.
+        sticky_prob: probability that a frame repeats the previous action, as in the ALE.
+        frame_skip: frames per step.
+        shock: $sigma$ of a reward shock that all actions share (Section 6), $R(a) = clip(r, -1, 1)
+            + sigma U$. $U$ is +1 or -1, each with probability 1/2, drawn once per table. None: raw
+            rewards.
+        obs: "ram", (128,) uint8; "ram+paddles", (130,) uint8, also where the emulator's two paddle
+            knobs stand, which no memory of the game says (Pong); or "pixels", (210, 160, 3) or the
+            game's own size, uint8.
+        rng: of the draws: an integer, a SeedSequence or a Generator; None draws fresh entropy.
+            `reset(seed=...)` starts them anew.
 
     Example:
         >>> from jmdp_lib.atari import CoupledAtari
-        >>> env = CoupledAtari("Breakout", seed=0)
+        >>> env = CoupledAtari("Breakout", rng=0)
         >>> observation, _ = env.reset()
         >>> observation.shape, env.num_actions
         ((128,), 4)
@@ -144,25 +150,28 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
     def __init__(
         self,
         game: str,
+        *,
         sticky_prob: float = 0.25,
         frame_skip: int = 4,
         shock: float | None = None,
-        obs: str = "ram",
-        seed: int | np.random.SeedSequence | np.random.Generator | None = None,
+        obs: Observed = "ram",
+        rng: checks.RNG = None,
     ) -> None:
         self.game = rom_id(game)
         self.sticky_prob = checks.probability("sticky_prob", sticky_prob)
         self.frame_skip = checks.at_least("frame_skip", frame_skip, 1)
         self.shock = None if shock is None else checks.positive("shock", shock)
-        EzPickle.__init__(self, game, sticky_prob, frame_skip, shock, obs)
-        self.np_random = checks.generator(seed)
+        EzPickle.__init__(
+            self, game, sticky_prob=sticky_prob, frame_skip=frame_skip, shock=shock, obs=obs
+        )
+        self.np_random = checks.generator(rng)
         self.ale = load(self.game)
         observers: dict[str, Callable[[], Bytes]] = {
             "ram": self.ale.getRAM,
             "ram+paddles": partial(ram_and_paddles, self.ale),
             "pixels": self.ale.getScreenRGB,
         }
-        self._observe = observers[checks.one_of("obs", obs, [*observers])]
+        self._observe = observers[checks.one_of("obs", obs, get_args(Observed))]
         actions = self.ale.getMinimalActionSet()
         self.action_names = [action.name for action in actions]
         self.num_actions = len(actions)
@@ -179,16 +188,31 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Bytes, dict[str, Any]]:
-        """The start of the game. A seed starts the draws anew."""
+        """The start of the game.
+
+        Args:
+            seed: starts the generator of all draws anew; it goes on unless given.
+            options: of no use here.
+
+        Returns:
+            Observation and info, the number of lives.
+        """
         super().reset(seed=seed)
         return self.restore(self._start), {"lives": self.ale.lives()}
 
-    def query(self, actions: Sequence[int], clones: bool = False) -> tuple[Outcome, ...]:
+    def query(self, actions: Sequence[int], *, clones: bool = False) -> tuple[Outcome, ...]:
         """The outcomes of distinct actions, in their order, all under this state's one draw.
 
         Asking again, for whichever actions, reads the same table. A `step` of the action queried
-        last costs nothing more. With `clones` every successor snapshot holds the successor itself,
-        so that it has an `identity`; without, it holds the way there.
+        last costs nothing more.
+
+        Args:
+            actions: one or more indices of actions.
+            clones: let every successor snapshot hold the successor itself, so that it has an
+                `identity`; without, it holds the way there.
+
+        Returns:
+            An outcome for each action.
         """
         self._ready_to("query")
         return tuple([self._outcome(*item, clones) for item in self._keys(actions).items()])

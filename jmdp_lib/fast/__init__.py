@@ -3,6 +3,7 @@
     collapsed   T_2 averaged over the policy: three linear systems, and steps of chosen pairs
     affine      solves such systems: BiCGSTAB with a safeguard, Gauss-Seidel for sparse chains
     dense       the third system on all pairs of states, on a processor or a torch device
+    threads     compiled functions on all threads
     reachable   the same on the pairs that the asked gaps reach
     systems     all three, by the route that `jipe2` takes: the source of its moments
     multisets   T_n on multisets of states, and the source of the moments of `jipe`
@@ -17,6 +18,7 @@ from jmdp_lib.fast.collapsed import (
     CollapsedBackup,
     CollapsedT2,
     PairStep,
+    checked_gaps,
     products,
     ragged,
 )
@@ -27,9 +29,12 @@ from jmdp_lib.fast.systems import (
     SolvedPairs,
     choose_pairs,
     solve_chains,
+    solve_dense,
+    solve_fastest,
     solve_pairs,
-    solve_route,
+    solve_reachable,
 )
+from jmdp_lib.fast.threads import threaded
 
 __all__ = [
     "AskedGaps",
@@ -44,12 +49,16 @@ __all__ = [
     "PairSet",
     "PairStep",
     "SolvedPairs",
+    "checked_gaps",
     "choose_pairs",
     "products",
     "ragged",
     "scaled_kernels",
     "solve",
     "solve_chains",
+    "solve_dense",
+    "solve_fastest",
     "solve_pairs",
-    "solve_route",
+    "solve_reachable",
+    "threaded",
 ]

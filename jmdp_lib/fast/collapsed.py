@@ -166,7 +166,7 @@ class CollapsedT2(PairOperator):
         # The pair (a, b) stands for (b, a) too: the covariance is symmetric.
         size = self.jm.num_states
         require(self.table_bytes, f"the pair law of {size:,} states")
-        gaps = AskedGaps.of(self.jm, None)
+        gaps = AskedGaps.of(self.jm)
         both = self.policy[gaps.states, gaps.first] * self.policy[gaps.states, gaps.second]
         gaps = gaps.part(np.flatnonzero(both))
         step = self.step(gaps)
@@ -239,24 +239,23 @@ class AskedGaps:
     others: Ints | None = None
 
     @classmethod
-    def of(cls, jm: JMDP, queries: ArrayLike | None) -> AskedGaps:
-        """From the keyword `queries` of a solver.
+    def of(
+        cls, jm: JMDP, gaps: ArrayLike | None = None, states: ArrayLike | None = None
+    ) -> AskedGaps:
+        """From the keywords of a solver: all pairs of actions at all states if both are None.
 
-        Rows (state, a, b), (N, 3); or states (N,), for all pairs of their actions; or None, for all
-        pairs of actions at all states.
+        gaps: rows (state, a, b), (N, 3). states: (N,), for all pairs of their actions.
         """
-        given = np.arange(jm.num_states) if queries is None else checks.as_array("queries", queries)
-        if given.ndim == 2:
-            rows = checks.integers("queries", given, "query", "column", shape=(None, 3))
-            checks.integers("queries[:, 0]", rows[:, 0], "query", below=jm.num_states)
-            checks.integers("queries[:, 1:]", rows[:, 1:], "query", "action", below=jm.num_actions)
-            rows[:, 1:].sort()
-            alike = rows[:, 1] == rows[:, 2]
-            checks.refuse("queries[:, 2]", rows[:, 2], alike, "is the other action", ["query"])
-            return cls(*np.ascontiguousarray(np.unique(rows, axis=0).T))
-        states = np.unique(checks.integers("queries", given, "query", below=jm.num_states))
-        a, b = np.triu_indices(jm.num_actions, 1)
-        return cls(np.repeat(states, a.size), np.tile(a, states.size), np.tile(b, states.size))
+        if gaps is None:
+            wanted = np.arange(jm.num_states) if states is None else states
+            every = np.unique(checks.integers("states", wanted, "entry", below=jm.num_states))
+            a, b = np.triu_indices(jm.num_actions, 1)
+            return cls(np.repeat(every, a.size), np.tile(a, every.size), np.tile(b, every.size))
+        rows = checked_gaps(jm, gaps)
+        if states is not None:
+            raise ValueError("gaps= and states= are two ways to say the same: pass one of them")
+        rows[:, 1:].sort()
+        return cls(*np.ascontiguousarray(np.unique(rows, axis=0).T))
 
     def part(self, which: Any) -> AskedGaps:
         """Some of them, by an index or a slice."""
@@ -268,6 +267,16 @@ class AskedGaps:
         size = max(1, _CHUNK // int(entries.max()))
         for start in range(0, self.states.size, size):
             yield self.part(slice(start, start + size))
+
+
+def checked_gaps(jm: JMDP, gaps: ArrayLike) -> Ints:
+    """(N, 3), rows (state, a, b) of a JMDP, with two actions in each."""
+    rows = checks.integers("gaps", gaps, "row", "(state, a, b)", shape=(None, 3))
+    checks.integers("gaps[:, 0]", rows[:, 0], "row", below=jm.num_states)
+    checks.integers("gaps[:, 1:]", rows[:, 1:], "row", "action", below=jm.num_actions)
+    alike = rows[:, 1] == rows[:, 2]
+    checks.refuse("gaps[:, 2]", rows[:, 2], alike, "is the other action", ["row"])
+    return rows
 
 
 def successors_first(graph: sparse.csr_array) -> Ints:

@@ -20,7 +20,8 @@ from scipy import sparse
 from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast.collapsed import CollapsedBackup, CollapsedT2
-from jmdp_lib.machine import hot, threaded
+from jmdp_lib.fast.threads import threaded
+from jmdp_lib.machine import hot
 
 _BLOCK = 16  # rows of a tile
 _WIDTH = 2048  # columns of a tile

@@ -37,7 +37,7 @@ from jmdp_lib.fast.affine import Chain, Solved, solve
 from jmdp_lib.fast.collapsed import ragged
 from jmdp_lib.machine import progress, require, rounding_of
 from jmdp_lib.model import JMDP, JOINT, Coupling
-from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
+from jmdp_lib.moments import StateAction, norm_weight, same_state_moments
 
 Branches = tuple[tuple[int, int], ...]  # (number, multiplicity), see `MultisetOperator`
 Law = dict[Branches, float]  # a polynomial: coefficient of each product of successor branches
@@ -236,9 +236,9 @@ class MultisetOperator:
 
     def closure(self, seeds: Ints) -> System:
         """T_n on the multisets that the seeds, rows (q, n), lead to, and on these themselves."""
-        _, first = np.unique(self.numbers(seeds), return_index=True)
+        own, first = np.unique(self.numbers(seeds), return_index=True)
         queue = deque([seeds[first]])
-        numbered = np.append(0, self.numbers(seeds[first]))  # sorted; 0 is the empty multiset
+        numbered = np.append(0, own)  # in the order of the queue, after the empty multiset
         parts = []
         steps = []
         with progress(None, f"multisets of order {self.order}", "multiset") as bar:
@@ -247,26 +247,25 @@ class MultisetOperator:
                 self._require_room(part, len(numbered))
                 matrix, reached = self.step(part)
                 numbers = self.numbers(reached)
-                place = np.searchsorted(numbered, numbers)
-                unknown = numbered.take(place, mode="clip") != numbers
-                numbered = np.insert(numbered, place[unknown], numbers[unknown])
+                unknown = ~np.isin(numbers, numbered)
+                numbered = np.append(numbered, numbers[unknown])
                 new = reached[unknown]
                 queue += [new[i : i + _ROWS] for i in range(0, len(new), _ROWS)]
                 parts.append(part)
                 steps.append((matrix, numbers))
                 bar.update(len(part))
-        rows = np.concatenate(parts)
-        own = self.numbers(rows)
-        column = np.argsort(np.append(own, 0)).astype(np.int32)  # the empty multiset is the last
+        order = np.argsort(numbered).astype(np.int32)
         placed = []
         for matrix, numbers in steps:
-            columns = column[np.searchsorted(numbered, numbers)][matrix.indices]
-            shape = (matrix.shape[0], len(column))
-            placed.append(sparse.csr_array((matrix.data, columns, matrix.indptr), shape=shape))
+            columns = order[np.searchsorted(numbered, numbers, sorter=order)]
+            entries = matrix.data, columns[matrix.indices], matrix.indptr
+            placed.append(sparse.csr_array(entries, shape=(matrix.shape[0], order.size)))
         whole = sparse.vstack(placed, format="csr")
+        rows = np.concatenate(parts)
         orders = np.where(rows >= 0, rows % self.order + 1, 0).sum(1)
         weights = norm_weight(2, self.jm.gamma, self.jm.reward_bound) ** (orders - 1.0)
-        return System(whole[:, [-1]].toarray()[:, 0], whole[:, :-1], own, orders, weights)
+        constant = whole[:, [0]].toarray()[:, 0]
+        return System(constant, whole[:, 1:], numbered[1:], orders, weights)
 
     @property
     def rounding(self) -> float:
@@ -347,4 +346,5 @@ class MomentsFromMultisets:
         pairs = combinations(np.ndindex(shape), 2)
         rows = self.operator.rows_of(map(self.operator.coordinate, pairs))
         self.solve(self.operator.closure(rows))
-        return second_moments(self.moment, shape)
+        every = [self.moment(pair) for pair in product(np.ndindex(shape), repeat=2)]
+        return np.reshape(every, shape * 2)

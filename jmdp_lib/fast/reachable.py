@@ -1,10 +1,9 @@
-"""The pairs of states that asked gaps reach, and the collapsed pair operator on these alone.
+"""The pairs of states that some gaps reach, and the collapsed pair operator on these alone.
 
 The states that these gaps lead to are numbered, successors first. A set of pairs (i, j), j <= i,
-of their numbers is a bitmap of 64-bit words: (i, j) is a bit of word rows[i] + j // 64. The place
-of a pair in the set is the number of bits before it, so that c is one plain vector, and c -> c_0 +
-gamma^2 P_2 c a sparse matrix. A policy that never returns to a state it left leads from every
-pair to places before its own.
+of their numbers is a bitmap. The place of a pair in the set is the number of bits before it, so
+that c is one plain vector, and c -> c_0 + gamma^2 P_2 c a sparse matrix. A policy that never
+returns to a state it left leads from every pair to places before its own.
 """
 
 from __future__ import annotations
@@ -89,19 +88,40 @@ class Numbering(NamedTuple):
         return np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
 
 
-@dataclass(frozen=True)
-class PairSet:
-    """The unordered pairs of states that asked gaps reach: closed under the pair chain.
+class Bitmap(NamedTuple):
+    """Pairs (i, j), j <= i, of N numbers: (i, j) is bit j % 64 of word rows[i] + j // 64.
 
-    rows: (N + 1,) where the words of each row start. words: (W,), whose bits are the pairs. ranks:
-    (W,) how many pairs are before each word. size: how many pairs. num_successors: of all pairs.
-    acyclic: pairs lead to places before their own only, and to themselves.
+    rows: (N + 1,) where the words of each i start. words: (W,). ranks: (W,) how many pairs are
+    before each word, once all are there.
     """
 
-    numbering: Numbering
     rows: Ints
     words: Any
     ranks: Ints
+
+    @classmethod
+    def empty(cls, size: int) -> Bitmap:
+        """For N = size numbers. It takes up memory only where it is written to."""
+        rows = np.concatenate([[0], np.cumsum((np.arange(size) >> 6) + 1)])
+        return cls(rows, np.zeros(rows[-1], np.uint64), np.zeros(rows[-1], np.int64))
+
+    def rank(self) -> None:
+        """Fill in the ranks."""
+        written = np.flatnonzero(self.words)
+        bits = np.bitwise_count(self.words[written]).astype(np.int64)
+        self.ranks[written] = np.cumsum(bits) - bits
+
+
+@dataclass(frozen=True)
+class PairSet:
+    """The unordered pairs of states that some gaps reach: closed under the pair chain.
+
+    size: how many pairs. num_successors: of all pairs. acyclic: pairs lead to places before their
+    own only, and to themselves.
+    """
+
+    numbering: Numbering
+    bitmap: Bitmap
     size: int
     num_successors: int
     acyclic: bool
@@ -111,39 +131,36 @@ class PairSet:
         """Follow the branches of gaps until nothing new is reached; None beyond `most` pairs."""
         numbering = Numbering.of(system, reached_states(system, gaps))
         number = numbering.number
-        rows = np.concatenate([[0], np.cumsum((np.arange(numbering.order.size) >> 6) + 1)])
-        words = np.zeros(rows[-1], np.uint64)  # takes memory only where it is written to
-        followed = np.zeros_like(words)
+        bitmap = Bitmap.empty(numbering.order.size)
+        followed = np.zeros_like(bitmap.words)
         counts = np.zeros(3, np.int64)  # pairs in the set, pairs followed, and their successors
         for part in gaps.parts(system.entries):
             step = system.step(part)
-            _add_all(rows, words, counts, number[step.first], number[step.second])
+            _add_all(bitmap, counts, number[step.first], number[step.second])
         buffers = numbering.buffers()
         while counts[1] < counts[0] <= most:
-            _follow(rows, words, followed, numbering, buffers, counts, most)
+            _follow(bitmap, followed, numbering, buffers, counts, most)
         if counts[0] > most:
             return None
-        ranks = np.zeros(rows[-1], np.int64)
-        written = np.flatnonzero(words)  # what was never written takes up no memory
-        bits = np.bitwise_count(words[written]).astype(np.int64)
-        ranks[written] = np.cumsum(bits) - bits
+        bitmap.rank()
         size, _, num_successors = counts.tolist()
-        return cls(numbering, rows, words, ranks, size, num_successors, system.acyclic)
+        return cls(numbering, bitmap, size, num_successors, system.acyclic)
 
     @property
     def members(self) -> tuple[Ints, Ints]:
         """The two states (size,) of every pair, by its place; that of the higher number first."""
-        bits = np.unpackbits(self.words.view(np.uint8), bitorder="little")
+        rows, words, _ = self.bitmap
+        bits = np.unpackbits(words.view(np.uint8), bitorder="little")
         word, bit = np.divmod(np.flatnonzero(bits), 64)
-        row = np.searchsorted(self.rows, word, "right") - 1
+        row = np.searchsorted(rows, word, "right") - 1
         order = self.numbering.order
-        return order[row], order[(word - self.rows[row]) * 64 + bit]
+        return order[row], order[(word - rows[row]) * 64 + bit]
 
     def places(self, first: Ints, second: Ints) -> Ints:
         """The places of pairs of states, of any one shape; -1 for a pair that is not in the set."""
         number = self.numbering.number
-        numbers = number[first].ravel(), number[second].ravel()
-        return np.reshape(_places(self.rows, self.words, self.ranks, *numbers), first.shape)
+        places = _places(self.bitmap, number[first].ravel(), number[second].ravel())
+        return np.reshape(places, first.shape)
 
     def kernel(self) -> sparse.csr_array:
         """(size, size) sparse: gamma^2 P_2."""
@@ -151,9 +168,8 @@ class PairSet:
         starts = np.zeros(self.size + 1, index)
         columns = np.empty(self.num_successors, index)
         weights = np.empty(self.num_successors)
-        buffers = self.numbering.buffers()
-        matrix = starts, columns, weights
-        _fill(self.rows, self.words, self.ranks, self.numbering, buffers, matrix)
+        numbering = self.numbering
+        _fill(self.bitmap, numbering, numbering.buffers(), (starts, columns, weights))
         return sparse.csr_array((weights, columns, starts), (self.size, self.size))
 
     def source(self, backup: CollapsedBackup) -> Floats:
@@ -202,9 +218,8 @@ class OrderedPairs:
         return largest_of(out)
 
     def _step(self, source: Floats, x: Floats, out: Floats) -> None:
-        pairs = self.pairs
-        steps = pairs.numbering
-        _step_in_order(pairs.rows, pairs.words, pairs.ranks, steps, steps.buffers(), source, x, out)
+        steps = self.pairs.numbering
+        _step_in_order(self.pairs.bitmap, steps, steps.buffers(), source, x, out)
 
 
 def _count_bits(_: Any, word: Any) -> Any:
@@ -225,25 +240,25 @@ def _lowest(word: Any) -> Any:
 
 
 @inline
-def _find(rows: Any, i: Any, j: Any) -> Any:
+def _find(bitmap: Any, i: Any, j: Any) -> Any:
     """The number of the word of the pair (i, j), and its bit in it."""
     if i < j:
         i, j = j, i
-    return rows[i] + (j >> 6), np.uint64(1) << np.uint64(j & 63)
+    return bitmap.rows[i] + (j >> 6), np.uint64(1) << np.uint64(j & 63)
 
 
 @inline
-def _add(rows: Any, words: Any, counts: Any, i: Any, j: Any) -> None:
-    k, bit = _find(rows, i, j)
-    if not words[k] & bit:
-        words[k] |= bit
+def _add(bitmap: Any, counts: Any, i: Any, j: Any) -> None:
+    k, bit = _find(bitmap, i, j)
+    if not bitmap.words[k] & bit:
+        bitmap.words[k] |= bit
         counts[0] += 1
 
 
 @hot
-def _add_all(rows: Any, words: Any, counts: Any, first: Any, second: Any) -> None:
+def _add_all(bitmap: Any, counts: Any, first: Any, second: Any) -> None:
     for n in range(first.size):
-        _add(rows, words, counts, first[n], second[n])
+        _add(bitmap, counts, first[n], second[n])
 
 
 @inline
@@ -273,13 +288,12 @@ def _successors(steps: Any, i: Any, j: Any, buffers: Any) -> Any:
 
 
 @hot
-def _follow(
-    rows: Any, words: Any, followed: Any, steps: Any, buffers: Any, counts: Any, most: Any
-) -> None:
+def _follow(bitmap: Any, followed: Any, steps: Any, buffers: Any, counts: Any, most: Any) -> None:
     """Add the successors of pairs that were not followed yet, word by word, up to `most` pairs.
 
     It starts at the last word, since most successors have lower numbers.
     """
+    rows, words, _ = bitmap
     for i in range(rows.size - 2, -1, -1):
         for k in range(rows[i + 1] - 1, rows[i] - 1, -1):
             new = words[k] & ~followed[k]
@@ -292,31 +306,32 @@ def _follow(
                     counts[1] += 1
                     counts[2] += size
                     for e in range(size):
-                        _add(rows, words, counts, buffers[0][e], buffers[1][e])
+                        _add(bitmap, counts, buffers[0][e], buffers[1][e])
                 new = words[k] & ~followed[k]
 
 
 @inline
-def _place(words: Any, ranks: Any, k: Any, bit: Any) -> Any:
+def _place(bitmap: Any, k: Any, bit: Any) -> Any:
     """The place of a pair in the set, which holds it, by its word and bit."""
-    return ranks[k] + np.int64(_bits(words[k] & (bit - np.uint64(1))))
+    return bitmap.ranks[k] + np.int64(_bits(bitmap.words[k] & (bit - np.uint64(1))))
 
 
 @cached()
-def _places(rows: Any, words: Any, ranks: Any, first: Any, second: Any) -> Any:
+def _places(bitmap: Any, first: Any, second: Any) -> Any:
     """(N,) the places of the pairs (first[n], second[n]); -1 for a pair that is not in the set."""
     out = np.full(first.size, -1, np.int64)
     for n in range(first.size):
         if min(first[n], second[n]) >= 0:
-            k, bit = _find(rows, first[n], second[n])
-            if words[k] & bit:
-                out[n] = _place(words, ranks, k, bit)
+            k, bit = _find(bitmap, first[n], second[n])
+            if bitmap.words[k] & bit:
+                out[n] = _place(bitmap, k, bit)
     return out
 
 
 @hot
-def _fill(rows: Any, words: Any, ranks: Any, steps: Any, buffers: Any, matrix: Any) -> None:
+def _fill(bitmap: Any, steps: Any, buffers: Any, matrix: Any) -> None:
     """Write `PairSet.kernel`, place by place."""
+    rows, words, _ = bitmap
     starts, columns, weights = matrix
     place = 0
     n = 0
@@ -327,8 +342,8 @@ def _fill(rows: Any, words: Any, ranks: Any, steps: Any, buffers: Any, matrix: A
                 j = ((k - rows[i]) << 6) + _lowest(word)
                 word &= word - np.uint64(1)
                 for e in range(_successors(steps, i, j, buffers)):
-                    after, bit = _find(rows, buffers[0][e], buffers[1][e])
-                    columns[n] = _place(words, ranks, after, bit)
+                    after, bit = _find(bitmap, buffers[0][e], buffers[1][e])
+                    columns[n] = _place(bitmap, after, bit)
                     weights[n] = buffers[2][e]
                     n += 1
                 place += 1
@@ -336,10 +351,9 @@ def _fill(rows: Any, words: Any, ranks: Any, steps: Any, buffers: Any, matrix: A
 
 
 @hot
-def _step_in_order(
-    rows: Any, words: Any, ranks: Any, steps: Any, buffers: Any, source: Any, x: Any, out: Any
-) -> None:
+def _step_in_order(bitmap: Any, steps: Any, buffers: Any, source: Any, x: Any, out: Any) -> None:
     """out = source + gamma^2 P_2 x, with what leads back to a pair solved for; out may be x."""
+    rows, words, _ = bitmap
     place = 0
     for i in range(rows.size - 1):
         for k in range(rows[i], rows[i + 1]):
@@ -350,8 +364,8 @@ def _step_in_order(
                 after = 0.0
                 loop = 0.0
                 for e in range(_successors(steps, i, j, buffers)):
-                    where, bit = _find(rows, buffers[0][e], buffers[1][e])
-                    n = _place(words, ranks, where, bit)
+                    where, bit = _find(bitmap, buffers[0][e], buffers[1][e])
+                    n = _place(bitmap, where, bit)
                     if n == place:
                         loop += buffers[2][e]
                     else:

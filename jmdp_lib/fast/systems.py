@@ -119,15 +119,26 @@ class SolvedPairs:
         return self.system.full_covariance(solved.backup, c) + np.multiply.outer(mean, mean)
 
 
-def solve_route(
-    system: CollapsedT2, gaps: AskedGaps, accuracy: float, route: str, device: str | None
+def solve_reachable(system: CollapsedT2, gaps: AskedGaps, accuracy: float) -> SolvedPairs:
+    """On the pairs of states that the gaps reach."""
+    return solve_pairs(system, choose_pairs(system, gaps, or_all=False), accuracy)
+
+
+def solve_dense(
+    system: CollapsedT2, gaps: AskedGaps, accuracy: float, device: str | None = None
 ) -> SolvedPairs:
-    """By one of the routes of `jipe2` that solve linear systems."""
-    if route == "dense" or device is not None:
-        if device is None:  # torch says itself what a device lacks
-            require_dense(system)
-        return solve_pairs(system, None, accuracy, device)
-    return solve_pairs(system, choose_pairs(system, gaps, or_all=route == "auto"), accuracy)
+    """On all pairs of states, whatever the gaps."""
+    if device is None:  # torch says itself what a device lacks
+        require_dense(system)
+    return solve_pairs(system, None, accuracy, device)
+
+
+def solve_fastest(
+    system: CollapsedT2, gaps: AskedGaps, accuracy: float, device: str | None = None
+) -> SolvedPairs:
+    """On the reachable pairs, or on all if that is faster; on a device on all."""
+    reached = choose_pairs(system, gaps) if device is None else None
+    return solve_pairs(system, reached, accuracy, device)
 
 
 def solve_pairs(
@@ -185,7 +196,7 @@ def choose_pairs(system: CollapsedT2, gaps: AskedGaps, or_all: bool = True) -> P
     if reached is None and not dense_fits:
         raise MemoryError(
             f"JIPE-2 on {num_states:,} states reaches more pairs than fit into the "
-            f"{machine.gibibytes(free)} that are available; ask for fewer gaps (queries=), or use "
+            f"{machine.gibibytes(free)} that are available; ask for fewer gaps (gaps=), or use "
             "local_jipe2 for a few states"
         )
     return reached

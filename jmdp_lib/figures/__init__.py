@@ -1,15 +1,12 @@
-"""Figures: data in, axes out. Drawing functions take an `ax` and return it, or the image drawn.
-
-`style()` sets the one look; `save()` writes a figure as PDF and PNG with its data beside it.
-"""
+"""Figures: data in, axes out. Drawing functions take an `ax` and return it, or the image drawn."""
 
 from jmdp_lib.machine import extra
 
 with extra("figures"):
     from jmdp_lib.figures.curves import (
         agreement,
-        gap_law,
         joint_returns,
+        plot_gap_law,
     )
     from jmdp_lib.figures.diagrams import (
         correlation_bar,
@@ -17,9 +14,7 @@ with extra("figures"):
         gridworld,
         transition,
     )
-    from jmdp_lib.figures.notebook import Claims, explore, results, save, style
 
-__all__ = ["Claims", "explore", "results", "save", "style"]
-__all__ += ["gridworld", "transition"]
+__all__ = ["gridworld", "transition"]
 __all__ += ["correlation_bar", "correlation_grid"]
-__all__ += ["agreement", "gap_law", "joint_returns"]
+__all__ += ["agreement", "joint_returns", "plot_gap_law"]

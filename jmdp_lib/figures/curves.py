@@ -19,7 +19,12 @@ _BARS = 60  # of the law of a gap: an even number, so that none crosses zero
 
 
 def agreement(
-    ax: Axes, expected: ArrayLike, found: ArrayLike, label: str = "", bars: ArrayLike | None = None
+    ax: Axes,
+    expected: ArrayLike,
+    found: ArrayLike,
+    *,
+    label: str = "",
+    bars: ArrayLike | None = None,
 ) -> Axes:
     """Found against expected values, with the line where they agree; another marker each time.
 
@@ -29,7 +34,7 @@ def agreement(
         >>> from jmdp_lib import figures
         >>> from matplotlib.figure import Figure
         >>> expected, found = [1.0, 2.0], [1.1, 1.9]
-        >>> ax = figures.agreement(Figure().subplots(), expected, found, "two runs", [0.2, 0.2])
+        >>> ax = figures.agreement(Figure().subplots(), expected, found, label="two runs", bars=0.2)
         >>> ax.get_legend_handles_labels()[1]
         ['two runs']
     """
@@ -77,7 +82,7 @@ def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float]) -> Axes:
     return ax
 
 
-def gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
+def plot_gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
     """The law of a gap, samples (N,), from -limit to limit: orange below zero, blue above.
 
     A dot marks the mean, its bar one standard deviation to either side.
@@ -87,7 +92,7 @@ def gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
         >>> from jmdp_lib import figures
         >>> from matplotlib.figure import Figure
         >>> gaps = np.random.default_rng(0).normal(0.5, 1.0, size=1000)
-        >>> len(figures.gap_law(Figure().subplots(), gaps, limit=3.0).patches) > 0
+        >>> len(figures.plot_gap_law(Figure().subplots(), gaps, limit=3.0).patches) > 0
         True
     """
     checks.axes(ax)

@@ -139,6 +139,7 @@ def correlation_grid(
     correlation: Floats,
     columns: int,
     labels: Sequence[str],
+    *,
     goal: int | None = None,
     fontsize: float = 6.0,
 ) -> Axes:

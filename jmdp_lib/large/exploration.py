@@ -98,7 +98,7 @@ def view_explored(region: Region, goal: float, theta: float = 0.0) -> View:
     as what they add to D sums up to `theta` standard deviations.
     """
     system = region.system()
-    asked = AskedGaps.of(system.jm, region.asked)
+    asked = AskedGaps.of(system.jm, states=region.asked)
     explored = np.isin(np.arange(system.jm.num_states), region.explored)
     gamma = system.jm.gamma
     accuracy = 0.01 * goal

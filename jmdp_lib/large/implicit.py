@@ -63,7 +63,7 @@ class ImplicitJMDP:
     num_actions: int
     gamma: float
     reward_range: tuple[float, float]
-    knows_noise: bool = True
+    knows_noise: bool = field(default=True, kw_only=True)
     _kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class ImplicitJMDP:
             [1, 5, 7, 3, 0, 4, 6, 3]
         """
         tables = partial(_tables_of_jmdp, jm)
-        return cls(tables, jm.num_actions, jm.gamma, jm.reward_range, jm.knows_noise)
+        return cls(tables, jm.num_actions, jm.gamma, jm.reward_range, knows_noise=jm.knows_noise)
 
     def at(self, state: Hashable) -> tuple[Floats, Floats, list[Hashable]]:
         """The checked tables of a state: probabilities (K,), rewards (K, A), K * A next states."""

@@ -82,6 +82,7 @@ class LocalSolution(machine.ReadOnly):
 def local_jipe2(
     model: ImplicitJMDP | JMDP,
     policy: Policy,
+    *,
     states: Sequence[Hashable],
     tol: float = 1e-3,
     coupling: CouplingName = DEFAULT_COUPLING,

@@ -1,9 +1,10 @@
 """Exact answers beyond the paper: distributions of gaps, ranges over couplings, whole policies."""
 
-from jmdp_lib.laws.brackets import GapLaw
-from jmdp_lib.laws.coupling_range import coupling_range
+from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket
+from jmdp_lib.laws.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.laws.gap_law import gap_law
-from jmdp_lib.laws.improvement import cautious_improvement
-from jmdp_lib.laws.policy_gaps import policy_gaps
+from jmdp_lib.laws.improvement import Improvement, cautious_improvement
+from jmdp_lib.laws.policy_gaps import PolicyGap, policy_gaps
 
-__all__ = ["GapLaw", "cautious_improvement", "coupling_range", "gap_law", "policy_gaps"]
+__all__ = ["CouplingRange", "GapLaw", "Improvement", "PhiBracket", "PolicyGap", "StepBracket"]
+__all__ += ["cautious_improvement", "coupling_range", "gap_law", "policy_gaps"]

@@ -115,7 +115,7 @@ class GapLaw(ReadOnly):
     """The law of one gap in brackets: every answer is a pair (low, high) that contains the truth.
 
     Attributes:
-        query: (s, a, b); or (i, j), the entry of a `GapEstimate`.
+        gap: (s, a, b); or (i, j), the entry of a `GapEstimate`.
         mean: $E G$.
         steps: bounds of the distribution function, from stochastic order.
         phi: bounds of $E (x - G)^+$, from convex order; None for samples.
@@ -125,7 +125,7 @@ class GapLaw(ReadOnly):
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
-        >>> law, = jl.laws.gap_law(jm, jl.goal_policy(3), queries=[(4, 0, 2)], at=[1.0])
+        >>> law, = jl.laws.gap_law(jm, jl.goal_policy(3), gaps=[(4, 0, 2)], at=[1.0])
         >>> print([round(float(end), 3) for end in (*law.mean, *law.prob_better, *law.cdf(1.0))])
         [1.522, 1.522, 0.971, 0.971, 0.153, 0.154]
         >>> print([round(float(end), 2) for end in (*law.quantile(0.1), *law.cvar(0.1))])
@@ -134,7 +134,7 @@ class GapLaw(ReadOnly):
         True
     """
 
-    query: tuple[int, ...]
+    gap: tuple[int, ...]
     mean: Bracket
     steps: StepBracket
     phi: PhiBracket | None = None
@@ -143,22 +143,23 @@ class GapLaw(ReadOnly):
 
     def __repr__(self) -> str:
         low, high = self.prob_worse
-        return f"GapLaw(query {self.query}, worse with probability {low:.4g} to {high:.4g})"
+        return f"GapLaw(gap {self.gap}, worse with probability {low:.4g} to {high:.4g})"
 
     @classmethod
     def from_sample(
         cls,
-        query: tuple[int, ...],
+        gap: tuple[int, ...],
         gaps: ArrayLike,
+        *,
         alpha: float = 0.05,
-        off: float = 0.0,
+        truncation_error: float = 0.0,
         limits: tuple[float, float] = (-np.inf, np.inf),
     ) -> GapLaw:
         """The band of Dvoretzky, Kiefer, Wolfowitz and Massart around independent gaps (N,).
 
         It holds everywhere at once with probability $1 - alpha$.
 
-        off: how far each gap can be from the truth; a gap as small as that counts as a tie.
+        truncation_error: how far each gap can be from the truth; one as small as that is a tie.
         limits: (lo, hi) that holds all gaps, if it is known: then all brackets are finite.
 
         Example:
@@ -170,13 +171,13 @@ class GapLaw(ReadOnly):
             0.14 to 0.20; the truth is 0.16
         """
         values = checks.floats("gaps", gaps, "gap")
-        off = checks.real("off", off, "[0, inf)")
+        off = checks.real("truncation_error", truncation_error, "[0, inf)")
         values[np.abs(values) <= off] = 0.0
         error = off * (values != 0.0)
         outside = (values < limits[0] - off) | (values > limits[1] + off)
         checks.refuse("gaps", values, outside, f"is not in limits {limits}", ["gap"])
         ends = np.stack([values - error, values + error], axis=1)
-        return sampled_law(query, ends, alpha, limits)
+        return sampled_law(gap, ends, alpha, limits)
 
     @cached_property
     def _both(self) -> StepBracket:
@@ -225,10 +226,10 @@ class GapLaw(ReadOnly):
     @property
     def width(self) -> float:
         """How wide a bracket of $P(G < x)$ or $P(G <= x)$ at a read point is, at most."""
-        ends = [self.cdf(np.array(self.at), strict) for strict in (True, False)]
+        ends = [self.cdf(np.array(self.at), strict=strict) for strict in (True, False)]
         return float(max((high - low).max() for low, high in ends))
 
-    def cdf(self, x: ArrayLike, strict: bool = False) -> Bracket:
+    def cdf(self, x: ArrayLike, *, strict: bool = False) -> Bracket:
         """$P(G <= x)$, or $P(G < x)$ if strict, for a number or an array."""
         at = checks.as_array("x", x).astype(float)
         checks.refuse("x", at, np.isnan(at), "is not a number", ["entry"] * at.ndim)
@@ -261,7 +262,7 @@ class GapLaw(ReadOnly):
 
 
 def sampled_law(
-    query: tuple[int, ...], ends: Floats, alpha: float, limits: tuple[float, float]
+    gap: tuple[int, ...], ends: Floats, alpha: float, limits: tuple[float, float]
 ) -> GapLaw:
     """As `GapLaw.from_sample`, of gaps that lie between ends (N, 2), each between its own."""
     size = len(ends)
@@ -278,7 +279,7 @@ def sampled_law(
     low[-1] = 1.0
     high[0] = 0.0
     steps = StepBracket(np.stack([points, points], axis=1), low, high)
-    return GapLaw(query, steps.worst_mean(1.0), steps, confidence=1.0 - alpha)
+    return GapLaw(gap, steps.worst_mean(1.0), steps, confidence=1.0 - alpha)
 
 
 def highest_lines(x: Floats, lines: Floats, points: Floats) -> Floats:

@@ -71,7 +71,7 @@ class CouplingRange(ReadOnly):
         return f"CouplingRange({state}, {states} states, {actions} actions)"
 
 
-def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange:
+def coupling_range(jm: JMDP, policy: Policy, *, tol: float = 1e-8) -> CouplingRange:
     """Least and largest gap variances over all one-step couplings with jm's marginal laws.
 
     A one-step coupling says which outcomes of the actions of one state come together; branches at
@@ -96,7 +96,7 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
     """
     system = CollapsedT2.of("coupling_range", jm, policy, INDEPENDENT)
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    gaps = AskedGaps.of(jm, None)
+    gaps = AskedGaps.of(jm)
     num_cells = float((np.diff(jm.starts)[gaps.states] ** 2).sum())
     require(
         56.0 * jm.num_states**2 + 400.0 * num_cells, f"coupling_range on {jm.num_states:,} states"

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.fast import AskedGaps, CollapsedT2, PairSet
+from jmdp_lib.fast import AskedGaps, CollapsedT2, PairSet, checked_gaps
 from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket
 from jmdp_lib.laws.convex import Convex
 from jmdp_lib.laws.rows import Rows
@@ -45,7 +45,9 @@ _EPS = float(np.finfo(float).eps)
 def gap_law(
     jm: JMDP,
     policy: Policy,
-    queries: ArrayLike | None = None,
+    *,
+    gaps: ArrayLike | None = None,
+    states: ArrayLike | None = None,
     width: float = 1e-3,
     coupling: CouplingName = DEFAULT_COUPLING,
     at: ArrayLike = (),
@@ -55,7 +57,8 @@ def gap_law(
     """The laws of gaps $G = Z(s, a) - Z(s, b)$, one for each, as brackets that contain the truth.
 
     policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-    queries: (N, 3), rows (state, a, b); unless given, all pairs a < b of all states.
+    gaps: (N, 3), rows (state, a, b); unless given, all pairs a < b of all states.
+    states: (N,), for all pairs a < b of these states; instead of `gaps`.
     width: how wide the brackets of $P(G < x)$ and $P(G <= x)$ may be at the read points.
     coupling: as in `jipe2`.
     at: the read points, beside zero, which is always one of them.
@@ -79,7 +82,7 @@ def gap_law(
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
-        >>> law, = jl.laws.gap_law(jm, jl.goal_policy(3), queries=[(4, 0, 2)], at=[1.0])
+        >>> law, = jl.laws.gap_law(jm, jl.goal_policy(3), gaps=[(4, 0, 2)], at=[1.0])
         >>> print("P(up is worse than down) from {:.4f} to {:.4f}".format(*law.prob_worse))
         P(up is worse than down) from 0.0062 to 0.0062
         >>> print("P(both are the same) from {:.4f} to {:.4f}".format(*law.prob_tie))
@@ -90,31 +93,29 @@ def gap_law(
         the worst tenth averages 0.365 to 0.366
     """
     system = CollapsedT2.of("gap_law", jm, policy, coupling)
-    asked, gaps = _checked_gaps(jm, queries)
+    asked, listed = _wanted(jm, gaps, states)
     checks.positive("width", width)
     points = checks.at_least("points", points, 1)
     max_points = checks.at_least("max_points", max_points, max(points, 16))
     reads = _read_points(at)
-    if not len(gaps):  # one action has no gaps
+    if not len(listed):  # one action has no gaps
         return []
     pairs = PairSet.of(system, asked)
     assert pairs is not None
-    rows = Rows.of(system, pairs, gaps)
+    rows = Rows.of(system, pairs, listed)
     search = _Search(rows, rows.rounded(reads), width, points, max_points)
     missed = search.run()
     if missed:
         warn(f"gap_law: {missed}")
-    return search.laws(gaps, reads)
+    return search.laws(listed, reads)
 
 
-def _checked_gaps(jm: JMDP, queries: ArrayLike | None) -> tuple[AskedGaps, Ints]:
-    """The gaps that are asked for, and (Q, 3) the same in the order and with the signs given."""
-    listed = queries is None or checks.listed("queries", queries, "row (state, a, b)")
-    if queries is not None and checks.as_array("queries", listed).ndim != 2:
-        raise ValueError(f"queries must be rows (state, a, b), (N, 3): did you mean [{queries!r}]?")
-    asked = AskedGaps.of(jm, queries)
-    rows = np.stack([asked.states, asked.first, asked.second], axis=1)
-    return asked, rows if queries is None else np.array(queries)
+def _wanted(jm: JMDP, gaps: ArrayLike | None, states: ArrayLike | None) -> tuple[AskedGaps, Ints]:
+    """The gaps that are wanted, and (Q, 3) the same in the order and with the signs given."""
+    wanted = AskedGaps.of(jm, gaps, states)
+    if gaps is not None:
+        return wanted, checked_gaps(jm, gaps)
+    return wanted, np.stack([wanted.states, wanted.first, wanted.second], axis=1)
 
 
 def _read_points(at: ArrayLike) -> Floats:
@@ -182,7 +183,7 @@ class _Search:
         x = with_reads(base, self.reads)
         size = max(x.size, self.points)  # of the last grid, at least
         needed = size * (_POINT * self.rows.factors.size + 20.0 * self.psi.num_reads)
-        smaller = f"max_points={size // 2:,}, or fewer points or queries, take less"
+        smaller = f"max_points={size // 2:,}, or fewer points or gaps, take less"
         require(needed, f"the law of gaps on a grid of {size:,} points", smaller)
         self.psi.refine(x)
         self.cuts.refine(x)
@@ -232,7 +233,7 @@ class _Search:
             error = unit * (self.rows.mean_error + self.rows.digits) + 4.0 * _EPS * abs(mean)
             phi = self.psi.bracket(n)
             law = GapLaw(
-                query=tuple(gap),
+                gap=tuple(gap),
                 mean=(mean - error, mean + error),
                 steps=StepBracket(ends, low, high),
                 phi=PhiBracket(

@@ -54,7 +54,7 @@ class Improvement(ReadOnly):
 
 
 def cautious_improvement(
-    jm: JMDP, policy: Policy, level: float = 0.5, width: float = 0.02
+    jm: JMDP, policy: Policy, *, level: float = 0.5, width: float = 0.02
 ) -> Improvement:
     """One step of policy improvement, only where an action is better with probability `level`.
 
@@ -118,8 +118,8 @@ def _chances(jm: JMDP, policy: Floats, wanted: Any, width: float) -> Floats:
     s, a, b = np.nonzero(wanted[:, :, None] & (policy > 0.0)[:, None])
     asked = np.stack([s, a, b], axis=1)[a != b]
     if len(asked):
-        laws = gap_law(jm, policy, asked, width, points=1)
-        better = [policy[law.query[::2]] * law.prob_better[0] for law in laws]
+        laws = gap_law(jm, policy, gaps=asked, width=width, points=1)
+        better = [policy[law.gap[::2]] * law.prob_better[0] for law in laws]
         np.add.at(chances, (asked[:, 0], asked[:, 1]), better)
     return chances
 

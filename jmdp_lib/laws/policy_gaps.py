@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -61,9 +62,21 @@ from jmdp_lib.operators.pairs import policy_average
 _PRECISE = 1e-12  # residuals, relative to what each system adds in one step
 
 
+class PolicyGap(NamedTuple):
+    """What `policy_gaps` found: the return of one policy minus that of another, from every state.
+
+    Attributes:
+        mean: (S,), its mean.
+        variance: (S,), its variance.
+    """
+
+    mean: Floats
+    variance: Floats
+
+
 def policy_gaps(
-    jm: JMDP, policy: Policy, other: Policy, coupling: CouplingName = DEFAULT_COUPLING
-) -> tuple[Floats, Floats]:
+    jm: JMDP, policy: Policy, other: Policy, *, coupling: CouplingName = DEFAULT_COUPLING
+) -> PolicyGap:
     """Mean (S,) and variance (S,) of the return of one rule minus that of another in one world.
 
     Both rules start in the same state, for every state, and draw their actions with the same
@@ -100,7 +113,7 @@ def policy_gaps(
     pairs = _GapPairs(first, second, mean, backups)
     target = _PRECISE * float(max(pairs.arrays.source.max(), pairs.arrays.shared_source.max()))
     variance = solve(pairs, target, jm.gamma**2, "policy_gaps", 1.0).x
-    return mean, np.maximum(variance[states], 0.0)
+    return PolicyGap(mean, np.maximum(variance[states], 0.0))
 
 
 def _solve_means(

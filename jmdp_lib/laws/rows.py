@@ -82,7 +82,7 @@ class Rows:
         steps = _Steps(system, pairs, gaps)
         num_outcomes, halved = steps.count()
         what = f"the law of gaps that reach {pairs.size:,} pairs"
-        require(_OUTCOME * num_outcomes, what, "ask for fewer queries")
+        require(_OUTCOME * num_outcomes, what, "ask for fewer gaps")
         outcomes = steps.outcomes(halved)
         gamma = system.jm.gamma
         # At gamma 0 every row leads to zero, and any factor below 1 will do.

@@ -14,8 +14,9 @@ import numpy as np
 from numba import prange
 
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.fast import threaded
 from jmdp_lib.laws.rows import Outcomes
-from jmdp_lib.machine import cached, inline, threaded
+from jmdp_lib.machine import cached, inline
 
 _CHUNK = 32  # rows that are done at a time
 _LONG = 1 << 12  # bounds in a chunk from which on threads are worth it

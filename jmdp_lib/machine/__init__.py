@@ -7,7 +7,6 @@ from jmdp_lib.machine.compiled import (
     inline,
     rounding_of,
     rounding_of_returns,
-    threaded,
 )
 from jmdp_lib.machine.process import available_bytes, extra, gibibytes, progress, require
 from jmdp_lib.machine.results import ReadOnly
@@ -19,7 +18,6 @@ __all__ = [
     "inline",
     "rounding_of",
     "rounding_of_returns",
-    "threaded",
 ]
 __all__ += ["available_bytes", "extra", "gibibytes", "progress", "require"]
 __all__ += ["ReadOnly"]

@@ -9,7 +9,7 @@ A user is told what is not installed (`extra`) and how far a long run is (`progr
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -85,9 +85,15 @@ def output_is_seen() -> bool:
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
-def progress(total: int | None, name: str, unit: str = "update") -> Any:
-    """A progress bar once a run takes longer than two seconds and somebody is watching."""
+def progress(
+    total: int | None, name: str, unit: str = "update", steps: Iterable[Any] | None = None
+) -> Any:
+    """A progress bar once a run takes longer than two seconds and somebody is watching.
+
+    It moves as its `steps` are taken, or by its `update`.
+    """
     return tqdm(
+        iterable=steps,
         total=total,
         desc=name,
         unit=unit,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,7 +26,7 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import ReadOnly, require, rounding_of
+from jmdp_lib.machine import ReadOnly, rounding_of
 from jmdp_lib.model.coupling import Coupling
 from jmdp_lib.model.simulator import Simulator, check_simulator, draw_index
 from jmdp_lib.model.tables import (
@@ -37,27 +37,19 @@ from jmdp_lib.model.tables import (
 )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _Tables(ReadOnly):
-    """The fields of a `JMDP`, which says what they are; they are checked, and sorted by state."""
-
-    gamma: float
-    starts: Ints
-    probs: Floats
-    rewards: Floats
-    next_states: Ints
-    queries_per_state: int | None = None
-    knows_noise: bool = True
-
-
-class JMDP(_Tables):
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class JMDP(ReadOnly):
     """A finite joint MDP (Definition 4.3), immutable, with T outcome tables sorted by state.
 
-    `JMDP(table_probs, rewards, next_states, gamma)` takes arrays (S, K), (S, K, A) and (S, K, A):
-    state s draws table k with probability table_probs[s, k]; action a then earns
-    rewards[s, k, a] and moves to next_states[s, k, a]. Tables of probability zero are dropped once
-    they are checked, so states may have different numbers of tables. `from_tables` takes them
-    stacked instead.
+    State s draws table k with probability table_probs[s, k]; action a then earns rewards[s, k, a]
+    and moves to next_states[s, k, a]. Tables of probability zero are dropped once they are checked,
+    so states may have different numbers of tables. `from_tables` takes them stacked instead.
+
+    Args:
+        table_probs: (S, K), each row sums to one.
+        rewards: (S, K, A).
+        next_states: (S, K, A), integers below S.
+        gamma: discount factor in [0, 1).
 
     Attributes (all arrays read-only):
         gamma: discount factor in [0, 1).
@@ -65,8 +57,8 @@ class JMDP(_Tables):
         probs: (T,) probability of each table in its state.
         rewards: (T, A) reward of each action in each table.
         next_states: (T, A) next state of each action in each table.
-        queries_per_state: how many queries the tables of each state were counted from; None for
-            tables that are known.
+        queries_per_state: how many queries the tables of each state were counted from; None unless
+            they were.
         knows_noise: whether table k of every state may be what noise k does there, see
             `noise_probs`.
 
@@ -84,6 +76,14 @@ class JMDP(_Tables):
         ([[0.5, 0.5]], True)
     """
 
+    gamma: float
+    starts: Ints
+    probs: Floats
+    rewards: Floats
+    next_states: Ints
+    queries_per_state: int | None = None
+    knows_noise: bool = True
+
     def __init__(
         self, table_probs: ArrayLike, rewards: ArrayLike, next_states: ArrayLike, gamma: float
     ) -> None:
@@ -92,19 +92,36 @@ class JMDP(_Tables):
         num_states = len(probs)
         reward, successor = _checked_tables(rewards, next_states, probs.shape, num_states)
         drawn = np.nonzero(probs)
-        starts = np.searchsorted(drawn[0], np.arange(num_states + 1))
-        super().__init__(gamma, starts, probs[drawn], reward[drawn], successor[drawn])
+        self._set(
+            gamma=gamma,
+            starts=np.searchsorted(drawn[0], np.arange(num_states + 1)),
+            probs=probs[drawn],
+            rewards=reward[drawn],
+            next_states=successor[drawn],
+        )
 
-    @classmethod
-    def _of(cls, **fields: Any) -> JMDP:
-        """A model of fields that are checked."""
-        jm = cls.__new__(cls)
-        _Tables.__init__(jm, **fields)
-        return jm
+    def _set(self, **fields: Any) -> Self:
+        """Fields that are checked, once and for all."""
+        self.__setstate__(fields)
+        return self
 
     def _with(self, **changes: Any) -> JMDP:
         """This model with some fields replaced."""
-        return JMDP._of(**self.__getstate__() | changes)
+        return JMDP.__new__(JMDP)._set(**self.__getstate__() | changes)
+
+    def with_gamma(self, gamma: float) -> JMDP:
+        """The same tables with another discount factor.
+
+        Args:
+            gamma: the discount factor, in [0, 1).
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> short = jl.windy_gridworld(size=3, gamma=0.95).with_gamma(0.5)
+            >>> short.gamma, jl.windy_gridworld(size=3, gamma=0.95).gamma
+            (0.5, 0.95)
+        """
+        return self._with(gamma=checks.discount(gamma))
 
     @classmethod
     def from_tables(
@@ -116,7 +133,15 @@ class JMDP(_Tables):
         num_states: int,
         gamma: float,
     ) -> JMDP:
-        """Tables stacked in any order: states (T,), probs (T,), rewards and next_states (T, A).
+        """Tables stacked in any order.
+
+        Args:
+            states: (T,) which state draws each table.
+            probs: (T,) its probability there; those of a state sum to one.
+            rewards: (T, A).
+            next_states: (T, A), integers below num_states.
+            num_states: |S|.
+            gamma: discount factor in [0, 1).
 
         Example:
             >>> import jmdp_lib as jl
@@ -137,7 +162,7 @@ class JMDP(_Tables):
         order = np.argsort(state, kind="stable")
         order = order[prob[order] > 0]
         state = state[order]
-        return cls._of(
+        return cls.__new__(cls)._set(
             gamma=gamma,
             starts=np.searchsorted(state, np.arange(num_states + 1)),
             probs=prob[order] / totals[state],
@@ -173,13 +198,17 @@ class JMDP(_Tables):
     ) -> JMDP:
         """A world given by a step function and the distribution of its noise (Assumption 4.5).
 
-        noise_probs: (K,) probability of each noise $u$ in 0, ..., K - 1. It is drawn once per
-            table, *before* any action is looked at, and afresh for every state and time: all states
-            have one distribution of the noise, but not the same noise, unless a solver is told
-            `coupling="common"`.
-        step: step(s, a, u) -> (reward, next_state), $r = g(s, a, u)$ and $s' = h(s, a, u)$. It must
-            be pure: all of its randomness is in u. It is called once for every (s, a, u), and for
-            a few of them twice more to see whether it is pure.
+        Args:
+            num_states: |S|.
+            num_actions: |A|.
+            gamma: discount factor in [0, 1).
+            noise_probs: (K,) probability of each noise $u$ in 0, ..., K - 1. It is drawn once per
+                table, *before* any action is looked at, and afresh for every state and time: all
+                states have one distribution of the noise, but not the same noise, unless a solver
+                is told `coupling="common"`.
+            step: step(s, a, u) -> (reward, next_state), $r = g(s, a, u)$ and $s' = h(s, a, u)$. It
+                must be pure: all of its randomness is in u. It is called once for every (s, a, u),
+                and for a few of them twice more to see whether it is pure.
 
         Example:
             >>> import jmdp_lib as jl
@@ -197,17 +226,22 @@ class JMDP(_Tables):
 
     @classmethod
     def from_simulator(
-        cls, simulator: Simulator, queries_per_state: int, seed: checks.Seed = 0
+        cls, simulator: Simulator, queries_per_state: int, *, rng: checks.RNG = None
     ) -> JMDP:
-        """The empirical model: all actions of every state, queried `queries_per_state` times.
+        """The empirical model: all actions of every state, queried again and again.
 
         Equal answers are one table, whose probability is its share of the queries. Statistics of
         this model are estimates. Every state has a random stream of its own.
 
+        Args:
+            simulator: an object with num_states, num_actions, gamma and query.
+            queries_per_state: how many queries, 2 or more.
+            rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
+
         Example:
             >>> import jmdp_lib as jl
             >>> shop = jl.inventory_simulator(capacity=2, max_order=1, gamma=0.9)
-            >>> counted = jl.JMDP.from_simulator(shop, queries_per_state=500, seed=0)
+            >>> counted = jl.JMDP.from_simulator(shop, queries_per_state=500, rng=0)
             >>> exact = jl.inventory(capacity=2, max_order=1, gamma=0.9)
             >>> models = (exact, counted)
             >>> gaps = [jl.jipe2(jm, [1, 0, 0]).moments.gap_mean[0, 1, 0] for jm in models]
@@ -216,21 +250,23 @@ class JMDP(_Tables):
         """
         check_simulator(simulator)
         count = checks.at_least("queries_per_state", queries_per_state, 2)
-        counted = cls._stacked(counted_tables(simulator, count, seed), simulator.gamma)
+        counted = cls._stacked(counted_tables(simulator, count, rng), simulator.gamma)
         return counted._with(queries_per_state=count)
 
     @classmethod
     def from_mdp(cls, transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> JMDP:
         """A model with the marginals of an MDP, in which good luck for one action is so for all.
 
-        transition_probs: (S, A, S).
-        rewards: (S, A) or (S, A, S).
-
         One uniform number picks the outcomes of all actions, each action's ordered from worst to
         best, by $r + gamma v(s')$ with $v$ the value of the uniform policy. How states are numbered
         matters only for outcomes that tie. For another joint distribution, list its tables:
         `from_tables`. Independent actions need no tables: `jipe2(coupling="independent")` evaluates
         any JMDP as if its actions were independent.
+
+        Args:
+            transition_probs: (S, A, S).
+            rewards: (S, A), or (S, A, S) if they depend on the next state.
+            gamma: discount factor in [0, 1).
 
         Example:
             >>> import jmdp_lib as jl
@@ -356,9 +392,16 @@ class JMDP(_Tables):
     ) -> tuple[Floats, Ints]:
         """One draw of the joint sample-transition model $J_m$, eq. (6): all m actions, one table.
 
-        One uniform number draws the table, whatever the actions are. The queried coordinates come
-        back as rewards (m,) and next states (m,). To execute one of them and to forget the others
-        is ordinary interaction with an MDP.
+        One uniform number draws the table, whatever the actions are. To execute one of the actions
+        and to forget the others is ordinary interaction with an MDP.
+
+        Args:
+            state: where the query is made.
+            actions: distinct actions, m of them.
+            rng: a Generator of NumPy, from which the table is drawn.
+
+        Returns:
+            Rewards (m,) and next states (m,).
         """
         if not isinstance(rng, np.random.Generator):
             raise TypeError(f"rng must be a numpy.random.Generator, got {rng!r}")
@@ -370,10 +413,12 @@ class JMDP(_Tables):
         return self.rewards[table, columns], self.next_states[table, columns]
 
     def marginal_mdp(self) -> tuple[Floats, Floats]:
-        """The MDP without the coupling, eq. (5): transitions (S, A, S) and mean rewards (S, A)."""
+        """The MDP without the coupling, eq. (5).
+
+        Returns:
+            Transitions (S, A, S) and mean rewards (S, A).
+        """
         shape = (self.num_states, self.num_actions, self.num_states)
-        size = 8 * np.prod(shape, dtype=float) + 48.0 * self.rewards.size  # and sparse, while made
-        require(size, f"the marginal MDP of shape {shape}")
         return self.transitions.toarray().reshape(shape), self.averaging @ self.rewards
 
     @cached_property

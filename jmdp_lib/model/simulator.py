@@ -1,18 +1,15 @@
 """What a simulator is: it can be asked for the outcomes of several actions under one shared draw.
 
 Such a call is a query. `Simulator` is what the learning solvers and `JMDP.from_simulator` need, a
-JMDP without its tables; `StepSimulator` is one made of a step function. Every answer is checked
-here. `Outcome` is what an environment with a state of its own, `CoupledEnv` or
-`jmdp_lib.atari.CoupledAtari`, returns instead.
+JMDP without its tables. Every answer is checked here. `Outcome` is what an environment with a
+state of its own, `CoupledEnv` or `jmdp_lib.atari.CoupledAtari`, returns instead.
 """
 
 from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -156,10 +153,12 @@ def _check_order(simulator: Simulator, state: Any, actions: list[int], seed: int
 
 def _alike(first: tuple[float, Any], second: tuple[float, Any]) -> bool:
     """Whether two answers (reward, next state) are one, up to rounding in single precision."""
+    if first == second:  # the usual case, kept fast
+        return True
     try:
         return np.allclose(np.hstack(first), np.hstack(second), rtol=1e-6, atol=0.0)
     except (TypeError, ValueError):  # no numbers, or of another length
-        return bool(first == second)
+        return False
 
 
 def checked_query(
@@ -197,51 +196,6 @@ def checked_query(
             f"simulator.query(state {state!r}, actions {list(actions)}) must return rewards "
             f"and next states, in this order: {error!r}"
         ) from error
-
-
-@dataclass(frozen=True, eq=False)
-class StepSimulator:
-    """A simulator made of a step function: a query draws one noise, which all its actions share.
-
-    `JMDP.from_step` makes the outcome tables of the same world. From one generator, both draw the
-    same.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> import numpy as np
-        >>> def step(state, action, rain):
-        ...     return (-0.2 if action == 0 else -float(rain)), 0
-        ...
-        >>> world = jl.simulators.StepSimulator(1, 2, 0.9, [0.7, 0.3], step)
-        >>> world.query(0, [0, 1], np.random.default_rng(2))
-        ([-0.2, -0.0], [0, 0])
-        >>> tables = jl.JMDP.from_step(1, 2, 0.9, [0.7, 0.3], step)
-        >>> tables.query(0, [0, 1], np.random.default_rng(2))
-        (array([-0.2, -0. ]), array([0, 0]))
-    """
-
-    num_states: int
-    num_actions: int
-    gamma: float
-    noise_probs: ArrayLike
-    step: Callable[[int, int, int], tuple[float, int]]
-    reward_range: tuple[float, float] | None = None
-
-    def __post_init__(self) -> None:
-        checks.distributions("noise_probs", self.noise_probs, "noise")
-        declared_range(self.reward_range)
-
-    @cached_property
-    def _cumulative(self) -> list[float]:
-        return np.cumsum(self.noise_probs).tolist()
-
-    def query(
-        self, state: int, actions: Sequence[int], rng: np.random.Generator
-    ) -> tuple[list[float], list[int]]:
-        """Rewards (m,) and next states (m,) of the actions under one draw of the noise."""
-        noise = draw_index(self._cumulative, rng)
-        rewards, states = zip(*(self.step(state, a, noise) for a in actions), strict=True)
-        return list(rewards), list(states)
 
 
 class Outcome(NamedTuple):

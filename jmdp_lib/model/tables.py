@@ -67,34 +67,30 @@ def tables_of_step(
                 f"this order: {error!r}"
             ) from error
 
-    rewards = np.empty(shape)
-    successors = np.empty(shape, dtype=np.int64)
-    for entry in range(0, rewards.size, max(1, rewards.size // _TRIALS)):
+    size = int(np.prod(shape))
+    for entry in range(0, size, max(1, size // _TRIALS)):
         s, u, a = (int(i) for i in np.unravel_index(entry, shape))
         checks.pure(f"step(state {s}, action {a}, noise {u})", called, s, u, a)
-    with progress(num_states, "from_step", unit="state") as bar:
-        for s in range(num_states):
-            for u, a in np.ndindex(shape[1:]):
-                rewards[s, u, a], successors[s, u, a] = called(s, u, a)
-            bar.update()
-    return np.tile(probs, (num_states, 1)), rewards, successors
+    calls = progress(size, "from_step", "call", np.ndindex(shape))
+    outcomes = np.fromiter((called(*call) for call in calls), (float, 2), size)
+    rewards, successors = np.moveaxis(outcomes.reshape(*shape, 2), -1, 0)
+    return np.tile(probs, (num_states, 1)), rewards, successors.astype(np.int64)
 
 
-def counted_tables(simulator: Simulator, count: int, seed: checks.Seed) -> OfStates:
+def counted_tables(simulator: Simulator, count: int, rng: checks.RNG) -> OfStates:
     """Every state queried `count` times for all its actions; equal answers are one table.
 
     Every state has a random stream of its own.
     """
+    root = checks.seed_of(rng, "from_simulator")
     num_states = simulator.num_states
     actions = list(range(simulator.num_actions))
     counted = []
-    with progress(num_states * count, "from_simulator", unit="query") as bar:
-        for s in range(num_states):
-            rng = checks.generator(seed, "from_simulator", s)
-            drawn = [checked_query(simulator, s, actions, rng) for _ in range(count)]
-            tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
-            counted.append((times / count, tables))
-            bar.update(count)
+    for s in progress(num_states, "from_simulator", "state", range(num_states)):
+        stream = np.random.default_rng(checks.part(root, s))
+        drawn = [checked_query(simulator, s, actions, stream) for _ in range(count)]
+        tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
+        counted.append((times / count, tables))
     return counted
 
 

@@ -16,23 +16,22 @@ other simulator.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import RNG, Floats, Policy
 from jmdp_lib.machine import both, inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, checked_query
 from jmdp_lib.moments import StoredMoments
-from jmdp_lib.operators.draws import draw, of_actions
+from jmdp_lib.operators.draws import AliasTables, draw, of_actions
 from jmdp_lib.operators.pairs import PairOperator
 
 Coordinate = Sequence[tuple[int, int]]
-FORMS = ("full", "centred")
+Form = Literal["full", "centred"]
 
 
 def sample_t2(
@@ -41,27 +40,37 @@ def sample_t2(
     mean: ArrayLike,
     second: ArrayLike,
     coordinate: Coordinate,
-    rng: np.random.Generator,
+    *,
+    rng: RNG = None,
 ) -> float:
     """A sampled backup $hat T_2(M, i)$ of one coordinate $i$; its expectation is $(T_2 M)(i)$.
 
-    mean, second: (S, A) and (S, A, S, A), the collection $M = (mu, Sigma)$.
-    coordinate: [(s, a)] for a mean, which takes one draw from $J_1$, eq. (25); or
-        [(s, a), (t, b)] for a second moment. If both are the same, one branch with one next action
-        is drawn, eq. (26). Two actions of one state are one draw from $J_2$; two states are two
-        independent draws from $J_1$, eq. (27).
+    Args:
+        simulator: a JMDP, or any object with num_states, num_actions, gamma and query.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        mean: (S, A), $mu$ of the collection $M = (mu, Sigma)$.
+        second: (S, A, S, A), $Sigma$.
+        coordinate: [(s, a)] for a mean, which takes one draw from $J_1$, eq. (25); or
+            [(s, a), (t, b)] for a second moment. If both are the same, one branch with one next
+            action is drawn, eq. (26). Two actions of one state are one draw from $J_2$; two states
+            are two independent draws from $J_1$, eq. (27).
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
+
+    Returns:
+        The draw.
 
     Example:
         >>> import jmdp_lib as jl
         >>> import numpy as np
         >>> jm, rng = jl.example_1(gamma=0.9), np.random.default_rng(0)
         >>> mean, second = np.full((1, 2), 5.0), np.full((1, 2, 1, 2), 25.0)
-        >>> drawn = [jl.sample_t2(jm, [0], mean, second, [(0, 0), (0, 0)], rng) for _ in range(100)]
+        >>> drawn = [jl.sample_t2(jm, [0], mean, second, [(0, 0), (0, 0)], rng=rng)
+        ...          for _ in range(100)]
         >>> exact = jl.apply_t2(jm, [0], mean, second)[1][0, 0, 0, 0]
         >>> print(f"{np.mean(drawn):.1f} +- {np.std(drawn) / 10:.1f}, exactly {exact:.2f}")
         24.6 +- 0.5, exactly 25.25
     """
-    layout = Layout(checks.policy_matrix(simulator, policy), "full")
+    layout = Layout.of(checks.policy_matrix(simulator, policy), simulator.gamma, "full")
     values = layout.pack(*checks.collection("M", mean, second, simulator))
     if checks.as_array("coordinate", coordinate).shape not in ((1, 2), (2, 2)):
         raise ValueError(f"coordinate must be [(s, a)] or [(s, a), (t, b)], got {coordinate!r}")
@@ -71,38 +80,27 @@ def sample_t2(
         for s, a in coordinate
     )
     i = layout.policy.size * (1 + x) + other[0] if other else x
-    return backup(rng, values, i, simulator, layout.rules(simulator.gamma))
+    return backup(checks.generator(rng), values, i, simulator, layout)
 
 
-class Rules(NamedTuple):
-    """What a backup depends on besides the moments and the steps of two branches.
-
-    policy: (S, A). actions: `draws.of_actions`. full: the
-    form of the layout.
-    """
-
-    policy: Any
-    actions: Any
-    gamma: float
-    full: bool
-
-
-@dataclass(frozen=True, eq=False)
-class Layout:
+class Layout(NamedTuple):
     """Which coordinates are kept: with X = S A and x = s A + a, values holds
 
         form "full":     mu(x) at x, Sigma(x, y) at X + x X + y, (X + X^2,)
         form "centred":  mu (S, A), C of one state (S, A, A), c of two states (S, S)
 
-    policy: (S, A). form: one of FORMS.
+    policy: (S, A). actions: what `draw` takes for it. full: whether the form is that.
     """
 
     policy: Floats
-    form: str
+    actions: AliasTables
+    gamma: float
+    full: bool
 
-    @property
-    def full(self) -> bool:
-        return self.form == "full"
+    @classmethod
+    def of(cls, policy: Floats, gamma: float, form: Form) -> Layout:
+        """policy: (S, A)."""
+        return cls(policy, of_actions(policy), gamma, form == "full")
 
     @property
     def size(self) -> int:
@@ -110,10 +108,6 @@ class Layout:
         num_states, num_actions = self.policy.shape
         num = self.policy.size
         return num + (num**2 if self.full else num * num_actions + num_states**2)
-
-    def rules(self, gamma: float) -> Rules:
-        """What compiled targets know of this layout."""
-        return Rules(self.policy, of_actions(self.policy), gamma, self.full)
 
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
@@ -167,22 +161,22 @@ class Layout:
 
 
 def backup(
-    rng: np.random.Generator, values: Floats, i: int, simulator: Simulator, rules: Rules
+    rng: np.random.Generator, values: Floats, i: int, simulator: Simulator, layout: Layout
 ) -> float:
     """A draw of hat T_2(M, i) by one query of the simulator, or one at each of two states."""
-    s, a, t, b = _start(rng, i, rules)
+    s, a, t, b = _start(rng, i, layout)
     outcomes = checked_query(simulator, s, [a] if s != t or a == b else [a, b], rng)
     if s != t:
         outcomes += checked_query(simulator, t, [b], rng)
     (r, u), (q, v) = outcomes[0], outcomes[-1]
     branches = Branch(s, a, float(r), u), Branch(t, b, float(q), v)
-    return float(_finish(rng, values, i, branches, rules))
+    return float(_finish(rng, values, i, branches, layout))
 
 
 @inline
-def compiled_backup(rng: Any, values: Any, i: int, model: Any, rules: Any) -> float:
+def compiled_backup(rng: Any, values: Any, i: int, model: Any, layout: Any) -> float:
     """The same from known tables. model: what to draw them from, rewards and next states."""
-    s, a, t, b = _start(rng, i, rules)
+    s, a, t, b = _start(rng, i, layout)
     tables, rewards, next_states = model
     k = draw(rng, tables, s)
     j = k
@@ -190,7 +184,7 @@ def compiled_backup(rng: Any, values: Any, i: int, model: Any, rules: Any) -> fl
         j = draw(rng, tables, t)
     first = Branch(s, a, rewards[k, a], next_states[k, a])
     second = Branch(t, b, rewards[j, b], next_states[j, b])
-    return _finish(rng, values, i, (first, second), rules)
+    return _finish(rng, values, i, (first, second), layout)
 
 
 class Branch(NamedTuple):
@@ -203,23 +197,23 @@ class Branch(NamedTuple):
 
 
 @both(inline="always")
-def _start(rng: Any, i: int, rules: Any) -> tuple[int, int, int, int]:
+def _start(rng: Any, i: int, layout: Any) -> tuple[int, int, int, int]:
     """The state-actions (s, a) and (t, b) of a coordinate; of c(s, t) the policy draws a and b."""
-    num_states, num_actions = rules.policy.shape
+    num_states, num_actions = layout.policy.shape
     num = num_states * num_actions
     if i < num:
         s, a = divmod(i, num_actions)
         return s, a, s, a
-    if not rules.full and i < num * (1 + num_actions):
+    if not layout.full and i < num * (1 + num_actions):
         x, b = divmod(i - num, num_actions)
         s, a = divmod(x, num_actions)
         return s, a, s, b
-    if rules.full:
+    if layout.full:
         x, y = divmod(i - num, num)
     else:
         s, t = divmod(i - num * (1 + num_actions), num_states)
-        x = draw(rng, rules.actions, s)
-        y = draw(rng, rules.actions, t)
+        x = draw(rng, layout.actions, s)
+        y = draw(rng, layout.actions, t)
     s, a = divmod(x, num_actions)
     t, b = divmod(y, num_actions)
     return s, a, t, b
@@ -248,7 +242,7 @@ def _variance_at(values: Any, policy: Any, u: int, mean: float) -> float:
 
 
 @both(inline="always")
-def _finish(rng: Any, values: Any, i: int, branches: Any, rules: Any) -> float:
+def _finish(rng: Any, values: Any, i: int, branches: Any, layout: Any) -> float:
     """hat T_2(M, i) from the steps of two branches.
 
     full: each draws its next action. centred: with y = R + gamma m(S') the target of a block is
@@ -257,15 +251,15 @@ def _finish(rng: Any, values: Any, i: int, branches: Any, rules: Any) -> float:
     covariance, however large the means are.
     """
     first, second = branches
-    policy = rules.policy
-    gamma = rules.gamma
+    policy = layout.policy
+    gamma = layout.gamma
     num = policy.size
     num_actions = policy.shape[1]
     one = first.state == second.state and first.action == second.action
-    if rules.full:
-        x = y = draw(rng, rules.actions, first.after)
+    if layout.full:
+        x = y = draw(rng, layout.actions, first.after)
         if not one:
-            y = draw(rng, rules.actions, second.after)
+            y = draw(rng, layout.actions, second.after)
         here, there = values[x], values[y]
         later = values[num + x * num + y]
         target = first.reward * second.reward

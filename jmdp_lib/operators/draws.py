@@ -15,20 +15,6 @@ from jmdp_lib.machine import both, cached
 from jmdp_lib.model import JMDP
 
 
-@cached(nogil=True)
-def find(u: float, cdf: Any, low: int, high: int) -> int:
-    """Index in low..high-1 at which the cumulative probability passes a number."""
-    while high - low > 8:
-        middle = (low + high) // 2
-        if cdf[middle - 1] <= u:
-            low = middle
-        else:
-            high = middle
-    while low < high - 1 and cdf[low] <= u:
-        low += 1
-    return low
-
-
 @cached()
 def alias_tables(starts: Any, probs: Any) -> Any:
     """Walker's method: threshold (L,) and alias (L,) for probs (L,).

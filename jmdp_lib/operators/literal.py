@@ -17,18 +17,25 @@ def apply_t2(
     policy: Policy,
     mean: ArrayLike,
     second: ArrayLike,
+    *,
     coupling: CouplingName = DEFAULT_COUPLING,
 ) -> tuple[Floats, Floats]:
     """The joint Bellman operator $T_2$ (Definition 5.1), literally: one backup of every coordinate.
 
-    mean, second: (S, A) and (S, A, S, A), the collection $M = (mu, Sigma)$. Returned are the mean
-        and the second moments of $T_2 M$, of the same shapes.
-    coupling: which tables two state-actions draw. At one state, distinct actions share one table,
-        eq. (18), or draw two independent ones with "independent". Distinct states draw independent
-        tables, eq. (17), or those of one shared noise with "common".
-
     Equal state-actions are one branch, with one reward, one successor *and* one next action,
     eq. (16), whatever the coupling.
+
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        mean: (S, A), $mu$ of the collection $M = (mu, Sigma)$.
+        second: (S, A, S, A), $Sigma$.
+        coupling: which tables two state-actions draw. At one state, distinct actions share one
+            table, eq. (18), or draw two independent ones with "independent". Distinct states draw
+            independent tables, eq. (17), or those of one shared noise with "common".
+
+    Returns:
+        Mean (S, A) and second moments (S, A, S, A) of $T_2 M$.
 
     Example:
         >>> import jmdp_lib as jl
@@ -44,7 +51,6 @@ def apply_t2(
     """
     policy = checks.policy_matrix(jm, policy)
     sharing = checked_coupling(jm, coupling)
-    shape = (jm.num_states, jm.num_actions)
     mean, second = checks.collection("M", mean, second, jm)
 
     gamma = jm.gamma
@@ -52,15 +58,15 @@ def apply_t2(
     w = np.einsum("sa,satb,tb->st", policy, second, policy)  # E M_Sigma(s, A', t, B')
     d = np.einsum("sa,sasa->s", policy, second)  # E M_Sigma(s, A', s, A')
 
-    new_mean = np.zeros(shape)
-    new_second = np.zeros(shape + shape)
+    new_mean = np.zeros_like(mean)
+    new_second = np.zeros_like(second)
     tables = [range(jm.starts[s], jm.starts[s + 1]) for s in range(jm.num_states)]
     for s in range(jm.num_states):
         for i in tables[s]:
             new_mean[s] += jm.probs[i] * (jm.rewards[i] + gamma * v[jm.next_states[i]])
         for t in range(jm.num_states):
             shared = sharing.at_one_state if s == t else sharing.across_states
-            draws = zip if shared else product
+            draws = zip if shared else product  # of one noise, table i belongs to table i
             for i, j in draws(tables[s], tables[t]):
                 prob = jm.probs[i] if shared else jm.probs[i] * jm.probs[j]
                 r, r_ = jm.rewards[i][:, None], jm.rewards[j][None, :]

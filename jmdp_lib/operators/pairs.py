@@ -210,9 +210,17 @@ def policy_average(policy: Floats) -> sparse.csr_array:
 
 
 def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
-    """The law (S, A, S, A) of two branches, after one step of the pair chain $P_2$.
+    """One step of the pair chain $P_2$, from the law of two branches to their next one.
 
     Branches at one state share a table; at one state-action they are one branch, and stay so.
+
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        law: (S, A, S, A), weights of pairs of state-actions, not negative.
+
+    Returns:
+        (S, A, S, A), the weights one step later.
 
     Example:
         >>> import jmdp_lib as jl
@@ -235,7 +243,7 @@ def _arrived(jm: JMDP, weights: Floats) -> tuple[Floats, Floats]:
     """Where branches of a law (S, A, S, A) go: two (S, S), and those that are one (S,)."""
     num_states = jm.num_states
     states = np.arange(num_states)
-    same = weights[states, :, states].copy()  # (S, A, A)
+    same = weights[states, :, states]  # (S, A, A)
     alone = np.einsum("saa->sa", same).copy()  # one branch
     np.einsum("saa->sa", same)[...] = 0.0
 

@@ -7,27 +7,30 @@ wherever they are. A branch whose episode has ended earns nothing more. One that
 off is played no further either, but nobody knows what it would have earned. `Plan` says when
 branches are one.
 
-Branches are the first axis of all arrays, runs the second. At time 0 a batch steps from the start.
-At every later time it first chooses actions (`_next`) and says which branches are one by now
-(`_act`), then drops finished runs (`_drop`), then steps (`_step`). A run whose branches are all one
-is finished, unless whole runs are asked for. It stays until a fifth of the runs are finished, since
-to drop them copies all the others; what it earns until then, all its branches earn.
+What a batch knows of a branch, or of a pair of branches, is a *column*: a number for each of its
+runs. Columns are arrays (`Arrays`), for simulators that step many states at once; all others are
+played one run at a time, and their columns are plain Python numbers and states (`OneRun`): a call
+of NumPy for a single number takes as long as the whole step of a small simulator.
 
-Many batches have few runs. Then a call of NumPy takes about as long as the work in it, so a time
-step makes few calls: those that serve ends of episodes are made once an episode has ended.
+At time 0 a batch steps from the start. At every later time it first chooses actions (`choose`) and
+says which branches are one by now (`_act`), then drops finished runs (`_finished`), then steps
+(`_step`). A run whose branches are all one is finished, unless whole runs are asked for. It stays
+until a fifth of the runs are finished, since to drop them copies all the others; what it earns
+until then, all its branches earn.
 
-**One more thing to record of every run** is an attribute of `Batch`: `_act` or `_step` changes it,
-`_drop` takes finished runs out of it, and `play` puts it into a field of `Runs`.
+**One more thing to record of every run** is a list of columns of `BatchPlayer`: `_act` or `_step`
+changes them, `_recorded` and `_set_aside` name them, and `Runs` gives them to others.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from itertools import combinations
+from itertools import combinations, islice
 from operator import and_, or_
 from typing import Any, NamedTuple
 
@@ -41,14 +44,64 @@ from jmdp_lib.model import Coupling
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.plans import Chunk, Player, Runs
 
+Columns = Sequence[Any]
+"""Of all branches, or of all pairs."""
+_AT_ONCE = 64  # uniform numbers
 _PATIENCE = 5  # finished runs are dropped once they are one in so many
+
+
+class OneRun:
+    """Columns of one run: plain numbers, and states of any kind."""
+
+    def generator(self, seed: np.random.SeedSequence) -> np.random.Generator:
+        """A random stream."""
+        return np.random.default_rng(seed)
+
+    def numbers(self, seed: np.random.SeedSequence) -> Iterator[float]:
+        """A stream of uniform numbers in [0, 1), drawn many at once since that is faster."""
+        rng = np.random.default_rng(seed)
+        while True:
+            yield from rng.random(_AT_ONCE).tolist()
+
+    def zeros(self, size: int) -> Any:
+        """A column."""
+        return 0.0
+
+    def uniforms(self, width: int, size: int, numbers: Any) -> list[Any]:
+        """As many columns of a stream."""
+        return [*islice(numbers, width)]
+
+    def where(self, mask: Any, one: Any, other: Any) -> Any:
+        """The values of a column where the mask is, of another one elsewhere."""
+        return one if mask else other
+
+    def equal(self, one: Any, other: Any) -> Any:
+        """Whether states are equal."""
+        return one == other
+
+    def count(self, mask: Any) -> int:
+        """How often a mask is."""
+        return int(mask)
+
+    def follow(self, together: Columns, values: Columns) -> Columns:
+        """Columns of values: a branch takes over those of the first it is together with.
+
+        together: of every pair.
+        """
+        return _followed(self, together, values) if True in together else values
+
+    def joined(self, parts: Sequence[Columns]) -> Columns:
+        """The columns of all runs, from those of parts."""
+        return [*np.array(parts, float).T]
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """An array library and a device. xp: the library's functions, by the names of the standard.
+    """Columns (n,) or (n, d) of n runs, of an array library and on a device.
 
     What the standard does not say, such as random numbers, or says too slowly, is a method here.
+
+    xp: the library's functions, by the names of the standard.
     """
 
     xp: Any
@@ -72,7 +125,7 @@ class Arrays:
 
     @property
     def number_type(self) -> str:
-        """Of uniform numbers."""
+        """Of uniform numbers: float64, or float32 on a GPU, where it counts."""
         return "float32" if self.on_gpu else "float64"
 
     def generator(self, seed: np.random.SeedSequence) -> Any:
@@ -82,18 +135,47 @@ class Arrays:
         (word,) = seed.generate_state(1, np.uint64).tolist()
         return self.xp.Generator(device=self.device).manual_seed(word >> 1)
 
-    def uniforms(self, shape: tuple[int, ...], rng: Any) -> Any:
-        """Uniform numbers in [0, 1): float64, or float32 on a GPU, where it counts."""
-        if not self.is_torch:
-            return self.put(rng.random(shape))
-        kind = getattr(self.xp, self.number_type)
-        return self.xp.rand(shape, generator=rng, device=self.device, dtype=kind)
+    numbers = generator
 
-    def take(self, array: Any, index: Any, axis: int = 0) -> Any:
-        """Rows of an array, or columns. No index is negative."""
+    def zeros(self, size: int) -> Any:
+        return self.xp.zeros(size, dtype=self.xp.float64, device=self.device)
+
+    def uniforms(self, width: int, size: int, numbers: Any) -> list[Any]:
+        shape = (width, size)
         if not self.is_torch:
-            return self.xp.take(array, index, axis=axis)
-        return self.xp.index_select(array, axis, index)  # `xp.take` would look for negative ones
+            return self.rows(self.put(numbers.random(shape)))
+        kind = getattr(self.xp, self.number_type)
+        return self.rows(self.xp.rand(shape, generator=numbers, device=self.device, dtype=kind))
+
+    def where(self, mask: Any, one: Any, other: Any) -> Any:
+        missing = len(other.shape) - 1
+        beside = self.xp.reshape(mask, (-1, *(1,) * missing)) if missing else mask
+        return self.xp.where(beside, one, other)
+
+    def equal(self, one: Any, other: Any) -> Any:
+        alike = one == other
+        return self.xp.all(alike, axis=1) if len(alike.shape) > 1 else alike
+
+    def count(self, mask: Any) -> int:
+        return int(self.xp.count_nonzero(mask))
+
+    def joined(self, parts: Sequence[Columns]) -> Columns:
+        if len(parts) == 1:
+            return parts[0]
+        return [self.xp.concat(column) for column in zip(*parts, strict=True)]
+
+    def follow(self, together: Columns, values: Columns) -> Columns:
+        return _followed(self, together, values)
+
+    def rows(self, table: Any) -> list[Any]:
+        """(m, n, ...) as m columns."""
+        return [table[j, ...] for j in range(table.shape[0])]
+
+    def take(self, array: Any, index: Any) -> Any:
+        """Entries of an array. No index is negative."""
+        if not self.is_torch:
+            return self.xp.take(array, index, axis=0)
+        return self.xp.index_select(array, 0, index)  # `xp.take` would look for negative ones
 
     def put(self, values: NDArray[Any]) -> Any:
         """A NumPy array as one of this library, on this device."""
@@ -105,248 +187,234 @@ class Arrays:
 
 
 class Played(NamedTuple):
-    """What a step returned. rewards: (m, n), float64. next_states: (m, n, ...).
+    """What a step returned, a column for each of m branches.
 
-    over: (m, n), or None. cut: (m, n), which of those that are over a time limit cut off, or None.
+    over: whether episodes ended, or None. cut: which of these a time limit cut off, or None.
+    queries: how many were made, if that is known.
     """
 
     rewards: Any
     next_states: Any
     over: Any = None
     cut: Any = None
+    queries: Any = None
 
 
 class BatchPlayer(Player):
-    """What a batch asks of a simulator.
+    """Plays the runs of a chunk, as a copy of itself, which has these attributes:
 
-    arrays: the library that states are arrays of. extremes: of the batch that is played, the
-    smallest and the largest rewards of every step.
+    states, actions, returns, alive: of every branch; alive: whether its episode goes on. same, one:
+    for every pair of branches, whether both are alive in one state, and whether they also have one
+    action, as of the last choice of actions. open: of every branch, and apart: of every pair, as in
+    `Runs`. done: which runs are finished, but not dropped. size: of those that are not.
+
+    parts: what is recorded of runs that were dropped. whole: whether none of them was finished
+    because its branches were one. steps, queries: of all runs. extremes: the lowest and the highest
+    reward.
+
+    Attributes:
+        columns: what they are made of.
+        at_once: whether all runs of a chunk are played together, or one by one.
     """
 
-    arrays: Arrays
-    extremes: list[float]
-    action_type: Any = np.int64
+    columns: Any = OneRun()
+    at_once = False
     coupling: Coupling
-
-    def generator(self, seed: np.random.SeedSequence) -> Any:
-        """A random stream of the noise."""
-        return self.arrays.generator(seed)
-
-    def number_of(self, action: Any) -> int:
-        """Of an action that was checked."""
-        return int(action)
+    states: Columns
+    actions: Columns
+    alive: Columns
+    whole = True
+    steps = 0
+    queries = 0
+    episodes_end = False
+    extremes = (math.inf, -math.inf)
 
     def play(self, chunk: Chunk) -> Runs:
-        player = copy.copy(self)
-        player.limits = chunk.limits or self.limits
-        player.extremes = []
-        return Batch(player, chunk).play()
+        return copy.copy(self)._play(chunk)
+
+    def _play(self, chunk: Chunk) -> Runs:
+        plan = self.plan = chunk.plan
+        self.counted = chunk.counted
+        self.limits = chunk.limits or self.limits
+        self.noise = self.columns.generator(checks.part(chunk.seed, 0))
+        self.choices = self.columns.numbers(checks.part(chunk.seed, 1))
+        self.width = len(plan.names)
+        self.pairs = plan.pairs
+        self.policies = [plan.policies[kind] for kind in plan.kinds]
+        self.meetings_end = plan.one_for_good and bool(self.pairs) and not chunk.whole
+        self.parts: list[Columns] = []
+        self.begin(chunk)
+        for size in [chunk.size] if self.at_once else [1] * chunk.size:
+            self._play_runs(size)
+            self.parts.append(self._recorded())
+        low, high = self.extremes
+        if self.episodes_end:
+            low, high = min(low, 0.0), max(high, 0.0)
+        return Runs(
+            columns=self.columns.joined(self.parts),
+            width=self.width,
+            whole=self.whole,
+            steps=self.steps,
+            queries=self.queries,
+            extremes=(low, high),
+        )
+
+    def begin(self, chunk: Chunk) -> None:
+        """Get ready for a chunk."""
 
     @abstractmethod
-    def begin(self, chunk: Chunk) -> Any:
-        """States (m, n, ...) of a new batch of n runs: all branches are at the start."""
+    def starts(self, width: int, size: int) -> Columns:
+        """The states of so many branches of new runs."""
 
     @abstractmethod
-    def choose(self, policies: Sequence[Any], states: Any, alive: Any, uniforms: Any) -> Any:
-        """Actions (m, n) by the policy of every branch, in states (m, n, ...).
+    def first(self, actions: Sequence[Any], size: int) -> Columns:
+        """The first actions of branches that are told them."""
 
-        alive: (m, n); where one is not, any action will do. uniforms: m rows of numbers (n,).
+    @abstractmethod
+    def choose(self, uniforms: Columns) -> Columns:
+        """The actions of all branches by their policies and uniform numbers.
+
+        Where a branch is not alive, any action will do.
         """
 
     @abstractmethod
-    def step(self, states: Any, actions: Any, going: Any, sharing: Any, rng: Any) -> Played:
-        """One step: rewards, states and ends (m, n, ...).
+    def step(self, states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> Played:
+        """One step.
 
-        going: (m, n); of branches that are not, anything may be returned that others might be.
-        sharing: for every pair (n,), whether two branches are at one state and, if branches at one
+        Of branches that are not alive, anything may be returned that others might be.
+        sharing: for every pair, whether two branches are at one state and, if branches at one
         state share no draw, have one action: they share a draw.
         """
 
-
-class Batch:
-    """Plays runs together.
-
-    states: (m, n, ...) of the n runs that are being played. actions, returns, alive, going: (m, n);
-    alive: whether its episode goes on; going: whether it does and its run is not finished. same,
-    one: for every pair of branches (n,), whether both are alive in one state, and whether they also
-    have one action, as of the last choice of actions. apart: (n,) for every pair, as in `Runs`.
-
-    open: (m, n), as in `Runs`. aside: returns (m, ...), apart and open of runs that are finished.
-    whole: whether none of them was finished because its branches were one. steps: of all runs.
-    """
-
-    def __init__(self, player: BatchPlayer, chunk: Chunk) -> None:
-        self.player = player
-        self.chunk = chunk
-        self.plan = chunk.plan
-        self.size = chunk.size
-        self.arrays = player.arrays
-        self.xp = self.arrays.xp
-        self.noise = player.generator(checks.seed_sequence(chunk.seed, 0))
-        self.choices = self.arrays.generator(checks.seed_sequence(chunk.seed, 1))
-        self.width = len(self.plan.names)
-        self.pairs = self.plan.pairs
-        self.policies = [self.plan.policies[kind] for kind in self.plan.kinds]
-        self.meetings_end = self.plan.one_for_good and bool(self.pairs) and not chunk.whole
-        self.states = player.begin(chunk)
-        shape = (self.width, self.size)
-        device = self.arrays.device
-        self.returns = self.xp.zeros(shape, dtype=self.xp.float64, device=device)
-        self.alive = self.xp.ones(shape, dtype=self.xp.bool, device=device)
-        self.going = self.alive
-        self.apart = tuple(self.xp.zeros_like(self.returns[0, ...]) for _ in self.pairs)
-        self.open = self.xp.zeros_like(self.returns)
-        self.aside: list[Any] = []
-        self.whole = True
-        self.steps = 0
-        self.queries: Any = 0
-        self.episodes_end = False
+    def _play_runs(self, size: int) -> None:
+        """New runs, from the start to the horizon."""
+        self.size = size
         self.time = 0
-
-    def play(self) -> Runs:
-        """All runs, from the start to the horizon."""
+        self.states = self.starts(self.width, size)
+        nothing = self.columns.zeros(size)
+        self.returns = self.open = [nothing] * self.width
+        self.apart = [nothing] * len(self.pairs)
+        self.alive = [nothing == 0.0] * self.width
+        self.done: Any = False
         try:
-            self._act(self._start())
-            horizon = self.plan.settings.horizon
-            for self.time in range(horizon):
-                if self.time:
-                    self._act(self._next())
-                    self._drop()
-                if not self.size:
-                    break
+            self._act(self._first())
+            for time in range(self.plan.settings.horizon):
+                self.time = time
+                if time:
+                    uniforms = self.columns.uniforms(self.width, self.size, self.choices)
+                    self._act(self.choose(self.columns.follow(self.one, uniforms)))
+                    if self._finished():
+                        return
                 self._step()
         except SimulatorError as error:
             raise SimulatorError(f"time step {self.time + 1}: {error}") from error
         self._leave_open(self.alive)
-        last = (self.returns, self.apart, self.open)
-        returns, apart, left = zip(*self.aside, last, strict=True)
-        rewards = [*self.player.extremes, *[0.0] * self.episodes_end]
-        return Runs(
-            returns=self.xp.concat(returns, axis=1),
-            apart=tuple(map(self.xp.concat, zip(*apart, strict=True))),
-            open=self.xp.concat(left, axis=1),
-            whole=self.whole,
-            steps=self.steps,
-            queries=int(self.queries),
-            extremes=(min(rewards), max(rewards)),
-        )
 
-    # One time step
+    def _recorded(self) -> list[Any]:
+        """The columns of `Runs`."""
+        return [*self.returns, *self.open, *self.apart]
 
-    def _start(self) -> Any:
-        """(m, n) the first actions; branches that follow policies draw them by one number."""
+    def _first(self) -> Columns:
+        """The first actions; branches that follow policies draw them by one number."""
         if self.plan.compared == "policy":
-            return self._chosen([self.arrays.uniforms((self.size,), self.choices)] * self.width)
-        first = np.array([[self.player.number_of(action)] for action in self.plan.names])
-        first = self.xp.astype(self.arrays.put(first), self.player.action_type)
-        return self.xp.broadcast_to(first, (self.width, self.size))
+            return self.choose(self.columns.uniforms(1, self.size, self.choices) * self.width)
+        return self.first(self.plan.names, self.size)
 
-    def _next(self) -> Any:
-        """(m, n) actions: branches from one state-action choose by the number of the first."""
-        uniforms = self.arrays.uniforms((self.width, self.size), self.choices)
-        return self._chosen(follow(self.xp, self.one, uniforms))
+    def _act(self, actions: Columns) -> None:
+        """Take actions: which branches share a state by now, and which are one.
 
-    def _chosen(self, uniforms: list[Any]) -> Any:
-        return self.player.choose(self.policies, self.states, self.alive, uniforms)
-
-    def _act(self, actions: Any) -> None:
-        """Take actions (m, n): which branches share a state by now, and which are one."""
+        Branches from one state-action chose by the number of the first.
+        """
         self.actions = actions
-        self.same = tuple(self._meet(i, j) for i, j in self.pairs)
-        self.one = tuple(
-            met & (actions[i, ...] == actions[j, ...])
-            for (i, j), met in zip(self.pairs, self.same, strict=True)
-        )
+        states = self.states
+        alive = self.alive
+        self.same = []
+        self.one = []
+        for i, j in self.pairs:
+            met = self.columns.equal(states[i], states[j])
+            if self.episodes_end:
+                met = met & alive[i] & alive[j]
+            self.same.append(met)
+            self.one.append(met & (actions[i] == actions[j]))
 
-    def _meet(self, i: int, j: int) -> Any:
-        """(n,) whether two branches are alive in one state."""
-        equal = self.states[i, ...] == self.states[j, ...]
-        if len(equal.shape) > 1:
-            equal = self.xp.all(equal, axis=1)
-        if self.episodes_end:
-            equal = equal & self.alive[i, ...] & self.alive[j, ...]
-        return equal
-
-    def _drop(self) -> None:
-        """Take the finished runs out if they are many enough, and say which branches go on.
+    def _finished(self) -> bool:
+        """Whether all runs are; those that are finished are dropped if they are many enough.
 
         Finished are those whose branches have all ended, or are one for good.
         """
-        xp = self.xp
-        finished = []
+        done: Any = False
         if self.meetings_end:
-            met = reduce(and_, self.one[: self.width - 1])
-            self.whole = self.whole and not int(xp.count_nonzero(met))
-            finished.append(met)
+            done = reduce(and_, self.one[: self.width - 1])
+            self.whole = self.whole and not self.columns.count(done)
         if self.episodes_end:
-            finished.append(~xp.any(self.alive, axis=0))
-        self.going = self.alive
-        if not finished:
-            return
-        done = reduce(or_, finished)
-        count = int(xp.count_nonzero(done))
-        if _PATIENCE * count >= self.size:
-            self._set_aside(done, count)
-        elif count:
-            self.going = self.alive & ~done
+            done = done | (reduce(or_, self.alive) ^ True)
+        self.done = done
+        count = 0 if done is False else self.columns.count(done)
+        if count < self.size <= _PATIENCE * count:
+            self._set_aside()
+            return False
+        return count == self.size
 
-    def _set_aside(self, done: Any, count: int) -> None:
-        """Keep what is known of finished runs (n,), and go on with the others."""
-        xp = self.xp
-        take = self.arrays.take
-        kept, finished = xp.nonzero(~done)[0], xp.nonzero(done)[0]
-        apart = tuple(take(each, finished) for each in self.apart)
-        self.aside.append((take(self.returns, finished, 1), apart, take(self.open, finished, 1)))
-        self.apart = tuple(take(each, kept) for each in self.apart)
-        self.size -= count
-        self.states = take(self.states, kept, 1)
-        self.returns = take(self.returns, kept, 1)
-        self.open = take(self.open, kept, 1)
-        self.going = self.alive = take(self.alive, kept, 1)
-        self._act(take(self.actions, kept, 1))
+    def _set_aside(self) -> None:
+        """Keep what is known of finished runs, and go on with the others."""
+        take = self.columns.take
+        (finished,) = self.columns.xp.nonzero(self.done)
+        (kept,) = self.columns.xp.nonzero(self.done ^ True)
+        self.parts.append([take(column, finished) for column in self._recorded()])
+        known = (self.states, self.actions, self.alive, self.returns, self.open, self.apart)
+        columns = [[take(column, kept) for column in each] for each in known]
+        self.states, actions, self.alive, self.returns, self.open, self.apart = columns
+        self.size = kept.shape[0]
+        self.done = False
+        self._act(actions)
 
     def _step(self) -> None:
         """Draw, step, and add the rewards up."""
-        xp = self.xp
-        gamma, _, coupling = self.plan.settings
         self.steps += self.size
-        sharing = self.same if coupling.at_one_state else self.one
-        played = self.player.step(self.states, self.actions, self.going, sharing, self.noise)
-        if self.chunk.counted:
-            self._count(sharing)
-        rewards = played.rewards
-        states = played.next_states
-        if played.over is not None:
+        sharing = self.same if self.coupling.at_one_state else self.one
+        played = self.step(self.states, self.actions, self.alive, sharing)
+        rewards, states, over, cut, queries = played
+        if self.counted:
+            self.queries += self._counted(sharing) if queries is None else queries
+        if over is not None:
             self.episodes_end = True
-            rewards = xp.where(self.alive, rewards, xp.zeros_like(rewards))
-            if played.cut is not None:
-                self._leave_open(self.alive & played.cut)
-            self.alive = self.alive & ~played.over
+            alive = self.alive
+            where = self.columns.where
+            paid = zip(alive, rewards, strict=True)
+            rewards = [where(lives ^ True, 0.0, reward) for lives, reward in paid]
+            if cut is not None:
+                self._leave_open([*map(and_, alive, cut)])
+            self.alive = [lives & (ends ^ True) for lives, ends in zip(alive, over, strict=True)]
             # A branch that has ended stays where it was: its step must still be a proper one.
-            states = xp.where(beside(xp, self.alive, states), states, self.states)
+            moves = zip(self.alive, states, self.states, strict=True)
+            states = [where(*move) for move in moves]
         self.states = states
-        self.returns = self.returns + rewards * gamma**self.time
+        weight = self.plan.settings.gamma**self.time
+        self.returns = [x + weight * y for x, y in zip(self.returns, rewards, strict=True)]
 
-    def _count(self, sharing: tuple[Any, ...]) -> None:
-        """Count queries: one for every state, or for every action that is played alone."""
-        first = list(self.going)
+    def _counted(self, sharing: Columns) -> int:
+        """The number of queries: one for every state, or for every action that is played alone."""
+        first = [lives & (self.done ^ True) for lives in self.alive]
         for (_, j), shared in zip(self.pairs, sharing, strict=True):
-            first[j] = first[j] & ~shared
-        self.queries = self.queries + sum(map(self.xp.count_nonzero, first))
+            first[j] = first[j] & (shared ^ True)
+        return sum(map(self.columns.count, first))
 
-    def _leave_open(self, stopped: Any) -> None:
-        """After this step branches (m, n) are cut off: gaps stay open, unless they are one."""
+    def _leave_open(self, stopped: Columns) -> None:
+        """After this step branches are cut off: gaps stay open, unless they are one."""
+        where = self.columns.where
         gamma, horizon, _ = self.plan.settings
         weight = gamma ** (self.time + 1)
         if gamma < 1.0 or self.time + 1 < horizon:
-            self.open = self.open + weight * self.xp.astype(stopped, self.open.dtype)
-        left = []
+            left = zip(stopped, self.open, strict=True)
+            self.open = [where(each, weight, before) for each, before in left]
+        kinds = self.plan.kinds
+        apart = []
         for (i, j), one, before in zip(self.pairs, self.one, self.apart, strict=True):
-            still = stopped[i, ...] | stopped[j, ...]
-            if self.plan.kinds[i] == self.plan.kinds[j]:
-                still = still & ~one
-            left.append(self.xp.maximum(before, weight * self.xp.astype(still, before.dtype)))
-        self.apart = tuple(left)
+            cut = (stopped[i] | stopped[j]) & (before == 0.0)
+            if kinds[i] == kinds[j]:
+                cut = cut & (one ^ True)
+            apart.append(where(cut, weight, before))
+        self.apart = apart
 
 
 def policy_table(policy: Any, num_actions: int, num_states: int | None) -> Floats:
@@ -358,19 +426,10 @@ def policy_table(policy: Any, num_actions: int, num_states: int | None) -> Float
     return checks.policy_matrix(checks.Sizes(count, num_actions), policy)
 
 
-def beside(xp: Any, mask: Any, values: Any) -> Any:
-    """A mask with as many axes as the values that it is for."""
-    missing = len(values.shape) - len(mask.shape)
-    return xp.reshape(mask, (*mask.shape, *(1,) * missing)) if missing else mask
-
-
-def follow(xp: Any, together: tuple[Any, ...], values: Any) -> list[Any]:
-    """m rows of values (m, n, ...): a branch takes over those of the first it is together with.
-
-    together: for every pair (n,).
-    """
-    rows = [values[j, ...] for j in range(values.shape[0])]
-    pairs = combinations(range(len(rows)), 2)
+def _followed(columns: Any, together: Columns, values: Columns) -> Columns:
+    """`follow` of any columns."""
+    taken = [*values]
+    pairs = combinations(range(len(taken)), 2)
     for (i, j), both in reversed([*zip(pairs, together, strict=True)]):
-        rows[j] = xp.where(beside(xp, both, rows[j]), rows[i], rows[j])
-    return rows
+        taken[j] = columns.where(both, taken[i], taken[j])
+    return taken

@@ -6,15 +6,14 @@ that of `montecarlo.BranchModel`: a table and an action in one number.
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.machine import hot, inline
+from jmdp_lib.machine import cached, hot, inline
 from jmdp_lib.model import JMDP, Coupling, checked_coupling
 from jmdp_lib.montecarlo import (
     RUNS_PER_STREAM,
@@ -24,34 +23,33 @@ from jmdp_lib.montecarlo import (
     fill_rows,
     with_action,
 )
-from jmdp_lib.operators.draws import draw, find
+from jmdp_lib.operators.draws import draw
 from jmdp_lib.simulators.plans import Chunk, Plan, PlayedPolicy, Player, Runs
 
 _FEW = 256  # runs per random stream of a decision
 
 
+@dataclass
 class CompiledPlayer(Player):
     """Plays the branches of a JMDP. Its policies are tables, also those that were functions.
 
-    model: what compiled code reads, of one plan: made once, and not for every look of a decision.
+    model, policy_cdf: what compiled code reads, of one plan: made once, and not for every look of a
+    decision.
     """
 
+    jm: JMDP
+    state: Any
+    coupling: Coupling
+    model: Any = None
+    policy_cdf: Any = None
     chunk_size = 2**16
     rounded = False
-    model: Any = None
 
-    def __init__(self, jm: JMDP, state: Any, coupling: Coupling) -> None:
-        self.jm = jm
-        self.num_actions = jm.num_actions
-        self.limits = jm.reward_range
-        self.state = checks.index("state", state, jm.num_states)
-        self.coupling = checked_coupling(jm, coupling)
-
-    def at(self, state: int) -> CompiledPlayer:
-        """One that starts elsewhere."""
-        other = copy.copy(self)
-        other.state = checks.index("state", state, self.jm.num_states)
-        return other
+    def __post_init__(self) -> None:
+        self.num_actions = self.jm.num_actions
+        self.limits = self.jm.reward_range
+        self.state = checks.index("state", self.state, self.jm.num_states)
+        self.coupling = checked_coupling(self.jm, self.coupling)
 
     def checked_policy(self, policy: Policy) -> Any:
         return PlayedPolicy(checks.policy_matrix(self.jm, policy))
@@ -59,9 +57,9 @@ class CompiledPlayer(Player):
     def tried(self, plan: Plan) -> Plan:
         tables = np.stack([policy.source for policy in plan.policies])
         gamma, horizon, _ = plan.settings
-        ready = copy.copy(self)
-        ready.model = BranchModel.of(self.jm, tables, self.coupling, gamma, horizon)
-        return replace(plan, player=ready)
+        model = BranchModel.of(self.jm, tables[0], self.coupling, gamma, horizon)
+        cdf = tables.cumsum(-1).ravel() if len(tables) > 1 else np.zeros(0)
+        return replace(plan, player=replace(self, model=model, policy_cdf=cdf))
 
     def play(self, chunk: Chunk) -> Runs:
         plan = chunk.plan
@@ -75,6 +73,7 @@ class CompiledPlayer(Player):
             kinds=np.array(plan.kinds, np.int64),
             one=plan.alike.argmax(axis=1),
             whole=chunk.whole or not chunk.counted,
+            policy_cdf=self.policy_cdf,
         )
         labels = np.empty((size, width), np.int64)
         runs = BranchRuns(np.zeros((size, width)), labels, np.zeros(size, np.int64))
@@ -85,13 +84,13 @@ class CompiledPlayer(Player):
 
         # Decisions look after few runs: all threads take part in these.
         per_stream = _FEW if chunk.counted else RUNS_PER_STREAM
-        fill_rows(fill, size, per_stream, checks.seed_sequence(chunk.seed, "simulate_pairs"))
+        fill_rows(fill, size, per_stream, checks.part(chunk.seed, "simulate_pairs"))
         last = plan.settings.gamma**plan.settings.horizon
-        apart = tuple(last * (labels[:, i] != labels[:, j]) for i, j in plan.pairs)
+        apart = [last * (labels[:, i] != labels[:, j]) for i, j in plan.pairs]
+        left = np.full(size, last * (last < 1.0))
         return Runs(
-            returns=runs.returns.T,
-            apart=apart,
-            open=np.full((width, size), last * (last < 1.0)),
+            columns=[*runs.returns.T, *[left] * width, *apart],
+            width=width,
             whole=task.whole or not plan.one_for_good,
             queries=int(runs.queries.sum()),
             extremes=self.jm.reward_range,
@@ -115,6 +114,7 @@ class BranchTask(NamedTuple):
     actions: (m,) their first actions; (0,) if these are drawn, by one number for all branches.
     kinds: (m,) which policy each of them follows. one: (m,) the first branch that it is one with
     from the start, for good. whole: on to the horizon, even where all branches are one for good.
+    policy_cdf: (Q S A,), cumulative within each state, if there are several policies; else (0,).
     """
 
     state: int
@@ -122,6 +122,7 @@ class BranchTask(NamedTuple):
     kinds: Ints
     one: Ints
     whole: bool
+    policy_cdf: Floats
 
 
 class BranchRuns(NamedTuple):
@@ -154,6 +155,20 @@ class Branches(NamedTuple):
     def of(cls, size: int) -> Branches:
         states, steps, one, source = np.zeros((4, size), np.int64)
         return cls(states, steps, one, source, np.zeros(size))
+
+
+@cached(nogil=True)
+def find(u: float, cdf: Any, low: int, high: int) -> int:
+    """Index in low..high-1 at which the cumulative probability passes a number."""
+    while high - low > 8:
+        middle = (low + high) // 2
+        if cdf[middle - 1] <= u:
+            low = middle
+        else:
+            high = middle
+    while low < high - 1 and cdf[low] <= u:
+        low += 1
+    return low
 
 
 @inline
@@ -189,11 +204,11 @@ def _draw_steps(rng: Any, at: Any, model: Any, task: Any, given: bool) -> tuple[
         at.steps[j] = draw(rng, model.steps, at.states[j])
         if given:
             at.steps[j] = with_action(at.steps[j], task.actions[j], model)
-        elif model.several:
+        elif task.policy_cdf.size:
             at.numbers[j] = rng.random() if at.source[j] == j else at.numbers[at.source[j]]
             low = (task.kinds[j] * (model.starts.size - 1) + at.states[j]) * model.num_actions
             high = low + model.num_actions
-            action = find(at.numbers[j], model.policy_cdf, low, high) - low
+            action = find(at.numbers[j], task.policy_cdf, low, high) - low
             at.steps[j] = with_action(at.steps[j], action, model)
         met = _couple(at, j, model, task.kinds)
         played += at.one[j] == j
@@ -214,7 +229,7 @@ def fill_runs(rng: Any, runs: Any, at: Any, model: Any, task: Any) -> None:
         played = size
         weight = 1.0
         left = model.horizon
-        while left > 0 and (played > 1 or model.several or left == model.horizon):
+        while left > 0 and (played > 1 or task.policy_cdf.size or left == model.horizon):
             given = left == model.horizon and task.actions.size > 0
             played, queries = _draw_steps(rng, at, model, task, given)
             if played == 1 and not task.whole:

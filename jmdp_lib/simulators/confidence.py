@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, Ints, frozen
 from jmdp_lib.machine import ReadOnly
 from jmdp_lib.simulators.gaps import GapEstimate
 
@@ -110,6 +110,19 @@ def gap_interval(
     return bound(gap - cut, known[0]), -bound(-gap - cut, -known[1])
 
 
+class History(NamedTuple):
+    """The number of queries (L,) and the intervals (L, m, m, 2) at each of L looks."""
+
+    num_queries: Ints
+    intervals: Floats
+
+    @classmethod
+    def of(cls, looks: list[tuple[int, Floats]], shape: tuple[int, ...]) -> History:
+        """From the looks that there were, perhaps none."""
+        intervals = np.reshape([own for _, own in looks], (-1, *shape))
+        return cls(frozen(np.array([n for n, _ in looks], dtype=np.int64)), frozen(intervals))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Decision(ReadOnly):
     """What `compare_actions` or `compare_policies` found.
@@ -122,9 +135,9 @@ class Decision(ReadOnly):
         remaining: the actions that no other was found to be better than.
         intervals: (m, m, 2), lower and upper end for $E[Z(s, a_i) - Z(s, a_j)]$ at [i, j], where
             $a_i$ is actions[i]. What returns lose by being cut off, at the horizon or by a time
-            limit of the environment, is included. If the range of the
-            rewards is known, all intervals hold at all looks at once with probability $1 - alpha$;
-            for an asymptotic sequence this is so only in the limit of large samples.
+            limit of the environment, is included. If the range of the rewards is known, all
+            intervals hold at all looks at once with probability $1 - alpha$; for an asymptotic
+            sequence this is so only in the limit of large samples.
         margin: as it was given.
         num_queries: queries that were made: calls at one state, for one or more actions.
         num_runs: runs of all branches.
@@ -132,12 +145,12 @@ class Decision(ReadOnly):
             certainty, estimated: the sum of $Var Z_a + Var Z_b$ over the pairs of actions, divided
             by that of $Var(Z_a - Z_b)$.
         method: which confidence sequence it is, and whether it holds at every sample size.
-        history: (L, 1 + 2 m**2), the number of queries and the intervals at each of L looks.
+        history: `num_queries` (L,) and `intervals` (L, m, m, 2) at each of L looks.
         estimates: what the same runs say about all gaps, with standard errors, as from
             `estimate_gaps`; of two actions, from the runs that played both; and the value of every
-            action, from the first runs, which are whole. None before three runs.
-            Its intervals do not know that a decision ended the runs: `intervals` do.
-        entropy: of the seed; passed as the seed, it repeats a call that had none.
+            action, from the first runs, which are whole. None before three runs. Its intervals do
+            not know that a decision ended the runs: `intervals` do.
+        entropy: an integer that repeats the call when it is passed as `rng`.
         open_pairs: if undecided, the pairs of `remaining`, (action, other, estimate of the mean
             gap, its standard error), the one with the larger mean first; those of the leader come
             first. Empty before the first look.
@@ -156,9 +169,9 @@ class Decision(ReadOnly):
     num_runs: int
     variance_reduction: float
     method: str
-    history: Floats
+    history: History
     estimates: GapEstimate | None = None
-    entropy: Any = None
+    entropy: int | None = None
     open_pairs: tuple[tuple[Any, Any, float, float], ...] = ()
     deciding_budget: float = math.nan
 

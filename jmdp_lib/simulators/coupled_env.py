@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Seed
+from jmdp_lib.checks import RNG
 from jmdp_lib.machine import extra
 from jmdp_lib.model.simulator import Outcome
 
@@ -92,7 +92,18 @@ class Coupled(ABC):
         """Equal for equal states, and only for these; None: there is no telling."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Execute one branch of this state's table and draw the table of the next state."""
+        """Execute one branch of this state's table and draw the table of the next state.
+
+        Args:
+            action: an action of `action_space`, queried before or not.
+
+        Returns:
+            Observation, reward, terminated, truncated and info, as Gymnasium has them.
+
+        Raises:
+            RuntimeError: the environment does not repeat what it answered to a query.
+            ResetNeeded: there is no episode, or it has ended.
+        """
         self._ready_to("step")
         ((key, chosen),) = self._keys([action]).items()
         done = queried = self._table.get(key)
@@ -114,7 +125,17 @@ class Coupled(ABC):
         return self._here._replace(draw=self.draw)
 
     def restore(self, snapshot: Any) -> Any:
-        """Go to a state and return its observation; a table is drawn if the snapshot has none."""
+        """Go to a state; a table is drawn if the snapshot has none.
+
+        Args:
+            snapshot: what `snapshot` returned, or the `snapshot` of an `Outcome`.
+
+        Returns:
+            The observation there.
+
+        Raises:
+            TypeError: it is no snapshot of such an environment.
+        """
         self._check(snapshot)
         self._load(snapshot)
         enter = self._arrive if snapshot.moves else self._enter
@@ -122,7 +143,12 @@ class Coupled(ABC):
         return copy.copy(snapshot.observation)
 
     def redraw(self, draw: Any = None) -> None:
-        """Replace this state's table by a fresh one, or by the one of a given draw."""
+        """Replace this state's table by another one.
+
+        Args:
+            draw: what the table is made of, as the attribute `draw` says it; a fresh draw unless
+                given.
+        """
         here = self._here._replace(draw=draw)
         self._ready_to("redraw")
         self._check(here)
@@ -130,7 +156,14 @@ class Coupled(ABC):
         self._enter(here)
 
     def same_state(self, other: Any) -> bool:
-        """Whether both stand at one state, as far as can be told: in doubt they do not."""
+        """Whether both stand at one state, as far as can be told: in doubt they do not.
+
+        Args:
+            other: another environment of this kind.
+
+        Returns:
+            Whether every future that one may have is one of the other.
+        """
         if not data_equivalence(self.observed, other.observed, exact=True):
             return False
         mine = self._identity()
@@ -190,8 +223,8 @@ class EnvSnapshot(NamedTuple):
     Attributes:
         kind: the type of the innermost environment.
         saved: what was saved, or None while nobody needs it.
-        moves: (draw, action) of the steps from there: a queried successor is kept as the way to
-            it, which costs nothing until someone wants to go there.
+        moves: (draw, action) of the steps from there: a queried successor is kept as the way to it,
+            which costs nothing until someone wants to go there.
         observation: what is seen here.
         over: whether the episode has ended here.
         draw: seed of the table drawn for this visit; None: `restore` draws one.
@@ -222,7 +255,14 @@ class CoupledEnv(
     is made anew and replayed, which takes longer the longer an episode is; a warning says so. If
     your own environment holds something that cannot be copied, give that a `__deepcopy__`.
 
-    seed: of the draws: an integer, SeedSequence or Generator; `reset(seed=...)` starts them anew.
+    Args:
+        env: the environment; it has to draw all its randomness from `np_random`.
+        rng: of the draws: an integer, a SeedSequence or a Generator; None draws fresh entropy.
+            `reset(seed=...)` starts them anew.
+
+    Raises:
+        ValueError: no way to copy the environment goes well when it is tried out; the message says
+            why.
 
     Attributes:
         copying: how states are copied: "copied" or "replayed".
@@ -232,7 +272,7 @@ class CoupledEnv(
     Example:
         >>> import gymnasium
         >>> import jmdp_lib as jl
-        >>> env = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=0)
+        >>> env = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=0)
         >>> start, _ = env.reset()
         >>> here = env.snapshot()
         >>> [outcome.observation for outcome in env.query([0, 1, 2, 3])]
@@ -246,12 +286,12 @@ class CoupledEnv(
 
     np_random: np.random.Generator = np.random.default_rng(0)  # not the property of a wrapper
 
-    def __init__(self, env: Env, seed: Seed | np.random.Generator = None) -> None:
+    def __init__(self, env: Env, *, rng: RNG = None) -> None:
         if not isinstance(env, gymnasium.Env):
             raise TypeError(f"env must be a gymnasium.Env, got {env!r}")
         if type(env.unwrapped).__module__.startswith("ale_py"):
             raise ValueError(f"{env} is an Atari game: use jmdp_lib.atari.CoupledAtari for it")
-        gymnasium.utils.RecordConstructorArgs.__init__(self, seed=seed)
+        gymnasium.utils.RecordConstructorArgs.__init__(self, rng=rng)
         why_not = self._choose_way(env)
         self.copying = self._way.name
         if self.copying == "replayed":
@@ -261,7 +301,7 @@ class CoupledEnv(
                 stacklevel=2,
             )
         self.env = self._way.new()
-        self.np_random = checks.generator(seed)
+        self.np_random = checks.generator(rng)
         # There is no episode before the first reset.
         self._enter(EnvSnapshot(type(env.unwrapped), None, (), None, over=True, draw=0))
 
@@ -284,7 +324,15 @@ class CoupledEnv(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """A new episode; its start is drawn like everything else."""
+        """A new episode; its start is drawn like everything else.
+
+        Args:
+            seed: starts the generator of all draws anew; it goes on unless given.
+            options: handed to the environment.
+
+        Returns:
+            Observation and info.
+        """
         if seed is not None:
             self.np_random = checks.generator(seed)
         start = (self._sample(), options)
@@ -293,7 +341,17 @@ class CoupledEnv(
         return seen, info
 
     def query(self, actions: Sequence[Any]) -> tuple[Outcome, ...]:
-        """The outcomes of distinct actions, in their order, all under this state's one draw."""
+        """The outcomes of distinct actions, in their order, all under this state's one draw.
+
+        Args:
+            actions: one or more actions of `action_space`.
+
+        Returns:
+            An outcome for each of them. Asking again reads the same table.
+
+        Raises:
+            ResetNeeded: there is no episode, or it has ended.
+        """
         self._ready_to("query")
         asked = self._keys(actions)
         self._save()

@@ -10,18 +10,19 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy, Seed
+from jmdp_lib.checks import RNG, Floats, Policy
 from jmdp_lib.machine import progress
 from jmdp_lib.model import DEFAULT_COUPLING, CouplingName
 from jmdp_lib.simulators.batch import Arrays
 from jmdp_lib.simulators.confidence import (
     FIRST_ASYMPTOTIC,
     Decision,
+    History,
     gap_interval,
     variance_reduction,
 )
@@ -30,7 +31,7 @@ from jmdp_lib.simulators.gaps import (
     GapEstimate,
     GapStatistics,
     GapSums,
-    of_all_pairs,
+    may_change,
     value_sums,
     value_table,
 )
@@ -46,52 +47,72 @@ _MOST_LOOKS = 150  # that are looked ahead: a million times as many runs
 _WHOLE_RUNS = 64
 _WHOLE_SHARE = 0.2
 
+Method = Literal["betting", "asymptotic"]
+
 
 def compare_actions(
     env: Any,
     policy: Policy,
     actions: Sequence[Any],
+    *,
     state: Any = None,
     alpha: float = 0.05,
     margin: float = 0.0,
     budget: int = 100_000,
-    seed: Seed = 0,
+    rng: RNG = None,
     coupling: CouplingName = DEFAULT_COUPLING,
     reward_range: tuple[float, float] | None = None,
-    method: str = "betting",
+    method: Method = "betting",
     gamma: float | None = None,
     horizon: int | None = None,
 ) -> Decision:
     """Find the best of two or more actions of a state, all followed by one policy.
 
-    env, policy, actions, state, seed, coupling: as in `estimate_gaps`.
-    alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
-        nominal one.
-    margin: differences up to it do not matter. Without one no actions are ever equivalent.
-    budget: how many queries may be made.
-    reward_range: (lo, hi) that holds all rewards. A JMDP and an `ImplicitJMDP` know theirs, and a
-        simulator may declare one; otherwise `method="betting"` asks for it.
-    method: which confidence sequence it is. "betting" needs the range, and its intervals hold at
-        every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024). "asymptotic" is
-        for rewards whose range nobody knows: its intervals hold for large samples only
-        (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and suppose that no event
-        that the runs did not show would change the mean. An event of probability $p$ stays unseen
-        in $n$ runs with probability $(1 - p)^n$: the result says how rare it has to be. An action
-        that is worse by a rare loss is then called better more often than not
-        (`benchmarks/decisions.md`).
-    gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
-    horizon: steps of a run; unless given, so many that a thousandth of a return can be missing. If
-        gamma is 1, the returns of so many steps are compared; intervals are infinite once a run
-        shows branches that still go on there. A time limit of an environment cuts branches off
-        earlier, as in `estimate_gaps`: intervals allow for what these would have earned.
+    An action that another one beats is not played any further.
 
-    An action that another one beats is not played any further. If the simulator fails on the way,
-    the error carries what is known so far as its attribute `result`.
+    Args:
+        env: what is played, of any kind that `estimate_gaps` takes.
+        policy: probabilities (S, A), actions (S,), or a function, as in `estimate_gaps`.
+        actions: two or more distinct actions.
+        state: where to start, as in `estimate_gaps`; of an environment by default where it is.
+        alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
+            nominal one.
+        margin: differences of mean returns up to it do not matter. Without one nothing is ever
+            equivalent.
+        budget: how many queries may be made.
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy, which the result
+            has, too.
+        coupling: which branches share a draw, as in `estimate_gaps`.
+        reward_range: (lo, hi) that holds all rewards. A JMDP and an `ImplicitJMDP` know theirs, and
+            a simulator may declare one; otherwise `method="betting"` asks for it.
+        method: which confidence sequence it is. "betting" needs the range, and its intervals hold
+            at every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024).
+            "asymptotic" is for rewards whose range nobody knows: its intervals hold for large
+            samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and
+            suppose that no event that the runs did not show would change the mean. An event of
+            probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: the result says
+            how rare it has to be. An action that is worse by a rare loss is then called better more
+            often than not (`benchmarks/decisions.md`).
+        gamma: discount factor; unless given, that of the simulator, or 0.99. It may be 1 together
+            with a `horizon`.
+        horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
+            If gamma is 1, the returns of so many steps are compared; intervals are infinite once a
+            run shows branches that still go on there. A time limit of an environment cuts branches
+            off earlier, as in `estimate_gaps`: intervals allow for what these would have earned.
+
+    Returns:
+        The verdict with the intervals of all mean gaps, and how many queries it took.
+
+    Raises:
+        SimulatorError: the simulator failed on the way. Its attribute `result`, as that of any
+            other error on the way, is the decision as far as it is known.
+        ValueError: an argument makes no sense, the budget is not enough for one run, or nobody
+            knows the range of the rewards that "betting" needs.
 
     Example:
         >>> import jmdp_lib as jl
         >>> jm, policy = jl.windy_gridworld(size=3, gamma=0.5), jl.goal_policy(3)
-        >>> found = jl.simulators.compare_actions(jm, policy, actions=[0, 2], state=4)
+        >>> found = jl.simulators.compare_actions(jm, policy, actions=[0, 2], state=4, rng=0)
         >>> found.verdict, found.best, found.remaining
         ('better', 0, (0,))
         >>> low, high = found.intervals[0, 1]
@@ -101,23 +122,22 @@ def compare_actions(
     settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
     plan = Plan.of_actions(player_of(env, state, settings.coupling), policy, actions, settings)
     known = _known_range(env, reward_range, method)
-    runs = _Runs(
-        "compare_actions", plan, known, alpha=alpha, margin=margin, budget=budget, seed=seed
-    )
+    runs = _Runs("compare_actions", plan, known, alpha=alpha, margin=margin, budget=budget, rng=rng)
     return runs.decide()
 
 
 def compare_policies(
     env: Any,
     policies: Sequence[Policy],
+    *,
     state: Any = None,
     alpha: float = 0.05,
     margin: float = 0.0,
     budget: int = 100_000,
-    seed: Seed = 0,
+    rng: RNG = None,
     coupling: CouplingName = DEFAULT_COUPLING,
     reward_range: tuple[float, float] | None = None,
-    method: str = "betting",
+    method: Method = "betting",
     gamma: float | None = None,
     horizon: int | None = None,
 ) -> Decision:
@@ -129,43 +149,76 @@ def compare_policies(
     mean and the variance of such a gap exactly. Branches are one for good if their policies are
     equal arrays or one function.
 
-    policies: two or more, each in any form that `estimate_gaps` accepts; of a `VectorSimulator`,
-        also functions of many states. In the result, a policy goes by its number.
-    coupling: which branches share a draw, as in `jipe2`: by default "joint", those at one state, as
-        in `policy_gaps`. "common" is one draw per time step for all: the same customers, wherever
-        the policies have led.
-    env, state, alpha, margin, budget, seed: as in `compare_actions`, and so are
-    reward_range, method, gamma, horizon.
+    Args:
+        env: what is played, of any kind that `estimate_gaps` takes.
+        policies: two or more, each in any form that `estimate_gaps` accepts; of a
+            `VectorSimulator`, also functions of many states. In the result, a policy goes by its
+            number.
+        state: where to start, as in `estimate_gaps`; of an environment by default where it is.
+        alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
+            nominal one.
+        margin: differences of mean returns up to it do not matter. Without one nothing is ever
+            equivalent.
+        budget: how many queries may be made.
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy, which the result
+            has, too.
+        coupling: which branches share a draw: by default "joint", those at one state, as in
+            `policy_gaps`. "common" is one draw per time step for all: the same customers, wherever
+            the policies have led. "independent": none.
+        reward_range: (lo, hi) that holds all rewards. A JMDP and an `ImplicitJMDP` know theirs, and
+            a simulator may declare one; otherwise `method="betting"` asks for it.
+        method: which confidence sequence it is. "betting" needs the range, and its intervals hold
+            at every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024).
+            "asymptotic" is for rewards whose range nobody knows: its intervals hold for large
+            samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and
+            suppose that no event that the runs did not show would change the mean. An event of
+            probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: the result says
+            how rare it has to be. An action that is worse by a rare loss is then called better more
+            often than not (`benchmarks/decisions.md`).
+        gamma: discount factor; unless given, that of the simulator, or 0.99. It may be 1 together
+            with a `horizon`.
+        horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
+            If gamma is 1, the returns of so many steps are compared; intervals are infinite once a
+            run shows branches that still go on there. A time limit of an environment cuts branches
+            off earlier, as in `estimate_gaps`: intervals allow for what these would have earned.
 
-    The result has the estimates of all gaps beside the decision, as its attribute `estimates`.
+    Returns:
+        The verdict with the intervals of all mean gaps; its `estimates` has the estimates of all
+        gaps.
+
+    Raises:
+        SimulatorError: the simulator failed on the way. Its attribute `result`, as that of any
+            other error on the way, is the decision as far as it is known.
+        ValueError: an argument makes no sense, the budget is not enough for one run, or nobody
+            knows the range of the rewards that "betting" needs.
 
     Example:
         >>> import jmdp_lib as jl
         >>> import numpy as np
         >>> shop = jl.inventory(capacity=8, max_order=8, gamma=0.8)
         >>> rules = [np.maximum(level - np.arange(9), 0) for level in (4, 7)]
-        >>> limits = {"state": 0, "budget": 30_000}
+        >>> limits = {"state": 0, "budget": 30_000, "rng": 0}
         >>> found = jl.simulators.compare_policies(shop, rules, coupling="common", **limits)
         >>> found.verdict, found.best
         ('better', 0)
         >>> gap = found.estimates
         >>> print(f"filling up to 4 gains {gap.mean[0, 1]:.2f} +- {gap.mean_error[0, 1]:.2f}")
         filling up to 4 gains 3.89 +- 0.19
-        >>> print(f"exact {jl.laws.policy_gaps(shop, *rules)[0][0]:.2f}")
+        >>> print(f"exact {jl.laws.policy_gaps(shop, *rules).mean[0]:.2f}")
         exact 3.72
     """
     settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
     plan = Plan.of_policies(player_of(env, state, settings.coupling), policies, settings)
     known = _known_range(env, reward_range, method)
     runs = _Runs(
-        "compare_policies", plan, known, alpha=alpha, margin=margin, budget=budget, seed=seed
+        "compare_policies", plan, known, alpha=alpha, margin=margin, budget=budget, rng=rng
     )
     return runs.decide()
 
 
 def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float] | None:
     """(lo, hi) that holds all rewards, or None for the asymptotic sequence."""
-    if checks.one_of("method", method, ("betting", "asymptotic")) == "asymptotic":
+    if checks.one_of("method", method, get_args(Method)) == "asymptotic":
         if reward_range is not None:
             raise ValueError('method="asymptotic" uses no reward_range: pass one of the two')
         return None
@@ -195,7 +248,7 @@ class _Runs:
         name: str,
         plan: Plan,
         reward_range: tuple[float, float] | None,
-        seed: Seed,
+        rng: RNG,
         *,
         alpha: float,
         margin: float,
@@ -207,8 +260,8 @@ class _Runs:
         self.alpha = checks.real("alpha", alpha, "(0, 1)")
         self.margin = checks.real("margin", margin, "[0, inf)")
         self.budget = checks.at_least("budget", budget, 1)
-        self.seed = checks.seed_sequence(seed)
-        self.seeds = checks.generator(self.seed, name)
+        self.seed = checks.seed_of(rng)
+        self.seeds = np.random.default_rng(checks.part(self.seed, name))
         self.verdict = "undecided"
         self.queries = 0
         self.num_runs = 0
@@ -218,7 +271,7 @@ class _Runs:
         self.apart = {pair: np.zeros(0) for pair in plan.pairs}
         self.open = [np.zeros(0) for _ in plan.names]
         self.offset = 0.0
-        self.history: list[Floats] = []
+        self.history: list[tuple[int, Floats]] = []
         self.rewards = reward_range or (math.inf, -math.inf)
         self.intervals = np.where(plan.alike[..., None], 0.0, [-math.inf, math.inf])
 
@@ -270,7 +323,7 @@ class _Runs:
         """
         playing = self.playing
         player = playing.player
-        most = max(next_look - self.num_runs, player.least_runs)
+        most = next_look - self.num_runs
         left = self.budget - self.queries
         share = _WHOLE_SHARE * self.budget
         whole = self.num_runs < _WHOLE_RUNS and self.queries < share
@@ -284,16 +337,16 @@ class _Runs:
 
     def _add(self, runs: Runs, whole: bool) -> None:
         """Keep runs of all active branches."""
-        host = Arrays.of(runs.returns).host
-        returns = host(runs.returns)
-        for branch, new, left in zip(self.active, returns, host(runs.open), strict=True):
+        host = Arrays.of(runs.columns[0]).host
+        runs = runs._replace(columns=[*map(host, runs.columns)])
+        for branch, new, left in zip(self.active, runs.returns, runs.open, strict=True):
             if runs.whole and self.open[branch].size == self.returns[branch].size:
                 self.open[branch] = np.append(self.open[branch], left)
             self.returns[branch] = np.append(self.returns[branch], new)
         self.offset = runs.offset
         for pair, new in zip(combinations(self.active, 2), runs.apart, strict=True):
-            self.apart[pair] = np.append(self.apart[pair], host(new))
-        size = returns.shape[1]
+            self.apart[pair] = np.append(self.apart[pair], new)
+        size = len(runs.columns[0])
         self.num_runs += size
         self.num_whole += size if whole and len(self.active) == len(self.returns) else 0
         self.queries += runs.queries
@@ -308,7 +361,7 @@ class _Runs:
     def look(self) -> None:
         """Work out the intervals, drop the branches that are beaten, and give a verdict."""
         self._narrow()
-        self.history.append(np.append(self.queries, self.intervals))
+        self.history.append((self.queries, self.intervals.copy()))
         lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
         unbeaten = np.flatnonzero(lows.max(0) <= self.margin)
         if unbeaten.size:
@@ -334,7 +387,7 @@ class _Runs:
         bound = None if self.reward_range is None else self.plan.largest_return(self.spread)
         alpha = self.alpha / len(self.plan.pairs)
         apart = self.apart[a, b]
-        cut = apart * np.where(apart > 0.0, rest, 0.0)
+        cut = may_change(apart, rest)
         return gap_interval(self._gaps(a, b), cut, self.intervals[a, b], alpha, bound, times)
 
     def _growth(self, a: int, b: int) -> float:
@@ -378,9 +431,9 @@ class _Runs:
                 np.array([each[: self.num_whole] for each in self.returns])
             ),
             method=self.method(),
-            history=np.array(self.history).reshape(-1, 1 + self.intervals.size),
+            history=History.of(self.history, self.intervals.shape),
             estimates=self.estimates(),
-            entropy=self.seed.entropy,
+            entropy=checks.entropy(self.seed),
             open_pairs=open_pairs,
             deciding_budget=deciding_budget,
         )
@@ -392,18 +445,18 @@ class _Runs:
         rest = self.plan.largest_future(self.spread)
         largest = max(np.abs(each).max() for each in self.returns)
         rounding = self.plan.rounding(largest, self.spread)
-        pairs = [
-            GapStatistics.of([GapSums.of(self._gaps(*pair), apart, rest, rounding, np)], rest)
+        gaps = [
+            GapSums.of(self._gaps(*pair), apart, rest, rounding, np)
             for pair, apart in self.apart.items()
         ]
+        whole = zip(self.returns, self.open, strict=True)
+        sums = [value_sums(x[: left.size], left, self.offset, np) for x, left in whole if left.size]
         sizes = [each.size for each in self.returns]
-        whole = [
-            [value_sums(returns[: left.size], left, self.offset, np)] if left.size else []
-            for returns, left in zip(self.returns, self.open, strict=True)
-        ]
-        values = value_table(self.plan, whole, self.rewards)
-        counts = np.minimum.outer(sizes, sizes)
-        return GapEstimate(**of_all_pairs(pairs, len(sizes)), num_runs=counts, **values)
+        return GapEstimate(
+            **GapStatistics.of([gaps], rest).tables(len(sizes)),
+            **value_table(self.plan, [sums] * bool(sums), self.rewards),
+            num_runs=np.minimum.outer(sizes, sizes),
+        )
 
     def method(self) -> str:
         """Which confidence sequence it is, and when it holds."""

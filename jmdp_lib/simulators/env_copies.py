@@ -1,7 +1,7 @@
 """Ways to copy an environment: deep copies of what it holds, or replay.
 
 The methods of `Copies` say what a way has to do, and when. To add one, write a class with these
-methods, put it into `WAYS`, and run it through `check_way` of `tests/copying.py`.
+methods, put it into `WAYS`, and give it a line in `test_every_way_to_copy_keeps_what_it_must`.
 
 All environments that come and go are *wrapped*, as the user's is: TimeLimit and other wrappers
 have a state of their own, which belongs to what is saved. Randomness does not: before each step,

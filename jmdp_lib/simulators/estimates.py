@@ -12,17 +12,18 @@ simulator. Another statistic of gaps is one of `gaps.GapStatistics`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, as_completed
-from dataclasses import replace
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy, Seed
+from jmdp_lib.checks import RNG, Floats, Policy
+from jmdp_lib.fast import checked_gaps
 from jmdp_lib.large.implicit import ImplicitJMDP, with_law
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, Coupling, CouplingName, require_noise
@@ -34,16 +35,12 @@ from jmdp_lib.simulators.gaps import (
     GapStatistics,
     GapSums,
     gap_ends,
-    joined,
-    of_all_pairs,
     value_sums,
     value_table,
 )
 from jmdp_lib.simulators.plans import Chunk, Plan, Player, Runs, Settings
 from jmdp_lib.simulators.rows import Environment, EnvironmentPlayer, QueriedPlayer, inside_episode
 from jmdp_lib.simulators.vector import VectorPlayer, VectorSimulator
-
-Result = TypeVar("Result")
 
 # Whole runs that are played for the values alone: how many are wanted at least, how many steps they
 # may take in any case, and which share of the steps of all other runs.
@@ -55,13 +52,14 @@ _WHOLE_SHARE = 0.1
 def estimate_gaps(
     env: Any,
     policy: Policy,
-    actions: Sequence[Any],
+    actions: Sequence[Any] | None = None,
+    *,
     state: Any = None,
+    gaps: ArrayLike | None = None,
     gamma: float | None = None,
     num_runs: int = 1000,
-    seed: Seed = 0,
+    rng: RNG = None,
     coupling: CouplingName = DEFAULT_COUPLING,
-    *,
     truncation: float = 1e-3,
     horizon: int | None = None,
     executor: Executor | None = None,
@@ -69,52 +67,67 @@ def estimate_gaps(
 ) -> GapEstimate:
     """Estimates of the gaps between actions at one state of a simulator, from recursive branches.
 
-    env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, a simulator with `query`, or a
-        `VectorSimulator`, whose runs are played many at once. It is left alone.
-    policy: probabilities (S, A), actions (S,), or a function of the state or observation that
-        returns probabilities (A,) or an action. Where actions have no numbers, it returns an
-        action. A function must be pure, as in `jipe2`.
-    actions: m actions to compare. Each run has a branch for each of them, so that all gaps share
-        the runs. Of a JMDP, also K rows (state, action, other action), without `state`: every row
-        has runs and a random stream of its own, whichever others are asked for with it.
-    state: where to start: the state of a simulator, which is a number or, if the simulator has no
-        `num_states`, anything hashable; or a snapshot of an environment, by default of where it is.
-    gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
-    num_runs: how many runs are played.
-    seed: an integer, a sequence of integers or a SeedSequence. Equal seeds give equal numbers. None
-        draws fresh entropy; the result has it, and as a seed it repeats the runs.
-    coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
-        "independent", none; "common", all of them, one draw per time step. A simulator that
-        declares `coupling = "independent"` is played so.
-    truncation: which share of the largest possible return may be cut off; it sets the horizon.
-    horizon: steps of a run; unless given, it follows from `truncation`. If gamma is 1 and a gap is
-        still open there, its truncation error is infinite. A branch that an environment reports as
-        truncated, as Gymnasium's time limits do, is cut off at that step instead. What it would
-        have earned counts in the truncation error. If the limit belongs to your problem, let the
-        environment report it as terminated.
-    executor: plays the runs elsewhere: any `concurrent.futures.Executor`, such as a process pool or
-        that of a Dask cluster, `client.get_executor()`. The numbers stay the same. For other
-        processes, `env` and `policy` must pickle.
-    keep_returns: play every run to its end and keep the returns; then `GapEstimate.law` has
-        quantiles and CVaR of gaps. Otherwise a run ends where all its branches are one, and its
-        gaps are final; a few runs more are played to their end, for the values.
+    A run has a branch for each action. Branches at one state share a draw, and two that share state
+    and action are one branch for good: see `coupling`.
 
-    If the simulator fails, the `SimulatorError` names state and action, and holds the result of
-    all runs before. If a worker of the executor dies, and the executor does not play its runs
-    again, the `SimulatorError` holds the result of all runs that came back.
+    Args:
+        env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, a simulator with `query`,
+            or a `VectorSimulator`, whose runs are played many at once. It is left alone.
+        policy: probabilities (S, A), actions (S,), or a function of the state or observation that
+            returns probabilities (A,) or an action. Where actions have no numbers, it returns an
+            action. A function must be pure, as in `jipe2`.
+        actions: m actions to compare. Each run has a branch for each of them, so that all gaps
+            share the runs.
+        state: where to start: the state of a simulator, which is a number or, if the simulator has
+            no `num_states`, anything hashable; or a snapshot of an environment, by default of where
+            it is.
+        gaps: of a JMDP, (K, 3), rows (state, a, b), instead of `actions` and `state`: every row has
+            runs and a random stream of its own, whichever others are asked for with it.
+        gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
+        num_runs: how many runs are played, at least 3.
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy. Equal integers
+            give equal numbers. The result has the `entropy`, which repeats the runs when it is
+            passed here.
+        coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
+            "independent", none; "common", all of them, one draw per time step. A simulator that
+            declares `coupling = "independent"` is played so.
+        truncation: which share of the largest possible return may be cut off; it sets the horizon.
+        horizon: steps of a run; unless given, it follows from `truncation`. If gamma is 1 and a gap
+            is still open there, its truncation error is infinite. A branch that an environment
+            reports as truncated, as Gymnasium's time limits do, is cut off at that step instead.
+            What it would have earned counts in the truncation error. If the limit belongs to your
+            problem, let the environment report it as terminated.
+        executor: plays the runs elsewhere: any `concurrent.futures.Executor`, such as a process
+            pool or that of a Dask cluster, `client.get_executor()`. The numbers stay the same. For
+            other processes, `env` and `policy` must pickle.
+        keep_returns: play every run to its end and keep the returns; then `GapEstimate.law` has
+            quantiles and CVaR of gaps. Otherwise a run ends where all its branches are one, and its
+            gaps are final; a few runs more are played to their end, for the values.
+
+    Returns:
+        Means, variances and probabilities of all gaps with their standard errors, (m, m), or (K,)
+        for `gaps`, and the value of every action.
+
+    Raises:
+        SimulatorError: the simulator failed; the error names state and action, and its `result`
+            holds the estimates of all runs before. Or a worker of the executor died, and the
+            executor did not play its runs again: `result` is of all runs that came back.
+        ValueError: an argument makes no sense, or a policy is none.
 
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
         >>> policy = jl.goal_policy(3)
-        >>> found = jl.simulators.estimate_gaps(jm, policy, [0, 2], state=4, num_runs=300)
+        >>> found = jl.simulators.estimate_gaps(jm, policy, [0, 2], state=4, num_runs=300, rng=0)
         >>> print(f"up gains {found.mean[0, 1]:.2f} +- {found.mean_error[0, 1]:.2f}")
         up gains 1.56 +- 0.03
         >>> low, high = found.interval("prob_better")
         >>> exact = jl.jipe2(jm, jl.goal_policy(3)).moments.gap_mean[4, 0, 2]
         >>> print(f"exact mean {exact:.2f}; P(better) from {low[0, 1]:.2f} to {high[0, 1]:.2f}")
         exact mean 1.52; P(better) from 0.95 to 0.99
-        >>> rows = jl.simulators.estimate_gaps(jm, policy, [(4, 0, 2), (4, 1, 2)], num_runs=20_000)
+        >>> rows = jl.simulators.estimate_gaps(
+        ...     jm, policy, gaps=[(4, 0, 2), (4, 1, 2)], num_runs=20_000, rng=0
+        ... )
         >>> print(rows.mean.round(2), rows.mean_error.round(3))
         [1.52 1.53] [0.004 0.004]
     """
@@ -125,11 +138,15 @@ def estimate_gaps(
         )
     num_runs = checks.at_least("num_runs", num_runs, 3)
     settings = Settings.of(env, gamma, coupling, truncation, horizon)
-    if isinstance(env, JMDP) and state is None and np.ndim(actions) == 2:
-        if executor is not None or keep_returns:
-            raise ValueError("rows (state, action, other) take no executor= and no keep_returns=")
-        return _estimate_rows(env, policy, actions, num_runs, seed, settings)
-    root = checks.seed_sequence(seed, "estimate_gaps")
+    if gaps is not None:
+        if not isinstance(env, JMDP):
+            raise ValueError(f"gaps= are for a JMDP: pass actions and state= of {env!r}")
+        if not all(other is None for other in (actions, state, executor)) or keep_returns:
+            raise ValueError("gaps= takes no actions, state=, executor= and keep_returns=")
+        return _estimate_rows(env, policy, gaps, num_runs, rng, settings)
+    if actions is None:
+        raise ValueError("actions must be given, or gaps= of a JMDP")
+    root = checks.seed_of(rng, "estimate_gaps")
     plan = Plan.of_actions(player_of(env, state, settings.coupling), policy, actions, settings)
     return estimated(plan, num_runs, root, keep_returns, executor)
 
@@ -146,8 +163,8 @@ def player_of(env: Any, state: Any, coupling: Coupling) -> Player:
         )
     if state is None:
         raise ValueError(
-            "state= must be given: the state at which the branches start (rows (state, action, "
-            "other action) are for estimate_gaps of a JMDP alone)"
+            "state= must be given: the state at which the branches start (or gaps=, rows (state, "
+            "a, b), to estimate_gaps of a JMDP)"
         )
     if isinstance(env, JMDP):
         return CompiledPlayer(env, state, coupling)
@@ -178,13 +195,13 @@ def estimated(
     done = sum(chunk.num_runs for chunk in chunks)
     found = None
     if done >= 3:
-        tables = of_all_pairs(_statistics(plan, chunks), len(plan.names))
+        tables = _statistics(plan, chunks).tables(len(plan.names))
         rest = _values(plan, chunks, whole)
         if keep_returns:
             kept = zip(*(chunk.kept for chunk in chunks), strict=True)
             rest["returns"], rest["gaps"] = map(np.concatenate, kept)
             rest["largest_gap"] = plan.largest_gap(_extremes(chunks))
-        found = GapEstimate(**tables, **rest, num_runs=done, entropy=root.entropy)
+        found = GapEstimate(**tables, **rest, num_runs=done, entropy=checks.entropy(root))
     if found is not None and failure is None:
         return found
     ours = isinstance(failure, SimulatorError)
@@ -195,29 +212,24 @@ def estimated(
 
 
 def _estimate_rows(
-    jm: JMDP, policy: Policy, rows: ArrayLike, num_runs: int, seed: Seed, settings: Settings
+    jm: JMDP, policy: Policy, gaps: ArrayLike, num_runs: int, rng: RNG, settings: Settings
 ) -> GapEstimate:
     """Estimates (K,) of rows (state, action, other action), each played by itself."""
-    axes = ("row", "(state, action, other action)")
-    asked = checks.integers("actions", rows, *axes, shape=(None, 3)).tolist()
-    root = checks.seed_sequence(seed, "sample_gaps")
-    start = CompiledPlayer(jm, asked[0][0], settings.coupling)
-    policies = (start.checked_policy(policy),)
-    plan = start.tried(Plan(start, policies, (0, 0), [], "action", settings))
-    player: Any = plan.player
-    plans = []
-    for s, *pair in asked:
-        names = [checks.index("action", action, jm.num_actions) for action in pair]
-        plans.append(replace(plan, player=player.at(s), names=names))
-    found = []
+    asked = checked_gaps(jm, gaps).tolist()
+    root = checks.seed_of(rng, "sample_gaps")
+    player = CompiledPlayer(jm, asked[0][0], settings.coupling)
+    plan = Plan.of_actions(player, policy, asked[0][1:], settings)
+    ready: Any = plan.player
+    statistics = []
     values = []
-    for (s, *pair), own in zip(asked, plans, strict=True):
-        chunks, _ = _play(own, num_runs, checks.seed_sequence(root, s, *pair), False, None)
-        found += _statistics(own, chunks)
+    for s, *pair in asked:
+        own = replace(plan, player=replace(ready, state=s), names=pair)
+        chunks, _ = _play(own, num_runs, checks.part(root, s, *pair), False, None)
+        statistics.append(asdict(_statistics(own, chunks)))
         values.append(_values(own, chunks, chunks))
-    columns: Any = {name: np.array([each[name] for each in values]) for name in values[0]}
-    tables = joined(found, len(found))
-    return GapEstimate(**tables, **columns, num_runs=num_runs, entropy=root.entropy)
+    columns: Any = {k: np.concatenate([each[k] for each in statistics]) for k in statistics[0]}
+    columns |= {k: np.stack([each[k] for each in values]) for k in values[0]}
+    return GapEstimate(**columns, num_runs=num_runs, entropy=checks.entropy(root))
 
 
 def _play(
@@ -232,7 +244,7 @@ def _play(
     chunks = [
         Chunk(
             plan,
-            checks.seed_sequence(root, start // size),
+            checks.part(root, start // size),
             min(size, num_runs - start),
             whole=keep_returns,
         )
@@ -252,43 +264,61 @@ def _play_whole(
     wanted = max(_WHOLE_RUNS, int(steps / plan.settings.horizon))
     most = max(3, sum(chunk.num_runs for chunk in chunks) // 4)
     size = min(wanted, most, plan.player.chunk_size)
-    chunk = Chunk(plan, checks.seed_sequence(root, "values"), size, whole=True)
+    chunk = Chunk(plan, checks.part(root, "values"), size, whole=True)
     return _play_chunks(plan, [chunk], False, executor)
 
 
 def _play_chunks(
     plan: Plan, chunks: list[Chunk], keep: bool, executor: Executor | None
 ) -> tuple[list[_Summed], BaseException | None]:
-    """The sums of the runs of chunks, or of those that went well and why there are no more."""
-    played: list[Any]
-    if executor is not None:
-        played, failure = in_executor(
-            _play_elsewhere, [(chunk, keep) for chunk in chunks], executor
-        )
-    else:
-        played, failure = [], None
+    """The sums of the runs of chunks, or of those that went well and why there are no more.
+
+    If a chunk fails, because of its own error or since its worker died, those that wait are
+    cancelled.
+    """
+    work = partial(_play_chunk, keep=keep, elsewhere=executor is not None)
+    futures: list[Future[Any]] = []
+    failure: BaseException | None = None
+    try:
         with progress(len(chunks), "estimate_gaps", unit="chunk") as bar:
             for chunk in chunks:
-                try:
-                    played.append(_play_chunk(chunk, keep))
-                except SimulatorError as error:
-                    failure = error
-                    break
-                bar.update()
+                future = (executor or _Here()).submit(work, chunk)
+                if not isinstance(future, Future):
+                    raise TypeError(f"executor.submit must return a Future, got {future!r}")
+                future.add_done_callback(lambda _: bar.update())
+                futures.append(future)
+            if any(future.result() is None for future in futures):
+                raise TypeError("a future of the executor returned None and not what it played")
+    except Exception as error:
+        if executor is None and not isinstance(error, SimulatorError):
+            raise
+        failure = error
+    finally:
+        for future in futures:
+            future.cancel()
+    done = [x for x in futures if x.done() and not x.cancelled() and x.exception() is None]
+    played = [x.result() for x in done if x.result() is not None]
     if played and not plan.player.sums_chunks:
         played = [_summed(plan, played, keep)]
     return played, failure
 
 
-def _play_elsewhere(chunk: Chunk, keep: bool) -> Any:
-    """As `_play_chunk`, with a player of its own: threads may share this one."""
-    return _play_chunk(chunk._replace(plan=chunk.plan.with_own_player()), keep)
+class _Here(Executor):
+    """Plays at once."""
+
+    def submit(self, work: Any, /, *args: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(work(*args, **options))
+        return future
 
 
-def _play_chunk(chunk: Chunk, keep: bool) -> Any:
-    """The runs of a chunk, or what is kept of them."""
-    plan = chunk.plan
-    runs = plan.player.play(chunk)
+def _play_chunk(chunk: Chunk, keep: bool, elsewhere: bool) -> Any:
+    """The runs of a chunk, or what is kept of them.
+
+    elsewhere: with a player of its own, since threads may share this one.
+    """
+    plan = chunk.plan.with_own_player() if elsewhere else chunk.plan
+    runs = plan.player.play(chunk._replace(plan=plan))
     return _summed(plan, [runs], keep) if plan.player.sums_chunks else runs
 
 
@@ -309,42 +339,38 @@ class _Summed(NamedTuple):
 
 def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Summed:
     """The sums of chunks, computed where their runs are."""
-    arrays = Arrays.of(chunks[0].returns)
-    xp = arrays.xp
-    returns = xp.concat([runs.returns for runs in chunks], axis=1)
+    arrays = Arrays.of(chunks[0].columns[0])
+    columns = arrays.joined([runs.columns for runs in chunks])
+    runs = chunks[0]._replace(columns=columns)
     extremes = _extremes(chunks)
     spread = extremes[1] - extremes[0]
-    rounding = plan.rounding(float(xp.max(xp.abs(returns))), spread)
+    xp = arrays.xp
+    rounding = plan.rounding(max(float(xp.max(xp.abs(x))) for x in runs.returns), spread)
     rest = plan.largest_future(spread)
     largest = plan.largest_gap(extremes)
     most = rest if math.isinf(largest) else largest  # what is known, and not only what was seen
     sums = []
-    ends = np.zeros((returns.shape[1] * keep_returns, len(plan.pairs), 2))
-    for number, (i, j) in enumerate(plan.pairs):
-        apart = xp.concat([runs.apart[number] for runs in chunks])
-        gap = returns[i, ...] - returns[j, ...]
+    ends = []
+    for (i, j), apart in zip(plan.pairs, runs.apart, strict=True):
+        gap = runs.returns[i] - runs.returns[j]
         sums.append(GapSums.of(gap, apart, rest, rounding, xp))
         if keep_returns:
-            ends[:, number] = gap_ends(arrays.host(gap), arrays.host(apart), most, rounding)
-    kept = (arrays.host(returns).T + chunks[0].offset, ends) if keep_returns else ()
+            ends.append(gap_ends(arrays.host(gap), arrays.host(apart), most, rounding))
+    size = columns[0].shape[0]
+    kept: tuple[Any, ...] = ()
+    if keep_returns:
+        returns = np.stack([*map(arrays.host, runs.returns)], axis=1) + runs.offset
+        kept = returns, np.stack(ends, axis=1) if ends else np.zeros((size, 0, 2))
+    whole = all(each.whole for each in chunks)
+    values = zip(runs.returns, runs.open, strict=True)
     return _Summed(
-        num_runs=returns.shape[1],
+        num_runs=size,
         sums=sums,
-        values=_value_sums(chunks, returns, xp),
-        steps=sum(runs.steps for runs in chunks),
+        values=[value_sums(*each, runs.offset, xp) for each in values] * whole,
+        steps=sum(each.steps for each in chunks),
         extremes=extremes,
         kept=kept,
     )
-
-
-def _value_sums(chunks: list[Runs], returns: Any, xp: Any) -> list[GapSums]:
-    """The sums of every branch, if all runs are whole. returns: (m, N) of all chunks."""
-    if not all(runs.whole for runs in chunks):
-        return []
-    left = xp.concat([runs.open for runs in chunks], axis=1)
-    offset = chunks[0].offset
-    rows = range(returns.shape[0])
-    return [value_sums(returns[j, ...], left[j, ...], offset, xp) for j in rows]
 
 
 def _extremes(parts: Sequence[Runs | _Summed]) -> tuple[float, float]:
@@ -353,46 +379,13 @@ def _extremes(parts: Sequence[Runs | _Summed]) -> tuple[float, float]:
     return min(lows), max(highs)
 
 
-def _statistics(plan: Plan, chunks: Sequence[_Summed]) -> list[GapStatistics]:
+def _statistics(plan: Plan, chunks: Sequence[_Summed]) -> GapStatistics:
     """Of every pair of branches."""
     low, high = _extremes(chunks)
-    rest = plan.largest_future(high - low)
-    sums = zip(*(chunk.sums for chunk in chunks), strict=True)
-    return [GapStatistics.of(parts, rest) for parts in sums]
+    return GapStatistics.of([chunk.sums for chunk in chunks], plan.largest_future(high - low))
 
 
 def _values(plan: Plan, chunks: Sequence[_Summed], whole: Sequence[_Summed]) -> dict[str, Any]:
     """The values of `GapEstimate`, from chunks of whole runs."""
-    sums = [*zip(*(chunk.values for chunk in whole), strict=True)]
+    sums = [chunk.values for chunk in whole]
     return value_table(plan, sums, _extremes([*chunks, *whole]))
-
-
-def in_executor(
-    work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], executor: Executor
-) -> tuple[list[Result], BaseException | None]:
-    """What `work` made of the jobs, in their order, by an executor of the user's.
-
-    If a job fails, because of its own error or since its worker died, the jobs that wait are
-    cancelled; what was done by then comes back, with the error.
-    """
-    futures: list[Future[Result]] = []
-    error: BaseException | None = None
-    try:
-        for job in jobs:
-            future = executor.submit(work, *job)
-            if not isinstance(future, Future):
-                raise TypeError(f"executor.submit must return a Future, got {future!r}")
-            futures.append(future)
-        with progress(len(jobs), "estimate_gaps", unit="chunk") as bar:
-            for future in as_completed(futures):
-                if future.result() is None:
-                    raise TypeError("a future of the executor returned None and not what it played")
-                bar.update()
-    except Exception as failure:
-        error = failure
-    finally:
-        for future in futures:
-            future.cancel()
-    done = [x for x in futures if x.done() and not x.cancelled() and x.exception() is None]
-    results = [future.result() for future in done]
-    return [result for result in results if result is not None], error

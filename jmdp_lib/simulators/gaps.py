@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -59,7 +59,7 @@ class GapSums(NamedTuple):
         gaps are ties, and may be anything. Whatever may be a tie counts as zero.
         """
         tie, lost = rounding
-        cut = _cut(apart, rest, xp)
+        cut = may_change(apart, rest, xp)
         open_up_to = cut + lost
         mean = float(xp.mean(gaps))
         difference = gaps - mean
@@ -80,7 +80,7 @@ class GapSums(NamedTuple):
         )
 
 
-def _cut(apart: Any, rest: float, xp: Any) -> Any:
+def may_change(apart: Any, rest: float, xp: Any = np) -> Any:
     """(N,) how much gaps may still change: none that is final, even if `rest` is infinite."""
     return apart * xp.where(apart > 0.0, xp.full_like(apart, rest), xp.zeros_like(apart))
 
@@ -89,14 +89,14 @@ def gap_ends(gaps: Floats, apart: Floats, rest: float, rounding: tuple[float, fl
     """(N, 2) ends between which every gap lies; arguments as of `GapSums.of`."""
     tie, lost = rounding
     final = (np.abs(gaps) <= tie) & (apart == 0.0)
-    reach = np.where(final, 0.0, _cut(apart, rest, np) + lost)
+    reach = np.where(final, 0.0, may_change(apart, rest) + lost)
     gaps = np.where(final, 0.0, gaps)
     return np.stack([gaps - reach, gaps + reach], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
 class GapStatistics:
-    """Estimates for gaps, numbers of one gap or arrays of many; `GapEstimate` says what they are.
+    """Estimates for P gaps, arrays (P,); `GapEstimate` says what they are.
 
     truncation_error, prob_open: since runs are cut off.
     """
@@ -112,63 +112,50 @@ class GapStatistics:
     prob_open: Floats
 
     @classmethod
-    def of(cls, parts: Sequence[GapSums], rest: float) -> GapStatistics:
+    def of(cls, parts: Sequence[Sequence[GapSums]], rest: float) -> GapStatistics:
         """Of the parts of one sample, which are merged (Pébay 2008): nothing large is subtracted.
 
-        The error of the variance is the jackknife's: no law is assumed. rest: how much a gap may
-        change that is open from the start.
+        The error of the variance is the jackknife's: no law is assumed. parts: of all gaps each.
+        rest: how much a gap may change that is open from the start.
         """
-        sums: Any = GapSums(*np.transpose(parts))
-        n = sums.size.sum()
-        mean = sums.size / n @ sums.mean
+        rows = np.reshape(np.array(parts, float), (len(parts), -1, len(GapSums._fields)))
+        sums: Any = GapSums(*np.moveaxis(rows, 2, 0))  # (parts, P) each
+        n = sums.size.sum(0)
+        mean = (sums.size * sums.mean).sum(0) / n
         off = sums.mean - mean
         fourth = sums.fourth + 4.0 * off * sums.cube + 6.0 * off**2 * sums.square
-        fourth = np.sum(fourth + sums.size * off**4)
-        square = np.sum(sums.square + sums.size * off**2)
+        fourth = np.sum(fourth + sums.size * off**4, axis=0)
+        square = np.sum(sums.square + sums.size * off**2, axis=0)
         variance = square / (n - 1)
-        spread = np.sqrt(max(fourth - square**2 / n, 0.0) / (n - 1))  # of the squares
-        apart = sums.apart.sum() / n
-        truncation: Any = rest * apart if apart else 0.0
+        spread = np.sqrt(np.maximum(fourth - square**2 / n, 0.0) / (n - 1))  # of the squares
         return cls(
             mean=mean,
             mean_error=np.sqrt(variance / n),
             variance=variance,
             variance_error=n / (n - 2) * spread / np.sqrt(n),
-            prob_worse=sums.below.sum() / n,
-            prob_tie=sums.zero.sum() / n,
-            prob_better=sums.above.sum() / n,
-            truncation_error=truncation,
-            prob_open=sums.unsure.sum() / n,
+            prob_worse=sums.below.sum(0) / n,
+            prob_tie=sums.zero.sum(0) / n,
+            prob_better=sums.above.sum(0) / n,
+            truncation_error=may_change(sums.apart.sum(0) / n, rest),
+            prob_open=sums.unsure.sum(0) / n,
         )
 
     def flipped(self) -> GapStatistics:
-        """Of the other branch against this one: what is worse for one is better for the other."""
+        """Of the other branches against these: what is worse for one is better for the other."""
         return replace(
             self, mean=-self.mean, prob_worse=self.prob_better, prob_better=self.prob_worse
         )
 
-    @classmethod
-    def alone(cls) -> GapStatistics:
-        """Of a branch against itself: always a tie."""
-        tie: Any = 1.0
-        return replace(cls(*np.zeros(len(fields(cls)))), prob_tie=tie)
-
-
-def joined(statistics: Sequence[GapStatistics], *shape: int) -> dict[str, Any]:
-    """All fields as arrays of this shape, for `GapEstimate`."""
-    return {
-        field.name: np.reshape([getattr(each, field.name) for each in statistics], shape)
-        for field in fields(GapStatistics)
-    }
-
-
-def of_all_pairs(pairs: Sequence[GapStatistics], size: int) -> dict[str, Any]:
-    """The same as tables (m, m), from the statistics of all pairs i < j of m branches."""
-    table = {(i, i): GapStatistics.alone() for i in range(size)}
-    for (i, j), statistics in zip(combinations(range(size), 2), pairs, strict=True):
-        table[i, j] = statistics
-        table[j, i] = statistics.flipped()
-    return joined([table[i, j] for i in range(size) for j in range(size)], size, size)
+    def tables(self, size: int) -> dict[str, Any]:
+        """All fields as (m, m), from those of all pairs i < j; no branch differs from itself."""
+        above = np.triu_indices(size, 1)
+        other = self.flipped()
+        tables = {field.name: np.zeros((size, size)) for field in fields(GapStatistics)}
+        tables["prob_tie"] += np.eye(size)
+        for name, table in tables.items():
+            table[above] = getattr(self, name)
+            table.T[above] = getattr(other, name)
+        return tables
 
 
 def value_sums(returns: Any, left: Any, offset: float, xp: Any) -> GapSums:
@@ -181,9 +168,9 @@ def value_sums(returns: Any, left: Any, offset: float, xp: Any) -> GapSums:
 
 
 def value_table(
-    plan: Plan, sums: Sequence[Sequence[GapSums]], seen: tuple[float, float]
+    plan: Plan, parts: Sequence[Sequence[GapSums]], seen: tuple[float, float]
 ) -> dict[str, Any]:
-    """(m,) the values of `GapEstimate`, from the parts of every branch's sums; nan where unknown.
+    """(m,) the values of `GapEstimate`, from parts of all branches' sums; nan where unknown.
 
     From a cut on, a branch earns what all rewards have in common, and at most so much more.
     seen: the lowest and the highest reward of all.
@@ -191,14 +178,18 @@ def value_table(
     low, high = seen
     common = 0.0 if plan.settings.gamma == 1.0 else min(max(low, 0.0), high)
     most = plan.largest_future(max(high - common, common - low))
-    table = np.full((2, len(plan.names)), math.nan)
-    for j, parts in enumerate(sums):
-        if sum(part.size for part in parts) >= 3:
-            found = GapStatistics.of(parts, 1.0)
-            left = found.truncation_error  # the mean discount from which on returns are cut
-            table[0, j] = found.mean + left * plan.largest_future(common)
-            table[1, j] = found.mean_error + (left * most if left else 0.0)
-    return {"value": table[0], "value_error": table[1]}
+    if sum(part[0].size for part in parts) < 3:
+        unknown = np.full(len(plan.names), math.nan)
+        return {"value": unknown, "value_error": unknown}
+    found = GapStatistics.of(parts, 1.0)
+    left = found.truncation_error  # the mean discount from which on returns are cut
+    return {
+        "value": found.mean + left * plan.largest_future(common),
+        "value_error": found.mean_error + may_change(left, most),
+    }
+
+
+Statistic = Literal["mean", "prob_worse", "prob_tie", "prob_better"]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -224,8 +215,8 @@ class GapEstimate(GapStatistics, ReadOnly):
             exceeds by size, infinite if nothing says so.
         prob_open: share of runs that count as $G = 0$ only since the cut, or rounding, left their
             sign open.
-        entropy: of the seed; passed as the seed, it repeats runs that had none. A `Decision` has
-            its own.
+        entropy: an integer that repeats the runs when it is passed as `rng`. A `Decision` has its
+            own.
         value, value_error: (m,), or (K, 2) of both actions of every row: the estimate of $E Z$ of
             each branch, what it earns by itself, and its error, the standard error plus how far
             cuts may have moved the estimate. If gamma is 1, $Z$ is what the steps of the horizon
@@ -253,7 +244,7 @@ class GapEstimate(GapStatistics, ReadOnly):
 
     num_runs: Ints | int
     returns: Any = None
-    entropy: Any = None
+    entropy: int | None = None
     value: Any = None
     value_error: Any = None
     gaps: Any = None
@@ -271,15 +262,21 @@ class GapEstimate(GapStatistics, ReadOnly):
         shape = self.mean.shape
         return ~np.eye(shape[0], dtype=bool) if len(shape) == 2 else np.ones(shape, bool)
 
-    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
+    def interval(self, name: Statistic, *, level: float = 0.95) -> tuple[Floats, Floats]:
         """Ends of confidence intervals, entry by entry.
 
         Those of "mean" are normal, with the truncation error added. A warning says where they rest
         on too few runs, such as those that met a rare event. Those of "prob_worse", "prob_tie" and
         "prob_better" are Wilson's, for any signs of the gaps that are open.
+
+        Args:
+            name: of the estimate that the intervals are for.
+            level: probability with which an interval holds, in (0, 1).
+
+        Returns:
+            Lower and upper ends, of the shape of the estimate.
         """
-        names = ("mean", "prob_worse", "prob_tie", "prob_better")
-        value = getattr(self, checks.one_of("name", name, names))
+        value = getattr(self, checks.one_of("name", name, get_args(Statistic)))
         z = NormalDist().inv_cdf((1.0 + checks.real("level", level, "(0, 1)")) / 2.0)
         if name == "mean":
             self._warn_of_few_runs()
@@ -290,7 +287,7 @@ class GapEstimate(GapStatistics, ReadOnly):
         _, high = self._wilson(value if tie else value + self.prob_open, z)
         return low, high
 
-    def law(self, i: int, j: int, alpha: float = 0.05) -> GapLaw:
+    def law(self, i: int, j: int, *, alpha: float = 0.05) -> GapLaw:
         """The law of gap [i, j]: `quantile`, `cvar` and probabilities, as pairs (low, high).
 
         All of them hold at once with probability $1 - alpha$, as in `GapLaw.from_sample`. What cuts
@@ -299,6 +296,17 @@ class GapEstimate(GapStatistics, ReadOnly):
         extreme quantiles, are finite only if something says how large gaps can be. That is the
         range of the rewards: a JMDP and an `ImplicitJMDP` know theirs, and a simulator may declare
         a `reward_range`. If gamma is 1, no range of returns follows from it.
+
+        Args:
+            i: the number of the action whose gap it is, in the order in which actions were given.
+            j: that of the other one.
+            alpha: probability with which a bound may fail.
+
+        Returns:
+            The law, as brackets.
+
+        Raises:
+            ValueError: no gaps were kept, or i and j are one action.
         """
         from jmdp_lib.laws.brackets import sampled_law  # with it come all laws
 

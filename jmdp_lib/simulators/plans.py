@@ -28,28 +28,44 @@ _ROUNDING = 1e-12  # of the largest return
 class Runs(NamedTuple):
     """N runs of m branches, in any order.
 
-    returns: (m, N), until all branches of a run are one, so that gaps are whole; until the horizon
-    if they were played on, so that returns are.
-    apart: for every pair of branches (N,), zero if their gap is final; otherwise the discount from
-    which on it is open: that of the horizon if they had different futures there, or that of the
-    step at which a time limit cut one of them off. Pairs are those of
-    `itertools.combinations(range(m), 2)`, in this order, here and everywhere.
-    open: (m, N), zero if an episode ended; otherwise the discount from which on its return is cut.
-    If gamma is 1, nobody asks for more than the steps of the horizon: zero there, too.
-    whole: whether all returns are whole. steps: of all runs together, if they are not.
+    columns: (N,) each: the returns of the branches, `open` of them, and `apart` of the pairs, which
+    are those of `itertools.combinations(range(m), 2)`, in this order, here and everywhere.
+    width: m. whole: whether all returns are whole. steps: of all runs together, if they are not.
     queries: of one or more actions at one state, if they were counted.
     extremes: the lowest and the highest reward, and 0 if episodes can end.
     offset: a part of all returns that they were played without: it is in no gap.
     """
 
-    returns: Any
-    apart: tuple[Any, ...]
-    open: Any
+    columns: Sequence[Any]
+    width: int
     whole: bool
     queries: int
     extremes: tuple[float, float]
     steps: int = 0
     offset: float = 0.0
+
+    @property
+    def returns(self) -> Sequence[Any]:
+        """Until all branches of a run are one, so that gaps are whole; until the horizon if they
+        were played on, so that returns are."""
+        return self.columns[: self.width]
+
+    @property
+    def open(self) -> Sequence[Any]:
+        """Zero if an episode ended; otherwise the discount from which on its return is cut.
+
+        If gamma is 1, nobody asks for more than the steps of the horizon: zero there, too.
+        """
+        return self.columns[self.width : 2 * self.width]
+
+    @property
+    def apart(self) -> Sequence[Any]:
+        """Zero if the gap of a pair is final; otherwise the discount from which on it is open.
+
+        That of the horizon if they had different futures there, or that of the step at which a time
+        limit cut one of them off.
+        """
+        return self.columns[2 * self.width :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +96,6 @@ class Player(ABC):
     Attributes:
         num_actions: A, where actions are numbers.
         chunk_size: runs of a chunk: fixed, since numbers depend on it.
-        least_runs: fewer at once take about as long.
         sums_chunks: whether a chunk is summed up by itself; else all runs are kept until the end.
         rounded: whether a constant in all rewards may have cost returns the digits of their gaps.
         limits: (lo, hi) that holds all rewards, or None.
@@ -88,7 +103,6 @@ class Player(ABC):
 
     num_actions: Any
     chunk_size: int
-    least_runs = 1
     sums_chunks = True
     rounded = True
     limits: tuple[float, float] | None = None

@@ -1,9 +1,8 @@
-"""Players of simulators that answer one query at a time: batches whose rows are stepped in turn.
+"""Players of simulators that answer one query at a time: batches of one run.
 
-States and actions are numbers in the arrays of a batch, whatever they are to the simulator: what a
-policy sees at a state is `seen`. A kind of simulator that can be wrapped in an object that has
-`query(state, actions, rng)`, as `StepSimulator` wraps a step function, goes to `QueriedPlayer`;
-otherwise write a class with the methods of `RowPlayer`.
+A kind of simulator that can be wrapped in an object that has `query(state, actions, rng)`, as
+`StepSimulator` wraps a step function, goes to `QueriedPlayer`; otherwise write a class with the
+methods of `RowPlayer`.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial
-from itertools import combinations, repeat
+from itertools import combinations
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -27,7 +25,7 @@ from jmdp_lib.model.simulator import (
     check_simulator,
     checked_query,
 )
-from jmdp_lib.simulators.batch import Arrays, BatchPlayer, Played, policy_table
+from jmdp_lib.simulators.batch import BatchPlayer, Columns, Played, policy_table
 from jmdp_lib.simulators.plans import Chunk, PlayedPolicy
 
 _MOST_KEPT = 100_000  # states for which it is kept what a policy says of them
@@ -61,56 +59,26 @@ class Environment(Protocol):
         """Execute one branch of the table."""
 
 
-Groups = list[tuple[int, dict[int, list[int]]]]
-"""Of one run, for every draw: the state, the actions that are played, and by which branches."""
-
-Result = tuple[list[int], float, int, bool, bool]
-"""Of branches: reward, next state, whether they end, and whether by a time limit.
-
-A plain tuple, since there is one for every query.
-"""
-
-
-class Numbers:
-    """Things get numbers as they are met; `key` tells them apart."""
-
-    def __init__(self) -> None:
-        self.things: list[Any] = []
-        self.known: dict[Any, int] = {}
-
-    def of(self, thing: Any, key: Hashable) -> int:
-        number = self.known.setdefault(key, len(self.things))
-        if number == len(self.things):
-            self.things.append(thing)
-        return number
-
-
 class RowPlayer(BatchPlayer):
-    """Plays rows one after the other.
+    """Plays one run at a time.
 
     here: what a policy sees at the start. num_states: S where what it sees are numbers.
     can_keep: whether what it sees is hashable.
     """
 
-    arrays = Arrays(np, "cpu")
     chunk_size = 128  # few, since a simulator that fails takes all of them with it
-    least_runs = 16
     sums_chunks = False
-    episodes_end = False
     here: Any
     num_states: int | None
     can_keep = True
 
     @abstractmethod
-    def seen(self, state: int) -> Any:
-        """What a policy sees at a state."""
+    def seen(self, states: Columns) -> Columns:
+        """What policies see at states."""
 
-    @abstractmethod
-    def outcomes(self, groups: Groups, rng: Any) -> list[Result]:
-        """What a step of a run does to branches."""
-
-    def generator(self, seed: np.random.SeedSequence) -> np.random.Generator:
-        return np.random.default_rng(seed)
+    def number_of(self, action: Any) -> Any:
+        """What stands for an action that was checked: it is equal for equal actions."""
+        return int(action)
 
     def checked_policy(self, policy: Any) -> PlayedPolicy:
         """A table is known by its rows; anything else is asked twice for the start."""
@@ -128,19 +96,14 @@ class RowPlayer(BatchPlayer):
     def own(self) -> RowPlayer:
         return copy.deepcopy(self)
 
-    def choose(self, policies: Sequence[Any], states: Any, alive: Any, uniforms: Any) -> Any:
-        rows = zip(policies, states.tolist(), alive.tolist(), uniforms, strict=True)
-        return np.array(
-            [
-                [
-                    self._action(policy, self.seen(state), number) if lives else 0
-                    for state, lives, number in zip(here, living, numbers.tolist(), strict=True)
-                ]
-                for policy, here, living, numbers in rows
-            ]
-        )
+    def first(self, actions: Sequence[Any], size: int) -> Columns:
+        return [*map(self.number_of, actions)]
 
-    def _action(self, policy: PlayedPolicy, seen: Any, number: float) -> int:
+    def choose(self, uniforms: Columns) -> Columns:
+        rows = zip(self.policies, self.seen(self.states), uniforms, self.alive, strict=True)
+        return [self._action(x, seen, u) if lives else None for x, seen, u, lives in rows]
+
+    def _action(self, policy: PlayedPolicy, seen: Any, number: float) -> Any:
         """The action of a policy; of those that it chooses at random, the one of a number."""
         if self.num_actions is None:
             return self.number_of(policy.source(checks.read_only(seen)))
@@ -153,66 +116,39 @@ class RowPlayer(BatchPlayer):
             kept[seen] = steps
         return bisect_right(steps, number)
 
-    def step(self, states: Any, actions: Any, going: Any, sharing: Any, rng: Any) -> Played:
-        columns = [part.T.tolist() for part in (states, actions, going)]
-        shared = zip(*(each.tolist() for each in sharing), strict=True) if sharing else repeat(())
-        pairs = [*combinations(range(len(states)), 2)]
-        paid: list[float] = []
-        ended: list[tuple[int, int, bool]] = []
-        rewards = []
-        for run, (here, chosen, goes, together) in enumerate(zip(*columns, shared, strict=False)):
-            earned = [0.0] * len(here)
-            groups = _groups(here, chosen, goes, pairs, together)
-            for branches, reward, after, over, cut in self.outcomes(groups, rng):
-                paid.append(reward)
-                for branch in branches:
-                    earned[branch] = reward
-                    here[branch] = after
-                    if over:
-                        ended.append((branch, run, cut))
-            rewards.append(earned)
-        self.extremes += [min(paid), max(paid)]
-        played = Played(np.array(rewards).T, np.array(columns[0]).T)
-        return self._with_ends(played, ended) if self.episodes_end else played
-
-    def _with_ends(self, played: Played, ended: list[tuple[int, int, bool]]) -> Played:
-        """ended: branches and runs whose episodes are over, and whether by a time limit."""
-        over = np.zeros(played.rewards.shape, bool)
-        cut = np.zeros_like(over)
-        for branch, run, by_limit in ended:
-            over[branch, run] = True
-            cut[branch, run] = by_limit
-        return played._replace(over=over, cut=cut)
-
-    def refuse(self, reward: float, action: Any, state: Any) -> None:
-        raise SimulatorError(
-            f"reward {reward} of action {action} in state {state} is not in reward_range "
-            f"{self.limits}"
-        )
+    def widen(self, rewards: Columns, actions: Columns, seen: Columns) -> None:
+        """Take note of rewards; one outside of the range that was declared is refused."""
+        least, most = self.extremes
+        low, high = self.limits or ANY_REWARD
+        for reward, action, state in zip(rewards, actions, seen, strict=True):
+            if not low <= reward <= high:
+                raise SimulatorError(
+                    f"reward {reward} of action {action} in state {state} is not in reward_range "
+                    f"{self.limits}"
+                )
+        self.extremes = (min(least, *rewards), max(most, *rewards))
 
 
-def _groups(
-    states: list[int],
-    actions: list[int],
-    going: list[bool],
-    pairs: list[tuple[int, int]],
-    together: tuple[bool, ...],
-) -> Groups:
-    """The draws of a run. together: for every pair of branches, whether they share one."""
+Draw = tuple[Any, list[Any], list[list[int]]]
+"""The state, the actions that are played under one draw, and the branches that play each."""
+
+
+def _draws(states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> list[Draw]:
+    """All draws of a step."""
     leaders = [*range(len(states))]  # the first branches with which these share a draw
-    if True in together:
-        for (i, j), both in zip(pairs, together, strict=True):
+    if True in sharing:
+        for (i, j), both in zip(combinations(leaders, 2), sharing, strict=True):
             if both and leaders[j] == j:
                 leaders[j] = i
-    draws: dict[int, dict[int, list[int]]] = {}
+    draws: dict[int, dict[Any, list[int]]] = {}
     for branch, leader in enumerate(leaders):
-        if going[branch]:
+        if alive[branch]:
             draws.setdefault(leader, {}).setdefault(actions[branch], []).append(branch)
-    return [(states[leader], played) for leader, played in draws.items()]
+    return [(states[k], [*played], [*played.values()]) for k, played in draws.items()]
 
 
 class QueriedPlayer(RowPlayer):
-    """Plays a simulator with `query(state, actions, rng)`; its states get numbers here.
+    """Plays a simulator with `query(state, actions, rng)`.
 
     A simulator without `num_states` has states of any hashable kind. It must be pure, as
     `model.simulator.Simulator` says: with one draw for all branches all queries of a time step
@@ -231,75 +167,77 @@ class QueriedPlayer(RowPlayer):
         self.coupling = coupling
         self.limits = getattr(simulator, "reward_range", None)
         self.num_actions = simulator.num_actions
-        self.ask = partial(checked_query, simulator)
+        self.simulator = simulator
         self.shared = np.random.default_rng(0)
         self.moment = self.shared.bit_generator.state
-        self.numbers = Numbers()
 
-    def begin(self, chunk: Chunk) -> Any:
-        self.numbers = Numbers()
-        return np.full((len(chunk.plan.names), chunk.size), self._number(self.here))
+    def starts(self, width: int, size: int) -> Columns:
+        return [self.here] * width
 
-    def _number(self, state: Any) -> int:
-        return self.numbers.of(state, state) if self.num_states is None else state
+    def seen(self, states: Columns) -> Columns:
+        return states
 
-    def seen(self, state: int) -> Any:
-        return self.numbers.things[state] if self.num_states is None else state
+    def _in_common(self, simulator: Any, state: Any, actions: Any, rng: Any) -> Any:
+        """Every query of a time step meets one generator in one state."""
+        rng.bit_generator.state = self.moment
+        return checked_query(simulator, state, actions, rng)
 
-    def outcomes(self, groups: Groups, rng: Any) -> list[Result]:
-        common = self.coupling.across_states
-        if common and groups:  # one generator in one state, which is drawn for the time step
+    def step(self, states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> Played:
+        ask: Any = checked_query
+        rng = self.noise
+        if self.coupling.across_states:
             draw = rng.bit_generator.random_raw
             self.moment["state"]["state"] = draw() << 64 | draw()
-            rng = self.shared
-        low, high = self.limits or ANY_REWARD
-        numbered = self.num_states is not None
-        results: list[Result] = []
-        for number, played in groups:
-            if common:
-                rng.bit_generator.state = self.moment
-            state = number if numbered else self.seen(number)
-            answer = self.ask(state, [*played], rng)
-            for (reward, after), (action, branches) in zip(answer, played.items(), strict=True):
-                if not low <= reward <= high:
-                    self.refuse(reward, action, state)
-                place = after if numbered else self._number(after)
-                results.append((branches, reward, place, False, False))
-        return results
+            ask, rng = self._in_common, self.shared
+        sim = self.simulator
+        if True in sharing:
+            answers: list[Any] = [None] * len(states)
+            draws = _draws(states, actions, alive, sharing)
+            for state, played, branches in draws:
+                for each, answer in zip(branches, ask(sim, state, played, rng), strict=True):
+                    for branch in each:
+                        answers[branch] = answer
+            queries = len(draws)
+        else:  # the usual case
+            answers = [ask(sim, s, [a], rng)[0] for s, a in zip(states, actions, strict=True)]
+            queries = len(answers)
+        rewards, after = zip(*answers, strict=True)
+        least, most = self.extremes
+        if min(rewards) < least or max(rewards) > most:
+            self.widen(rewards, actions, states)
+        return Played(rewards, after, None, None, queries)
 
 
 class EnvironmentPlayer(RowPlayer):
-    """Plays environments that are alike; a state is the number of one that stands there.
+    """Plays environments that are alike, one for each branch; a state is the number of one there.
 
-    Every run has an environment for each of its branches. Branches that meet go on in that of the
-    first.
+    Branches that meet go on in that of the first.
 
     start: a snapshot of theirs. envs: one or more.
     """
 
     chunk_size = 32
-    least_runs = 8
-    episodes_end = True
 
     def __init__(self, start: Any, envs: list[Any], coupling: Coupling = JOINT) -> None:
         self.snapshot = start._replace(draw=None)  # each run has its own tables
         self.here = start.observation
         self.envs = envs
         self.coupling = coupling
-        self.width = len(envs)
         self.space = envs[0].action_space
         self.num_actions = _listed(self.space)
         self.num_states = _listed(envs[0].observation_space)
         self.can_keep = self.num_states is not None
-        self.actions = Numbers()
+        self.by_key: dict[str, Any] = {}  # actions that have no numbers
 
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
         return list(distinct_in(self.space, actions).values())
 
-    def number_of(self, action: Any) -> int:
-        if self.num_actions is None:
-            return self.actions.of(action, action_key(self.space, action))
-        return int(action)
+    def number_of(self, action: Any) -> Any:
+        if self.num_actions is not None:
+            return int(action)
+        key = action_key(self.space, action)
+        self.by_key[key] = action
+        return key
 
     def checked_policy(self, policy: Any) -> PlayedPolicy:
         if not callable(policy) and None in (self.num_actions, self.num_states):
@@ -309,33 +247,43 @@ class EnvironmentPlayer(RowPlayer):
             )
         return super().checked_policy(policy)
 
-    def begin(self, chunk: Chunk) -> Any:
-        self.width = len(chunk.plan.names)
-        self.actions = Numbers()
-        count = chunk.size * self.width
-        self.envs += [self.envs[0].twin() for _ in range(count - len(self.envs))]
-        for number, env in enumerate(self.envs[:count]):
-            env.np_random = checks.generator(chunk.seed, 3, number)
-            if number % self.width == 0:
-                env.restore(self.snapshot)
-        return np.tile(np.arange(0, count, self.width), (self.width, 1))
+    def begin(self, chunk: Chunk) -> None:
+        self.by_key = {}
+        width = len(chunk.plan.names)
+        self.envs += [self.envs[0].twin() for _ in range(width - len(self.envs))]
+        for number, env in enumerate(self.envs[:width]):
+            env.np_random = np.random.default_rng(checks.part(chunk.seed, 3, number))
 
-    def seen(self, state: int) -> Any:
-        return self.envs[state].observed
+    def starts(self, width: int, size: int) -> Columns:
+        self.envs[0].restore(self.snapshot)
+        return [0] * width
 
-    def outcomes(self, groups: Groups, rng: Any) -> list[Result]:
+    def seen(self, states: Columns) -> Columns:
+        return [self.envs[state].observed for state in states]
+
+    def step(self, states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> Played:
+        seen = self.seen(states)
+        rewards = [0.0] * len(states)
+        after = [*states]
+        over = [False] * len(states)
+        cut = [*over]
         here: list[int] = []  # where branches are after the step
-        results: list[Result] = []
-        for number, action, branches in self._placed(groups):
-            reward, terminated, truncated = self._step_one(self.envs[number], action)
+        draws = _draws(states, actions, alive, sharing)
+        for number, action, branches in self._placed(draws):
+            env = self.envs[number]
+            reward, terminated, truncated = self._step_one(env, action)
             ended = terminated or truncated
-            met = [k for k in here if not ended and self.envs[k].same_state(self.envs[number])]
+            met = [k for k in here if not ended and self.envs[k].same_state(env)]
             here += [] if ended or met else [number]
-            cut = truncated and not terminated
-            results.append((branches, reward, met[0] if met else number, ended, cut))
-        return results
+            for branch in branches:
+                rewards[branch] = reward
+                after[branch] = met[0] if met else number
+                over[branch] = ended
+                cut[branch] = truncated and not terminated
+        self.widen(rewards, actions, seen)
+        return Played(rewards, after, over, cut, len(draws))
 
-    def _placed(self, groups: Groups) -> list[tuple[int, int, list[int]]]:
+    def _placed(self, draws: list[Draw]) -> list[tuple[int, Any, list[int]]]:
         """An environment for every action that is played, in its state and with its draw.
 
         It is that of the first branch that plays it. So a state has the number of the environment
@@ -343,30 +291,26 @@ class EnvironmentPlayer(RowPlayer):
         """
         placed = []
         draw = None
-        for number, asked in groups:
+        for number, played, groups in draws:
             home = self.envs[number]
             if self.coupling.across_states and draw is not None:
                 home.redraw(draw)
             draw = home.draw
-            for action, branches in asked.items():
-                own = number - number % self.width + branches[0]
+            for action, branches in zip(played, groups, strict=True):
+                own = branches[0]
                 if own != number:
                     given = draw if self.coupling.at_one_state else None
                     self.envs[own].restore(home.snapshot()._replace(draw=given))
                 placed.append((own, action, branches))
         return placed
 
-    def _step_one(self, env: Any, number: int) -> tuple[float, bool, bool]:
-        action = number if self.num_actions else self.actions.things[number]
-        seen = env.observed
+    def _step_one(self, env: Any, action: Any) -> tuple[float, bool, bool]:
+        played = action if self.num_actions else self.by_key[action]
         try:
-            _, reward, terminated, truncated, _ = env.step(action)
+            _, reward, terminated, truncated, _ = env.step(played)
         except Exception as error:
-            where = f"state {env.observed}, action {action}"
+            where = f"state {env.observed}, action {played}"
             raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
-        low, high = self.limits or ANY_REWARD
-        if not low <= reward <= high:
-            self.refuse(reward, action, seen)
         return reward, terminated, truncated
 
 

@@ -1,8 +1,8 @@
 """Vectorised simulators: a step of many states at once, and their player.
 
-`VectorSimulator` is what a user makes. Every call of the user's functions goes through `drawn` and
-`stepped`, which check the number of results and their shapes. `outside` names the first row whose
-numbers are not proper.
+`VectorSimulator` is what a user makes. Every call of the user's functions goes through `_drawn`,
+`_stepped` and `_answers`, which check the number of results and their shapes. `outside` names the
+first row whose numbers are not proper.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Policy
 from jmdp_lib.model import Coupling
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
-from jmdp_lib.simulators.batch import Arrays, BatchPlayer, Played, follow, policy_table
+from jmdp_lib.simulators.batch import Arrays, BatchPlayer, Columns, Played, policy_table
 from jmdp_lib.simulators.plans import Chunk, Plan, PlayedPolicy
 
 _SPOT = 16  # rows that are asked for twice
@@ -37,21 +37,25 @@ _GPU_CHUNK = 2**25  # numbers in the states of these: enough to keep a GPU busy,
 class VectorSimulator:
     """A simulator that steps many states at once, as arrays of NumPy, torch, or another library.
 
-    step: step(states, actions, noise) -> rewards, next_states, or rewards, next_states, over, all
-        with first axis n. States are integers (n,) or rows (n, d) of numbers; two states are equal
-        if all their numbers are. over: (n,) bools, whether the episode ended. It must be pure, and
-        no row may depend on another one.
-    draw: draw(n, rng) -> the noise of n steps, an array, first axis n. rng is a NumPy generator, or
-        one of torch if the states are tensors, on their device.
-    num_actions: A; actions are integers from 0 to A - 1.
-    gamma: discount factor; 1 needs a `horizon` where it is played.
-    reward_range: (lo, hi) that holds all rewards, if it is known. Decisions rely on it.
-    num_states: S, if states are the integers from 0 to S - 1: any other one is refused.
-
     `estimate_gaps`, `compare_actions` and `compare_policies` play many runs at once. The state that
     they start from says which library is used, and on which device: a plain number, or a list,
     means NumPy. Policies are probabilities (S, A), actions (S,), or a function of the states,
     policy(states) -> (n, A) probabilities or (n,) actions.
+
+    Args:
+        step: step(states, actions, noise) -> rewards, next_states, or rewards, next_states, over,
+            all with first axis n. States are integers (n,) or rows (n, d) of numbers; two states
+            are equal if all their numbers are. over: (n,) bools, whether the episode ended. It must
+            be pure, and no row may depend on another one.
+        draw: draw(n, rng) -> the noise of n steps, an array, first axis n. rng is a NumPy
+            generator, or one of torch if the states are tensors, on their device.
+        num_actions: A; actions are integers from 0 to A - 1.
+        gamma: discount factor in [0, 1]; 1 needs a `horizon` where it is played.
+        reward_range: (lo, hi) that holds all rewards, if it is known. Decisions rely on it.
+        num_states: S, if states are the integers from 0 to S - 1: any other one is refused.
+
+    Raises:
+        ValueError: an argument makes no sense. What the functions return is checked as it is used.
 
     Example:
         >>> import jmdp_lib as jl
@@ -75,8 +79,8 @@ class VectorSimulator:
     draw: Callable[[int, Any], Any]
     num_actions: int
     gamma: float
-    reward_range: tuple[float, float] | None = None
-    num_states: int | None = None
+    reward_range: tuple[float, float] | None = field(default=None, kw_only=True)
+    num_states: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("step", "draw"):
@@ -95,47 +99,6 @@ def called(what: str, function: Callable[..., Any], *given: Any) -> Any:
         return function(*given)
     except Exception as error:
         raise SimulatorError(f"{what} failed: {error!r}") from error
-
-
-def drawn(simulator: VectorSimulator, size: int, rng: Any) -> Any:
-    """The noise of `size` steps."""
-    what = f"draw({size}, rng)"
-    noise = called(what, simulator.draw, size, rng)
-    _check_shape(what, noise, (size, *getattr(noise, "shape", ())[1:]))
-    return noise
-
-
-def stepped(simulator: VectorSimulator, states: Any, actions: Any, noise: Any) -> dict[str, Any]:
-    """What a step makes of states (n, ...) and actions (n,), by names."""
-    answer = called("step(states, actions, noise)", simulator.step, states, actions, noise)
-    if not isinstance(answer, tuple | list) or len(answer) not in (2, 3):
-        raise SimulatorError(
-            "step(states, actions, noise) must return rewards and next states, or rewards, next "
-            f"states and over, got {type(answer).__name__}"
-        )
-    found = dict(zip(("rewards", "next_states", "over"), answer, strict=False))
-    for name, part in found.items():
-        wanted = states if name == "next_states" else actions
-        _check_shape(f"{name} of a step", part, tuple(wanted.shape))
-        check_library(f"{name} of a step", part, states)
-    return found
-
-
-def check_library(what: str, part: Any, states: Any) -> None:
-    """Refuse an array that is torch's where states are not, or the other way round."""
-    if array_api_compat.is_torch_array(part) != array_api_compat.is_torch_array(states):
-        raise SimulatorError(
-            f"{what} must be an array of the same library as state=, which gave {type(states)}, "
-            f"got {type(part)}"
-        )
-
-
-def _check_shape(what: str, part: Any, expected: tuple[int, ...]) -> None:
-    checks.unmasked(what, part)
-    shape = getattr(part, "shape", None)
-    if shape is None or tuple(shape) != expected:
-        got = repr(part) if shape is None else f"shape {tuple(shape)}"
-        raise SimulatorError(f"{what} must be an array of shape {expected}, got {got}")
 
 
 def outside(values: NDArray[Any], ends: tuple[float, float], given: Sequence[Any]) -> str:
@@ -185,6 +148,7 @@ class VectorPlayer(BatchPlayer):
 
     known: dict[str, tuple[float, float, Any]]
     trial = False
+    at_once = True
 
     def __init__(self, simulator: VectorSimulator, state: Any, coupling: Coupling) -> None:
         self.where = state if array_api_compat.is_array_api_obj(state) else np.asarray(state)
@@ -195,52 +159,85 @@ class VectorPlayer(BatchPlayer):
         self.num_actions = simulator.num_actions
         self.num_states = simulator.num_states
         self.limits = simulator.reward_range
-        self.arrays = Arrays.of(self.where)
+        self.columns = Arrays.of(self.where)
         on_gpu = _GPU_CHUNK // max(1, math.prod(self.where.shape))
-        self.chunk_size = on_gpu if self.arrays.on_gpu else _CHUNK
+        self.chunk_size = on_gpu if self.columns.on_gpu else _CHUNK
         # Small states have small actions: then less is moved.
-        whole = self.arrays.xp.isdtype(self.where.dtype, "integral")
-        self.action_type = self.where.dtype if whole else self.arrays.xp.int64
+        whole = self.columns.xp.isdtype(self.where.dtype, "integral")
+        self.action_type = self.where.dtype if whole else self.columns.xp.int64
 
     def checked_policy(self, policy: Policy) -> Any:
         if callable(policy):
             return PlayedPolicy(policy)
         table = policy_table(policy, self.num_actions, self.num_states)
         self.num_states = len(table)
-        steps = np.ascontiguousarray(table.cumsum(1).T[:-1], self.arrays.number_type)
-        return PlayedPolicy(table, self.arrays.put(steps))
+        steps = np.ascontiguousarray(table.cumsum(1).T[:-1], self.columns.number_type)
+        return PlayedPolicy(table, self.columns.put(steps))
 
     def tried(self, plan: Plan) -> Plan:
         """If the start is a state, and after two equal draws and a few steps of a few runs."""
         count = self.num_states
         if count is not None:
-            if self.where.shape or not self.arrays.xp.isdtype(self.where.dtype, "integral"):
+            if self.where.shape or not self.columns.xp.isdtype(self.where.dtype, "integral"):
                 raise ValueError(
                     f"states must be integers from 0 to {count - 1}, since the simulator or the "
                     f"policy has so many of them; got state {self.where!r}"
                 )
             checks.index("state", int(self.where), count)
 
-        def noise() -> Any:
-            rng = self.arrays.generator(np.random.SeedSequence(0))
-            found = drawn(self.simulator, 16, rng)
-            check_library("draw(16, rng)", found, self.where)
-            return self.arrays.host(found)
-
-        checks.pure("draw(n, rng)", noise)
         few = plan.settings._replace(horizon=min(plan.settings.horizon, 3))
         trial = copy.copy(self)
         trial.trial = True
+
+        def noise() -> Any:
+            trial.noise = self.columns.generator(np.random.SeedSequence(0))
+            return self.columns.host(trial._drawn(16))
+
+        checks.pure("draw(n, rng)", noise)
         seed = np.random.SeedSequence(0, spawn_key=(0,))
         with checks.no_global_draws("step or policy", "whose draws are not shared"):
             trial.play(Chunk(replace(plan, settings=few), seed, 32))
         return plan
 
+    def _check(self, what: str, part: Any, shape: tuple[int, ...]) -> None:
+        """Refuse what is no array of this shape, of the library of the states."""
+        checks.unmasked(what, part)
+        got = getattr(part, "shape", None)
+        if got is None or tuple(got) != shape:
+            shown = repr(part) if got is None else f"shape {tuple(got)}"
+            raise SimulatorError(f"{what} must be an array of shape {shape}, got {shown}")
+        if array_api_compat.is_torch_array(part) != self.columns.is_torch:
+            raise SimulatorError(
+                f"{what} must be an array of the same library as state=, which gave "
+                f"{type(self.where)}, got {type(part)}"
+            )
+
+    def _drawn(self, size: int) -> Any:
+        """The noise of so many steps."""
+        what = f"draw({size}, rng)"
+        noise = called(what, self.simulator.draw, size, self.noise)
+        self._check(what, noise, (size, *getattr(noise, "shape", ())[1:]))
+        return noise
+
+    def _stepped(self, states: Any, actions: Any, noise: Any) -> dict[str, Any]:
+        """What a step makes of states (n, ...) and actions (n,), by names."""
+        answer = called("step(states, actions, noise)", self.simulator.step, states, actions, noise)
+        if not isinstance(answer, tuple | list) or len(answer) not in (2, 3):
+            raise SimulatorError(
+                "step(states, actions, noise) must return rewards and next states, or rewards, "
+                f"next states and over, got {type(answer).__name__}"
+            )
+        found = dict(zip(("rewards", "next_states", "over"), answer, strict=False))
+        for name, part in found.items():
+            like = states if name == "next_states" else actions
+            self._check(f"{name} of a step", part, tuple(like.shape))
+        return found
+
     def _ask(self, what: str, function: Callable[..., dict[str, Any]], *given: Any) -> Any:
         """What a function of rows returns, by names; refused if it is not allowed."""
-        xp = self.arrays.xp
+        xp = self.columns.xp
         if self.trial:
-            check_alone(self.arrays, what, function, given)
+            check_alone(self.columns, what, function, given)
         found = function(*given)
         for name, part in found.items():
             low, high, kind = self.known[name]
@@ -250,14 +247,14 @@ class VectorPlayer(BatchPlayer):
                 continue  # whatever it is, it is a number
             ends = (float(xp.min(part)), float(xp.max(part)))
             if name == "rewards":
-                self.extremes += ends
+                self.extremes = (min(self.extremes[0], ends[0]), max(self.extremes[1], ends[1]))
             if not low <= ends[0] <= ends[1] <= high:  # one that is no number is not, either
-                values, *sources = map(self.arrays.host, (part, *given[:2]))
+                values, *sources = map(self.columns.host, (part, *given[:2]))
                 row = outside(values, (low, high), sources)
                 raise SimulatorError(f"{what} returned {name}{row}")
         return found
 
-    def begin(self, chunk: Chunk) -> Any:
+    def begin(self, chunk: Chunk) -> None:
         low, high = self.limits or ANY_REWARD
         slack = _ROUNDED * max(-low, high) if self.limits else 0.0
         count = self.num_states
@@ -270,46 +267,48 @@ class VectorPlayer(BatchPlayer):
             "probabilities": (0.0, math.inf, _REAL),
             "sums": (1.0 - _ALIKE, 1.0 + _ALIKE, _REAL),
         }
-        shape = (len(chunk.plan.names), chunk.size, *self.where.shape)
-        return self.arrays.xp.broadcast_to(self.where, shape)
 
-    def step(self, states: Any, actions: Any, going: Any, sharing: Any, rng: Any) -> Played:
-        reshape = self.arrays.xp.reshape
-        shape = tuple(actions.shape)
-        rows = (reshape(states, (-1, *states.shape[2:])), reshape(actions, (-1,)))
-        noise = self._noise(shape, sharing, rng)
-        found = self._ask("step", partial(stepped, self.simulator), *rows, noise)
-        xp = self.arrays.xp
+    def starts(self, width: int, size: int) -> Columns:
+        return [self.columns.xp.broadcast_to(self.where, (size, *self.where.shape))] * width
+
+    def first(self, actions: Sequence[Any], size: int) -> Columns:
+        first = self.columns.xp.astype(self.columns.put(np.array(actions)), self.action_type)
+        return [self.columns.xp.broadcast_to(first[j], (size,)) for j in range(len(actions))]
+
+    def step(self, states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> Played:
+        xp = self.columns.xp
+        noise = self._noise(len(actions), actions[0].shape[0], sharing)
+        rows = (xp.concat(states), xp.concat(actions), noise)
+        found = self._ask("step", self._stepped, *rows)
         found["rewards"] = xp.astype(found["rewards"], xp.float64, copy=False)
-        return Played(**{name: reshape(x, (*shape, *x.shape[1:])) for name, x in found.items()})
+        return Played(**{name: self._by_branch(len(actions), x) for name, x in found.items()})
 
-    def _noise(self, shape: tuple[int, ...], sharing: Any, rng: Any) -> Any:
+    def _by_branch(self, width: int, rows: Any) -> list[Any]:
+        """Rows (m * n, ...) as m columns."""
+        return self.columns.rows(self.columns.xp.reshape(rows, (width, -1, *rows.shape[1:])))
+
+    def _noise(self, width: int, size: int, sharing: Columns) -> Any:
         """(m * n, ...) noise: which branches share a draw is said by the coupling."""
-        xp = self.arrays.xp
-        width, size = shape
+        xp = self.columns.xp
         if self.coupling.across_states:
-            return xp.concat([drawn(self.simulator, size, rng)] * width)
-        noise = drawn(self.simulator, width * size, rng)
-        return xp.concat(follow(xp, sharing, xp.reshape(noise, (*shape, *noise.shape[1:]))))
+            return xp.concat([self._drawn(size)] * width)
+        noise = self._by_branch(width, self._drawn(width * size))
+        return xp.concat(self.columns.follow(sharing, noise))
 
-    def choose(self, policies: Sequence[Any], states: Any, alive: Any, uniforms: Any) -> Any:
-        xp = self.arrays.xp
-        chosen = [
-            self._choose(policy, states[j, ...], numbers)
-            for j, (policy, numbers) in enumerate(zip(policies, uniforms, strict=True))
-        ]
-        return xp.astype(xp.stack(chosen), self.action_type, copy=False)
+    def choose(self, uniforms: Columns) -> Columns:
+        chosen = map(self._choose, self.policies, self.states, uniforms)
+        return [self.columns.xp.astype(x, self.action_type, copy=False) for x in chosen]
 
     def _choose(self, policy: Any, states: Any, uniforms: Any) -> Any:
         """(n,) actions of a policy in states (n, ...), by as many uniform numbers."""
-        xp = self.arrays.xp
+        xp = self.columns.xp
         if policy.steps is not None:
-            wide = xp.int32 if self.arrays.on_gpu else xp.int64  # as each takes rows fastest
+            wide = xp.int32 if self.columns.on_gpu else xp.int64  # as each takes rows fastest
             rows = xp.astype(states, wide, copy=False)
             narrow = xp.int8 if policy.steps.shape[0] < 128 else xp.int16  # little is moved
             chosen = xp.zeros_like(rows, dtype=narrow)
             for action in range(policy.steps.shape[0]):
-                passed = self.arrays.take(policy.steps[action, ...], rows) <= uniforms
+                passed = self.columns.take(policy.steps[action, ...], rows) <= uniforms
                 chosen = chosen + xp.astype(passed, narrow)
             return chosen
         found = self._ask("policy", partial(self._answers, policy.source), states)
@@ -321,13 +320,12 @@ class VectorPlayer(BatchPlayer):
 
     def _answers(self, function: Callable[[Any], Any], states: Any) -> dict[str, Any]:
         """What a policy says of states (n, ...): actions (n,), or probabilities (n, A)."""
-        xp = self.arrays.xp
+        xp = self.columns.xp
         answer = called("policy(states)", function, checks.read_only(states))
-        checks.unmasked("policy(states)", answer)
         size = states.shape[0]
         shape = tuple(getattr(answer, "shape", ()))
         if shape:
-            check_library("policy(states)", answer, states)
+            self._check("policy(states)", answer, shape)
         if shape == (size,) and xp.isdtype(answer.dtype, "integral"):
             return {"actions": answer}
         if shape == (size, self.num_actions):

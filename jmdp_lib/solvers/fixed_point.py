@@ -65,8 +65,8 @@ class Solution(ReadOnly):
             residuals the paper's curve; "reachable", one linear system on the pairs of states that
             the gaps asked for reach; "dense", one on all pairs. By `jipe`: "reachable", one linear
             system on moments of one state and the multisets of states that they reach.
-        pairs: for how many unordered pairs of states, or moments and multisets, that was; None if
-            route is.
+        num_unknowns: for how many unordered pairs of states, or moments and multisets, that was;
+            None if route is.
 
     An accelerated solver records the sizes of some of its steps; its last residual is that of the
     moments it returns.
@@ -85,7 +85,7 @@ class Solution(ReadOnly):
     error_bound: float
     iterations: int
     route: str | None = field(default=None, kw_only=True)
-    pairs: int | None = field(default=None, kw_only=True)
+    num_unknowns: int | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
         return (
@@ -191,22 +191,24 @@ def false_variance(gamma: float, error: float) -> float:
     return (gamma * error) ** 2 / (1.0 - gamma**2)
 
 
-def collect_moments(
+def solution(
     jm: JMDP,
+    end: Certificate,
     *,
     order: int,
     excess: Floats,
-    blocks: Floats | None,
+    covariance: Floats | None,
     source: MomentSource,
     offset: float,
-    error_bound: float,
     variance_error: float,
-) -> Moments:
+    route: str,
+    num_unknowns: int,
+) -> Solution:
     """What was solved, with the offset of all returns put back into the means.
 
-    excess, blocks, source: means (S, A), covariances (S, A, A) and the source of the returns minus
-    `offset`. variance_error: how far off a variance or a gap variance may be. Besides, the rounding
-    of returns says below which size a standard deviation cannot be told from zero.
+    excess, covariance, source: means (S, A), covariances (S, A, A) and the source of the returns
+    minus `offset`. variance_error: how far off a variance or a gap variance may be. Besides, the
+    rounding of returns says below which size a standard deviation cannot be told from zero.
     """
     mean = excess + offset
     largest = min(jm.without_offset.reward_bound, jm.reward_bound) + float(np.abs(excess).max())
@@ -215,15 +217,15 @@ def collect_moments(
     moments = Moments(
         order=order,
         mean=mean,
-        blocks=blocks,
+        _covariance=covariance,
         source=source,
-        mean_error=error_bound + 1e-12 * (jm.reward_bound + float(np.abs(mean).max())),
+        mean_error=end.error_bound + 1e-12 * (jm.reward_bound + float(np.abs(mean).max())),
         resolution=float(np.hypot(solved, rounding)),
         offset=offset,
     )
-    if rounding > solved and blocks is not None:
+    if rounding > solved and covariance is not None:
         _warn_of_lost_gaps(moments, solved, rounding)
-    return moments
+    return Solution(moments, *end, route=route, num_unknowns=num_unknowns)
 
 
 def _warn_of_lost_gaps(moments: Moments, solved: float, rounding: float) -> None:

@@ -19,17 +19,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy, Seed
+from jmdp_lib.checks import RNG, Floats, Ints, Policy
 from jmdp_lib.machine import both, hot, progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
-from jmdp_lib.operators.backups import FORMS, Layout, backup, compiled_backup
+from jmdp_lib.operators.backups import Form, Layout, backup, compiled_backup
 from jmdp_lib.operators.draws import of_tables
 from jmdp_lib.solvers.fixed_point import Solution
 
@@ -40,9 +40,13 @@ _AT_ONCE = 50_000  # updates between two looks at Ctrl-C
 class StepSize:
     """A schedule of step sizes: $alpha_n = c / n^p$ at the $n$-th visit of *each coordinate*.
 
-    scale: $c$, in (0, 1], so that every step is, too.
-    power: $p$, above 1/2 and at most 1: only then $sum alpha_n = infty$ and
-        $sum alpha_n^2 < infty$, as Robbins and Monro ask. Anything else is refused.
+    Args:
+        scale: $c$, in (0, 1], so that every step is, too.
+        power: $p$, above 1/2 and at most 1: only then $sum alpha_n = infty$ and
+            $sum alpha_n^2 < infty$, as Robbins and Monro ask.
+
+    Raises:
+        ValueError: the schedule breaks Robbins-Monro.
 
     Example:
         >>> import jmdp_lib as jl
@@ -72,14 +76,13 @@ class StepSize:
 
     @classmethod
     def of(cls, value: Steps) -> StepSize:
-        """A schedule from itself, from (scale, power), or from a constant (which is refused)."""
+        """A schedule from itself, or from (scale, power)."""
         if isinstance(value, StepSize):
             return value
-        parts: Any = value if np.shape(value) == (2,) else (value, 0.0)
-        return cls(*(checks.real("step size", part) for part in parts))
+        return cls(*checks.floats("step_size", value, "(scale, power)", shape=(2,)).tolist())
 
 
-Steps = StepSize | tuple[float, float] | float
+Steps = StepSize | tuple[float, float]
 """What a user may pass for a step size: all that `StepSize.of` takes."""
 
 
@@ -101,7 +104,7 @@ class IncrementalSolution(Solution):
         updates: (n,) updates made before each checkpoint.
         errors: (n,), $||M - M_{ref}||_lambda$, nan without a reference.
         values, visits: the coordinates and how often each was updated; `form` says their layout.
-        entropy: of the seed; passed as the seed, it repeats a run that had none.
+        entropy: an integer that repeats the run when it is passed as `rng`.
     """
 
     updates: Ints
@@ -109,7 +112,7 @@ class IncrementalSolution(Solution):
     values: Floats
     visits: Ints
     form: str
-    entropy: int | Sequence[int] | None
+    entropy: int
 
     @property
     def _verdict(self) -> str:
@@ -120,10 +123,11 @@ def incremental_jipe2(
     simulator: Simulator,
     policy: Policy,
     num_updates: int,
+    *,
     step_size: Steps = StepSize(),
-    seed: Seed = 0,
+    rng: RNG = None,
     initial: Solution | Moments | None = None,
-    form: str = "full",
+    form: Form = "full",
     checkpoints: int = 20,
     reference: Solution | Moments | None = None,
 ) -> IncrementalSolution:
@@ -132,41 +136,52 @@ def incremental_jipe2(
     The next coordinate is drawn uniformly from all of them, so that every one keeps coming up
     (Theorem 5.4).
 
-    simulator: a JMDP (compiled), or any object with num_states, num_actions, gamma and
-        query(state, actions, rng) -> (rewards, next_states); norms take $|R| <= 1$ unless it also
-        declares a reward_range.
-    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-    step_size: a `StepSize`, or (scale, power).
-    seed: an integer, a sequence of integers or a SeedSequence; None draws fresh entropy.
-    initial: $M_0$; zero unless given.
-    form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper. "centred":
-        $mu$, the covariances of one state, and policy averages of those between states, which is
-        best for gaps.
-    checkpoints: how many there are, spread evenly on a log scale.
-    reference: the exact moments, if known, to record errors against.
+    Args:
+        simulator: a JMDP (compiled), or any object with num_states, num_actions, gamma and
+            query(state, actions, rng) -> (rewards, next_states); norms take $|R| <= 1$ unless it
+            also declares a reward_range.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        num_updates: how many coordinates are drawn and updated, in all.
+        step_size: a `StepSize`, or (scale, power).
+        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
+        initial: $M_0$; zero unless given.
+        form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper.
+            "centred": $mu$, the covariances of one state, and policy averages of those between
+            states, which is best for gaps.
+        checkpoints: how many times residual and error are recorded, evenly on a log scale.
+        reference: the exact moments to record errors against, if there are any.
+
+    Returns:
+        The moments, what was recorded at the checkpoints, and `entropy`, which repeats the run.
+
+    Raises:
+        ValueError: an argument makes no sense, or the simulator is not pure.
+        MemoryError: the coordinates do not fit.
 
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
         >>> policy = jl.uniform_policy(jm)
         >>> exact = jl.jipe2(jm, policy)
-        >>> learned = jl.incremental_jipe2(jm, policy, 100_000, form="centred", reference=exact)
+        >>> options = {"form": "centred", "reference": exact, "rng": 0}
+        >>> learned = jl.incremental_jipe2(jm, policy, 100_000, **options)
         >>> print(f"error {learned.errors[0]:.2f} before, {learned.errors[-1]:.2f} after")
         error 10.00 before, 0.07 after
         >>> print([round(float(x.moments.gap_variance[0, 0, 1]), 2) for x in (learned, exact)])
         [1.56, 1.57]
     """
     matrix = checks.policy_matrix(check_simulator(simulator), policy)
-    layout = Layout(matrix, checks.one_of("form", form, FORMS))
-    step = StepSize.of(step_size)
+    checks.one_of("form", form, get_args(Form))
+    layout = Layout.of(matrix, simulator.gamma, form)
     stops = spread_stops(checkpoints, num_updates)
-    what = f"incremental JIPE-2 in the form {form!r} with {layout.size:,} coordinates"
-    require(128.0 * layout.size, what)  # values, visits, T_2 of them
+    # Of values, visits, and T_2 of them.
+    require(128.0 * layout.size, f"incremental JIPE-2 with {layout.size:,} coordinates")
     values = np.zeros(layout.size) if initial is None else _packed("initial", initial, layout)
     truth = None if reference is None else _packed("reference", reference, layout)
     learned = Learned(values, np.zeros(values.size, dtype=np.int64))
-    root = checks.seed_sequence(seed)
-    update = updater(simulator, layout, learned, step, checks.generator(root, f"learn {form}"))
+    root = checks.seed_of(rng)
+    stream = np.random.default_rng(checks.part(root, f"learn {form}"))
+    update = updater(simulator, layout, learned, StepSize.of(step_size), stream)
     record = partial(_residual_and_error, simulator, layout, values, truth)
     residuals, errors = np.transpose([record() for _ in _at_stops(stops, update)])
     error_bound = float(residuals[-1] / (1.0 - simulator.gamma))
@@ -181,7 +196,7 @@ def incremental_jipe2(
         values=values,
         visits=learned.visits,
         form=form,
-        entropy=root.entropy,
+        entropy=checks.entropy(root),
     )
 
 
@@ -245,10 +260,10 @@ def _learned_moments(layout: Layout, values: Floats, gamma: float, error_bound: 
 def _compiled_updates(rng: Any, count: int, learned: Any, step: Any, world: Any) -> None:
     """`count` updates of eq. (28) in place, for known tables."""
     values, visits = learned
-    model, rules = world
+    model, layout = world
     for _ in range(count):
         i = int(rng.random() * values.size)
-        target = compiled_backup(rng, values, i, model, rules)
+        target = compiled_backup(rng, values, i, model, layout)
         visits[i] += 1
         values[i] += alpha(step, visits[i]) * (target - values[i])
 
@@ -258,17 +273,16 @@ def updater(
 ) -> Callable[[int], None]:
     """A function that makes `count` updates in place, of coordinates drawn uniformly."""
     fields = astuple(step)
-    rules = layout.rules(simulator.gamma)
     if isinstance(simulator, JMDP):
         model = of_tables(simulator), simulator.rewards, simulator.next_states
-        world = model, rules
+        world = model, layout
         return lambda count: _compiled_updates(rng, count, learned, fields, world)
     values, visits = learned
 
     def update(count: int) -> None:
         for _ in range(count):
             i = int(rng.random() * values.size)
-            target = backup(rng, values, i, simulator, rules)
+            target = backup(rng, values, i, simulator, layout)
             visits[i] += 1
             values[i] += alpha(fields, visits[i]) * (target - values[i])
 

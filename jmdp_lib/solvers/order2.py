@@ -6,15 +6,24 @@ and has the paper's curve of residuals.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
-from jmdp_lib.fast import AskedGaps, CollapsedT2, solve_route
+from jmdp_lib.fast import (
+    AskedGaps,
+    CollapsedT2,
+    SolvedPairs,
+    solve_dense,
+    solve_fastest,
+    solve_reachable,
+)
 from jmdp_lib.machine import require, rounding_of, rounding_of_returns
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.moments import Moments, StoredMoments
@@ -23,29 +32,25 @@ from jmdp_lib.solvers.fixed_point import (
     Certificate,
     Solution,
     certify,
-    collect_moments,
     false_variance,
     iterate,
+    solution,
 )
 
-# What may be given together with each route.
-ROUTES = {
-    "auto": ("queries", "device"),
-    "sweeps": ("initial", "max_iterations"),
-    "reachable": ("queries",),
-    "dense": ("queries", "device"),
-}
+Route = Literal["auto", "sweeps", "reachable", "dense"]
 
 
 def jipe2(
     jm: JMDP,
     policy: Policy,
+    *,
     tol: float = 1e-8,
     coupling: CouplingName = DEFAULT_COUPLING,
+    gaps: ArrayLike | None = None,
+    states: ArrayLike | None = None,
+    route: Route = "auto",
     initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None = None,
     max_iterations: int | None = None,
-    queries: ArrayLike | None = None,
-    route: str = "auto",
     device: str | None = None,
 ) -> Solution:
     """First and second moments of the joint returns: JIPE-2, the fast solver for order 2.
@@ -53,37 +58,48 @@ def jipe2(
     Take `jipe2` for means, covariances, correlations and gap variances, and for models of any
     size; take `jipe(order=n)` for skewness, kurtosis and other moments above the second.
 
-    policy: probabilities (S, A), actions (S,), or a function of the state that returns
-        probabilities (A,) or an action. All calls take all of these. A function must be pure: one
-        that draws its actions returns probabilities. Draws from a global generator are noticed and
-        refused; rare ones from a generator of its own are not.
-    tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward: the result
-        has converged once error_bound is at most tol * jm.reward_bound.
-    coupling: "joint" uses the outcome tables: branches at one state at one time share a table.
-        "independent" evaluates the JMDP with the same marginals in which the actions of a state
-        draw from independent tables (never built). "common" shares one noise per time step between
-        all branches, wherever they are: for a model that knows its noise (`JMDP.noise_probs`).
-    initial: $M_0$, a collection or arrays (S, A) and (S, A, S, A); zero unless given. Needs
-        route="sweeps".
-    max_iterations: sweeps after which to stop; as many as `tol` can need unless given. Needs
-        route="sweeps".
-    queries: which covariances are wanted: those of all actions at states (N,), or of rows
-        (state, a, b), (N, 3); all unless given. Others are nan in the moments' arrays.
-    route: "reachable" solves one sparse system on the pairs of states that `queries` reach, "dense"
-        one on all pairs. "auto" takes the faster of these that fits into memory; the solution's
-        `route` says which one it was. A model that fits in no way is refused: `local_jipe2` can
-        still answer for a few of its states. "sweeps" repeats $T_2$ from `initial`: it always
-        solves all pairs, is slower, and has the residuals of every sweep.
-    device: a torch device, such as "cuda", for the dense route, which "auto" then takes.
-
     What all rewards have in common (`JMDP.reward_offset`) is subtracted before anything is solved,
     and put back into the means, so that it costs gaps no digits.
 
     Residuals are the paper's norm on what is solved. Sweeps solve all coordinates. The other routes
     solve all means and the policy averages that $T_2$ needs, on which it is the same contraction,
     and every other coordinate follows from those in one step. `moments.second` and
-    `moments.full_second` answer for any two states, whatever the route was: what no gap that was
-    asked for reaches is solved when it is read.
+    `moments.full_second` answer for any two states, whatever the route was: what no wanted gap
+    reaches is solved when it is read.
+
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state that returns
+            probabilities (A,) or an action. All calls take all of these. A function must be pure:
+            one that draws its actions returns probabilities. Draws from a global generator are
+            noticed and refused; rare ones from a generator of its own are not.
+        tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward: the
+            result has converged once error_bound is at most tol * jm.reward_bound.
+        coupling: "joint" uses the outcome tables: branches at one state at one time share a table.
+            "independent" evaluates the JMDP with the same marginals in which the actions of a state
+            draw from independent tables (never built). "common" shares one noise per time step
+            between all branches, wherever they are: for a model that knows its noise
+            (`JMDP.noise_probs`).
+        gaps: (N, 3), rows (state, a, b), if only these gaps are wanted. What no wanted gap needs is
+            nan in the moments' arrays. All gaps unless given.
+        states: (N,), if only the gaps of these states are wanted; instead of `gaps`.
+        route: "reachable" solves one sparse system on the pairs of states that the wanted gaps
+            reach, "dense" one on all pairs. "auto" takes the faster of these that fits into memory;
+            `route` of the solution says which one it was. "sweeps" repeats $T_2$: it always solves
+            all pairs, is slower, and has the residuals of every sweep.
+        initial: $M_0$ of sweeps, moments or arrays (S, A) and (S, A, S, A); zero unless given.
+        max_iterations: sweeps after which to stop; as many as `tol` can need unless given.
+        device: a torch device, such as "cuda", for the dense route, which "auto" then takes. NumPy
+            on the processor unless given.
+
+    Returns:
+        The moments of order 2 and their certificate.
+
+    Raises:
+        ValueError: an argument makes no sense, or its route does not take it: `initial` and
+            `max_iterations` need route="sweeps".
+        MemoryError: the model fits in no way; `local_jipe2` can still answer for a few of its
+            states.
 
     Example:
         >>> import jmdp_lib as jl
@@ -98,27 +114,29 @@ def jipe2(
         >>> print(f"with two gusts: {apart.gap_mean[gap]:.3f}, {apart.gap_variance[gap]:.3f}")
         with two gusts: 1.962, 0.961
     """
-    options = {"initial": initial, "max_iterations": max_iterations}
-    _check_options(route, **options, queries=queries, device=device)
-    tol = checks.positive("tol", tol)
+    options: dict[str, Any] = {"gaps": gaps, "states": states, "device": device}
+    options |= {"initial": initial, "max_iterations": max_iterations}
+    given = {name: value for name, value in options.items() if value is not None}
+    solve, takes = ROUTES[checks.one_of("route", route, [*ROUTES])]
+    for name in given:
+        if name not in takes:
+            takers = " or ".join(f"route={other!r}" for other in ROUTES if name in ROUTES[other][1])
+            raise ValueError(f"{name}= needs {takers}, got route={route!r}")
     operator = PairOperator.of("jipe2", jm, policy, coupling)
-    if route != "sweeps":
-        return _solved(operator, AskedGaps.of(jm, queries), tol, route, device)
+    return solve(operator, checks.positive("tol", tol), **given)
+
+
+def _sweeps(
+    operator: PairOperator, tol: float, initial: Any = None, max_iterations: int | None = None
+) -> Solution:
+    """T_2 repeated."""
+    jm = operator.jm
     # Three states, each as C and Sigma, their differences, and arrays over tables and actions.
     needed = 72.0 * operator.policy.size**2 + jm.rewards.size * (150.0 + 24.0 * jm.num_actions)
     require(needed, f"JIPE-2 by sweeps on {jm.num_states:,} states")
     if initial is None:
         return _swept_from_zero(operator, tol, max_iterations)
     return _swept_from(initial, operator, tol, max_iterations)
-
-
-def _check_options(route: str, **options: Any) -> None:
-    """Refuse an option that the route would ignore."""
-    checks.one_of("route", route, [*ROUTES])
-    for name, value in options.items():
-        if value is not None and name not in ROUTES[route]:
-            takers = " or ".join(f"route={other!r}" for other in ROUTES if name in ROUTES[other])
-            raise ValueError(f"{name}= needs {takers}, got route={route!r}")
 
 
 def _swept_from_zero(operator: PairOperator, tol: float, max_iterations: int | None) -> Solution:
@@ -151,19 +169,18 @@ def _swept(
     jm: JMDP, state: PairState, end: Certificate, offset: float, variance_error: float
 ) -> Solution:
     """The solution of sweeps; offset: of all returns, which is in no variance."""
-    excess = replace(state, offset=0.0) if state.offset else state
-    moments = collect_moments(
+    return solution(
         jm,
+        end,
         order=2,
-        excess=excess.mean,
-        blocks=state.blocks,
-        source=StoredMoments(excess.second),
+        excess=state.excess,
+        covariance=state.blocks,
+        source=StoredMoments(replace(state, offset=0.0).second),
         offset=offset,
-        error_bound=end.error_bound,
         variance_error=variance_error,
+        route="sweeps",
+        num_unknowns=jm.num_states * (jm.num_states + 1) // 2,
     )
-    num_pairs = jm.num_states * (jm.num_states + 1) // 2
-    return Solution(moments, **end._asdict(), route="sweeps", pairs=num_pairs)
 
 
 def _unplayed(left: float, state: PairState) -> float:
@@ -191,13 +208,19 @@ def _start(
     return replace(start, excess=start.excess - offset)
 
 
-def _solved(
-    operator: PairOperator, gaps: AskedGaps, tol: float, route: str, device: str | None
+def _linear_systems(
+    solve: Callable[..., SolvedPairs],
+    operator: PairOperator,
+    tol: float,
+    gaps: ArrayLike | None = None,
+    states: ArrayLike | None = None,
+    **options: Any,
 ) -> Solution:
-    """The moments by linear systems, for returns without what the rewards have in common."""
+    """The fixed point, solved for returns without what the rewards have in common."""
     jm = operator.jm
+    wanted = AskedGaps.of(jm, gaps, states)
     system = CollapsedT2(jm.without_offset, operator.policy, operator.coupling)
-    solved = solve_route(system, gaps, tol * system.jm.reward_bound, route, device)
+    solved = solve(system, wanted, tol * system.jm.reward_bound, **options)
     end = certify(
         solved.residuals,
         rounding=solved.rounding + rounding_of(0) * jm.reward_bound,
@@ -209,14 +232,24 @@ def _solved(
     last = float(solved.residuals[-1])
     solver_error = (last + solved.rounding) / (1.0 - jm.gamma)
     variance_error = 4.0 * last * system.weight / (1.0 - jm.gamma**2)  # c contracts by gamma^2
-    moments = collect_moments(
+    return solution(
         jm,
+        end,
         order=2,
         excess=solved.backup.mean,
-        blocks=system.blocks(solved.backup, solved.pairs, gaps),
+        covariance=system.blocks(solved.backup, solved.pairs, wanted),
         source=solved,
         offset=jm.return_offset,
-        error_bound=end.error_bound,
         variance_error=variance_error + false_variance(jm.gamma, solver_error),
+        route=solved.route,
+        num_unknowns=solved.num_pairs,
     )
-    return Solution(moments, **end._asdict(), route=solved.route, pairs=solved.num_pairs)
+
+
+# What solves each route, and the options that it takes.
+ROUTES: dict[str, tuple[Callable[..., Solution], tuple[str, ...]]] = {
+    "auto": (partial(_linear_systems, solve_fastest), ("gaps", "states", "device")),
+    "sweeps": (_sweeps, ("initial", "max_iterations")),
+    "reachable": (partial(_linear_systems, solve_reachable), ("gaps", "states")),
+    "dense": (partial(_linear_systems, solve_dense), ("gaps", "states", "device")),
+}

@@ -12,12 +12,13 @@ from jmdp_lib.fast import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.operators.pairs import PairOperator
-from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, false_variance
+from jmdp_lib.solvers.fixed_point import Solution, certify, false_variance, solution
 
 
 def jipe(
     jm: JMDP,
     policy: Policy,
+    *,
     order: int = 2,
     tol: float = 1e-8,
     coupling: CouplingName = DEFAULT_COUPLING,
@@ -28,20 +29,30 @@ def jipe(
     loses no digits to cancellation. `jipe(order=2)` gives the same numbers, and is there to
     check one by the other.
 
-    policy, coupling: as in `jipe2`.
-    tol: accuracy in $||.||_lambda$, eq. (34), relative to the largest absolute reward: the result
-        has converged once error_bound is at most tol * jm.reward_bound.
-
     State-actions that occur more than once in a coordinate are one random variable. What is solved
     are policy averages over multisets of states (Section 5.3), from which every coordinate follows
     in one step; residuals are the paper's norm of these.
 
     Moments of one state, and the multisets that they reach, are solved at once. Their number grows
-    fast with the order; `pairs` of the solution has it. Others are solved when they are read, to
-    what `error_bound` says. A system that does not fit into memory is refused.
+    fast with the order; `num_unknowns` of the solution has it. Others are solved when they are
+    read, to what `error_bound` says.
 
     The sparse system of $T_n$ is solved by accelerated Gauss-Seidel. The residuals are those of its
     steps, and the last one that of the moments.
+
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        order: the highest order, 1 or more.
+        tol: accuracy in $||.||_lambda$, eq. (34), relative to the largest absolute reward: the
+            result has converged once error_bound is at most tol * jm.reward_bound.
+        coupling: which branches share a draw, as in `jipe2`.
+
+    Returns:
+        The moments up to the order and their certificate.
+
+    Raises:
+        MemoryError: the sparse system does not fit.
 
     Example:
         >>> import jmdp_lib as jl
@@ -56,10 +67,8 @@ def jipe(
     operator = PairOperator.of("jipe", jm, policy, coupling).without_offset
     order = checks.at_least("order", order, 1)
     multisets = MultisetOperator(operator.jm, operator.policy, order, operator.coupling)
-    unit = operator.jm.reward_bound
-    source = MomentsFromMultisets(
-        multisets, goal=checks.positive("tol", tol) * unit * (1.0 - jm.gamma)
-    )
+    goal = checks.positive("tol", tol) * operator.jm.reward_bound * (1.0 - jm.gamma)
+    source = MomentsFromMultisets(multisets, goal)
     solved = source.solve(multisets.system)
     rounding = multisets.rounding * float(np.abs(solved.x).max(initial=0.0))
     end = certify(
@@ -72,19 +81,20 @@ def jipe(
     )
     # What is solved when it is read is to be as near as this says, and rounding comes on top.
     source = replace(source, goal=0.25 * end.error_bound * (1.0 - jm.gamma))
-    mean, blocks = source.same_state()
+    mean, covariance = source.same_state()
     solver_error = float(solved.residuals[-1] + rounding) / (1.0 - jm.gamma)
-    moments = collect_moments(
+    return solution(
         jm,
+        end,
         order=order,
         excess=mean,
-        blocks=blocks,
+        covariance=covariance,
         source=source,
         offset=jm.return_offset,
-        error_bound=end.error_bound,
         variance_error=_variance_error(operator, mean, solver_error),
+        route="reachable",
+        num_unknowns=solved.x.size,
     )
-    return Solution(moments, **end._asdict(), route="reachable", pairs=solved.x.size)
 
 
 def _variance_error(operator: PairOperator, mean: Floats, solver_error: float) -> float:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -44,9 +45,9 @@ from jmdp_lib.operators.pairs import (
 )
 from jmdp_lib.solvers import projection
 from jmdp_lib.solvers.fixed_point import Solution, iterate, warn
-from jmdp_lib.solvers.projection import CONES, Projection
+from jmdp_lib.solvers.projection import Cone, Projection
 
-WEIGHTS = ("occupancy", "stationary", "product")
+Weights = Literal["occupancy", "stationary", "product"]
 Parameters = tuple[Floats, Floats]
 
 
@@ -82,13 +83,20 @@ class ProjectedSolution(Solution):
         return Projection(self.features.reshape(num, -1), pairs, self.cone)
 
     def approximation_error(self, exact: Moments) -> float:
-        """$||hat M - M^pi||$ in the weighted norm, for $M^pi$ = `exact`, from `jipe2` say."""
+        """The distance to the true moments in the weighted norm, $||hat M - M^pi||$.
+
+        Args:
+            exact: $M^pi$, from `jipe2` say.
+        """
         return self._distance(exact, self.theta, self.Theta)
 
     def approximation_bound(self, exact: Moments) -> float:
-        """$||Pi M^pi - M^pi|| / (1 - kappa)$, the bound on the error by Theorem B.4, eq. (78).
+        """The bound on that distance by Theorem B.4, eq. (78): $||Pi M^pi - M^pi|| / (1 - kappa)$.
 
         It includes error_bound, the distance that is left to the projected fixed point.
+
+        Args:
+            exact: $M^pi$, from `jipe2` say.
         """
         if self.contraction >= 1.0:
             return np.inf
@@ -112,8 +120,9 @@ def projected_jipe2(
     jm: JMDP,
     policy: Policy,
     features: ArrayLike,
-    weights: str = "occupancy",
-    cone: str = "augmented",
+    *,
+    weights: Weights = "occupancy",
+    cone: Cone = "augmented",
     tol: float = 1e-6,
 ) -> ProjectedSolution:
     """Moments that are linear in features: the fixed point of $Pi T_2$ (Appendix B).
@@ -121,15 +130,25 @@ def projected_jipe2(
     It is worked out by one linear and one conic solve; the iteration $M_{k+1} = Pi T_2 M_k$ then
     certifies it.
 
-    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-    features: (S, A, d), $phi(s, a)$, of full column rank.
-    weights: of the pairs in the norm of the projection: "occupancy" (discounted pair occupancy),
-        "stationary" (the paper's; the chain must be ergodic), or "product" (the occupancy's
-        state-action weights with independent pairs, which has a closed-form projection).
-    cone: "augmented" keeps $Theta - theta theta'$ positive semidefinite, and so all variances at
-        zero or above; "psd" keeps $Theta$ so, as the paper does; "none".
-    tol: accuracy in the weighted norm, relative to the largest absolute reward: the result has
-        converged once error_bound is at most tol * jm.reward_bound.
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        features: (S, A, d), $phi(s, a)$, of full column rank.
+        weights: of the pairs in the norm of the projection: "occupancy" (discounted pair
+            occupancy), "stationary" (the paper's; the chain must be ergodic), or "product" (the
+            occupancy's state-action weights with independent pairs, which has a closed-form
+            projection).
+        cone: "augmented" keeps $Theta - theta theta'$ positive semidefinite, and so all variances
+            at zero or above; "psd" keeps $Theta$ so, as the paper does; "none".
+        tol: accuracy in the weighted norm, relative to the largest absolute reward: the result has
+            converged once error_bound is at most tol * jm.reward_bound.
+
+    Returns:
+        The projected moments, their parameters, and bounds on their errors.
+
+    Raises:
+        ValueError: the features are not of full rank, or the weights are not defined.
+        MemoryError: the pairs of state-actions, or the products of features, do not fit.
 
     Example:
         >>> import jmdp_lib as jl
@@ -149,19 +168,18 @@ def projected_jipe2(
     operator = PairOperator.of("projected_jipe2", jm, policy)
     policy = operator.policy
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    checks.one_of("weights", weights, WEIGHTS)
-    checks.one_of("cone", cone, CONES)
+    checks.one_of("weights", weights, get_args(Weights))
+    checks.one_of("cone", cone, get_args(Cone))
     phi = projection.checked_features(features, policy.shape)
     _require_room(jm, *phi.shape)
     pairs = _pair_weights(jm, policy, weights)
     pi = Projection(phi, pairs, cone)
     kappa, beta = modulus(jm, policy, pi)
     step = ProjectionStep(operator, pi, beta)
-    start = step.solve()
     if kappa < 1.0:
-        state, end = iterate(step, start, kappa, allowed, None, "projected JIPE-2")
+        state, end = iterate(step, step.solve(), kappa, allowed, None, "projected JIPE-2")
     else:  # stop on the residual, as for a rate of zero, and claim nothing
-        state, end = iterate(step, start, 0.0, allowed, 10_000, "projected JIPE-2")
+        state, end = iterate(step, step.solve(), 0.0, allowed, 10_000, "projected JIPE-2")
         end = end._replace(converged=False, error_bound=np.inf)
         warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
     theta, big_theta = pi.unwhiten(*state)

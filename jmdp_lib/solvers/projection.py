@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,12 +16,12 @@ from scipy import linalg
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized, frozen
-from jmdp_lib.machine import ReadOnly, progress, require
+from jmdp_lib.machine import ReadOnly, progress
 from jmdp_lib.solvers.fixed_point import warn
 
 _EXTREME = 1e50  # features beyond this, or below its inverse, are scaled
 _TURNS = 20_000  # of ADMM, at most
-CONES = ("augmented", "psd", "none")
+Cone = Literal["augmented", "psd", "none"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,7 +34,7 @@ class Projection(ReadOnly):
     Attributes:
         phi: (X, d) features of the state-actions x = s * A + a.
         pairs: (X, X) weights of pairs of state-actions, called d in the paper.
-        cone: one of CONES.
+        cone: a `Cone`.
     """
 
     phi: Floats
@@ -95,7 +96,13 @@ class Projection(ReadOnly):
 
 
 def tabular_features(model: Sized) -> Floats:
-    """One feature per state-action, (S, A, S * A): with these the projection is exact.
+    """One feature per state-action: with these the projection is exact.
+
+    Args:
+        model: a JMDP, or anything with num_states and num_actions.
+
+    Returns:
+        (S, A, S * A), an identity matrix.
 
     Example:
         >>> import jmdp_lib as jl
@@ -103,17 +110,22 @@ def tabular_features(model: Sized) -> Floats:
         (3, 2, 6)
     """
     shape = checks.sizes_of(model)
-    size = shape[0] * shape[1]
-    what = f"an array of features (S, A, d) = {(*shape, size)}"
-    require(8.0 * size**2, what, "use fewer, as those of rbf_features")
-    return np.eye(size).reshape(*shape, -1)
+    return np.eye(shape[0] * shape[1]).reshape(*shape, -1)
 
 
 def rbf_features(rows: int, columns: int, centres: int) -> Floats:
     """State features of a grid of cells: Gaussian bumps around centres on a grid, and a constant.
 
-    The result is (rows * columns, centres**2 + 1). The standard deviation of a bump is the distance
-    between two centres. `action_features` makes features of state-actions of them.
+    The standard deviation of a bump is the distance between two centres. `action_features` makes
+    features of state-actions of them.
+
+    Args:
+        rows: how many rows of cells.
+        columns: how many columns of cells.
+        centres: how many centres along each side.
+
+    Returns:
+        (rows * columns, centres**2 + 1), the cells row by row.
 
     Example:
         >>> import jmdp_lib as jl
@@ -132,7 +144,14 @@ def rbf_features(rows: int, columns: int, centres: int) -> Floats:
 
 
 def action_features(state_features: ArrayLike, num_actions: int) -> Floats:
-    """Features (S, A, c * A) out of state features (S, c): a copy of their own for every action.
+    """Features of state-actions out of state features: a copy of their own for every action.
+
+    Args:
+        state_features: (S, c).
+        num_actions: how many actions, A.
+
+    Returns:
+        (S, A, c * A).
 
     Example:
         >>> import jmdp_lib as jl
@@ -188,9 +207,8 @@ def solve_in_cone(
     inside = to_vector(psd_part(start - floor)) / size
     dual = (shift - matrix @ inside) / rho
     factors = linalg.lu_factor(matrix + rho * np.eye(len(right)))
-    bar = progress(_TURNS, "projection onto the cone", "turn")
-    for turn in range(1, _TURNS + 1):
-        bar.update()
+    turns = range(1, _TURNS + 1)
+    for turn in progress(_TURNS, "projection onto the cone", "turn", turns):
         free = linalg.lu_solve(factors, shift + rho * (inside - dual))
         relaxed = 1.6 * free - 0.6 * inside
         new = to_vector(psd_part(to_matrix(relaxed + dual)))
@@ -208,7 +226,6 @@ def solve_in_cone(
             factors = linalg.lu_factor(matrix + rho * np.eye(len(right)))
     else:
         warn(f"the projection onto the cone stopped {primal:.1e} away from it")
-    bar.close()
     return floor + size * to_matrix(inside)
 
 

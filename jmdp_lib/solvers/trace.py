@@ -41,11 +41,21 @@ def trace_jipe2(
     jm: JMDP,
     policy: Policy,
     sweeps: int,
+    *,
     coupling: CouplingName = DEFAULT_COUPLING,
 ) -> Trace:
-    """The changes of the first `sweeps` applications of $T_2$ from $M_0 = 0$.
+    """The changes of the first applications of $T_2$ from $M_0 = 0$.
 
     Compares all of $Sigma$, (S, A, S, A), after every sweep: for small models.
+
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        sweeps: how often $T_2$ is applied.
+        coupling: which branches share a draw, as in `jipe2`.
+
+    Returns:
+        The largest changes of means, second moments and covariances, sweep by sweep.
 
     Example:
         >>> import jmdp_lib as jl

@@ -1,4 +1,8 @@
-"""What every notebook uses: the one look, files of figures and data, a slider, checked claims."""
+"""What every chapter uses: one look, files of figures and data, a slider, checked claims.
+
+An installation in place, `pip install -e ".[notebooks]"`, puts the project's folder on Python's path:
+`from notebooks import chapter` works in a kernel that was started in any folder.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,9 @@ def style() -> None:
 
     Example:
         >>> import matplotlib.pyplot as plt
-        >>> from jmdp_lib import figures
+        >>> from notebooks import chapter
         >>> with plt.style.context("default"):
-        ...     figures.style()
+        ...     chapter.style()
         ...     print(plt.rcParams["axes.spines.top"])
         ...
         False
@@ -37,17 +41,18 @@ def style() -> None:
 
 
 def results(files: Sequence[str]) -> pd.DataFrame:
-    """The rows of CSV files, named from the project's root, wherever in it the notebook lies.
+    """The rows of CSV files, named from the project's root.
+
+    It is the one that the notebook lies in; for a notebook elsewhere, that of this file.
 
     Example:
-        >>> from jmdp_lib import figures
-        >>> table = figures.results(["figures/atari/plays.csv"])
+        >>> from notebooks import chapter
+        >>> table = chapter.results(["figures/atari/calibrated.csv"])
         >>> sorted(table.gamma.unique().tolist())
         [0.1, 0.5, 0.9, 0.99]
     """
-    here = Path.cwd()
-    above = (folder for folder in (here, *here.parents) if (folder / "pyproject.toml").exists())
-    root = next(above, here)
+    places = (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1])
+    root = next(folder for folder in places if (folder / "pyproject.toml").exists())
     return pd.concat([pd.read_csv(root / file) for file in files], ignore_index=True)
 
 
@@ -69,10 +74,10 @@ def save(
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-        >>> from jmdp_lib import figures
+        >>> from notebooks import chapter
         >>> from matplotlib.figure import Figure
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     figures.save(Figure(), "empty", {"x": [1.0, 2.0]}, folder)
+        ...     chapter.save(Figure(), "empty", {"x": [1.0, 2.0]}, folder)
         ...     print(sorted(path.name for path in Path(folder).iterdir()))
         ...
         ['empty.csv', 'empty.pdf', 'empty.png']
@@ -103,14 +108,14 @@ def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str)
     axes of all frames are where they are in the first, so their number must be the same.
 
     Example:
-        >>> from jmdp_lib import figures
+        >>> from notebooks import chapter
         >>> from matplotlib.figure import Figure
         >>> def draw(gamma):
         ...     fig = Figure(figsize=(2, 1))
         ...     fig.subplots().plot([1, gamma, gamma**2])
         ...     return fig
         ...
-        >>> figures.explore(draw, [0.5, 0.9], name="gamma")  # doctest: +ELLIPSIS
+        >>> chapter.explore(draw, [0.5, 0.9], name="gamma")  # doctest: +ELLIPSIS
         {'text/html': ...
     """
     from IPython.display import display
@@ -152,8 +157,8 @@ class Claims:
     verdict is "too few runs to tell", and nothing fails.
 
     Example:
-        >>> from jmdp_lib import figures
-        >>> claims = figures.Claims()
+        >>> from notebooks import chapter
+        >>> claims = chapter.Claims()
         >>> claims.check("one and one", 1 + 1, 1 + 1 == 2)
         >>> claims.check("a rate of at most 5%", "1 of 3", False, enough=False)
         >>> claims.check("calibrated within 5%", 1.07, 1.07 < 1.05, otherwise="goal missed")
