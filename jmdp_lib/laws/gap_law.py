@@ -15,7 +15,6 @@ read or not, is in `brackets`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -103,7 +102,9 @@ def gap_law(
     pairs = PairSet.of(system, asked)
     assert pairs is not None
     rows = Rows.of(system, pairs, listed)
-    search = _Search(rows, rows.rounded(reads), width, points, max_points)
+    search = _Search(
+        rows, Stochastic(rows), Convex(rows), rows.rounded(reads), width, points, max_points
+    )
     missed = search.run()
     if missed:
         warn(f"gap_law: {missed}")
@@ -127,23 +128,18 @@ def _read_points(at: ArrayLike) -> Floats:
 @dataclass
 class _Search:
     """The loop over grids, each of half the spacing of the one before, in units of `Rows.unit`.
-    reads: (P,) the read points, in units and rounded as rewards are."""
+
+    cuts, psi: bounds in stochastic and in convex order. reads: (P,) the read points, in units and
+    rounded as rewards are.
+    """
 
     rows: Rows
+    cuts: Stochastic
+    psi: Convex
     reads: Floats
     width: float
     points: int
     max_points: int
-
-    @cached_property
-    def cuts(self) -> Stochastic:
-        """Bounds in stochastic order."""
-        return Stochastic(self.rows)
-
-    @cached_property
-    def psi(self) -> Convex:
-        """Bounds in convex order."""
-        return Convex(self.rows)
 
     def run(self) -> str:
         """Narrow the bounds of both orders; returns a sentence about what was missed, if any."""
