@@ -14,7 +14,8 @@ from typing import Any
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.ext import autosummary
-from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.ext.napoleon import Config
+from sphinx.ext.napoleon.docstring import GoogleDocstring
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import make_refnode
@@ -150,7 +151,7 @@ def code_targets(env: Any) -> dict[str, tuple[str, str]]:
 # ---- docstrings ---------------------------------------------------------------------------------
 
 # Attributes are shown as arguments are, and an entry may have several names: `mean, second: ...`
-STYLE = Config(
+STYLE: Any = Config(
     napoleon_custom_sections=[("Attributes", "params_style")],
     napoleon_use_param=False,
     napoleon_use_rtype=False,
