@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from functools import partial
 
 import brute
 import numpy as np
@@ -98,9 +99,9 @@ ROW = [0.25, 0.75]
 ONE_ACTION = [[1.0]] * 3
 CALLS = [
     (jl.jipe2, ()),
-    (jl.jipe, (3,)),
+    (jl.jipe, ()),
     (jl.apply_t2, (np.zeros((3, 1)), np.zeros((3, 1, 3, 1)))),
-    (jl.simulate_pairs, (0, (0, 0), 9)),
+    (partial(jl.simulate_pairs, state=0, num_pairs=9), ((0, 0),)),
     (jl.simulate_returns, (9,)),
     (jl.laws.policy_gaps, (ONE_ACTION,)),
 ]

@@ -29,9 +29,9 @@ from scipy.optimize import linprog
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.fast import (
-    AskedGaps,
     CollapsedBackup,
     CollapsedT2,
+    Gaps,
     PairArrays,
     PairMap,
     PairStep,
@@ -96,7 +96,7 @@ def coupling_range(jm: JMDP, policy: Policy, *, tol: float = 1e-8) -> CouplingRa
     """
     system = CollapsedT2.of("coupling_range", jm, policy, INDEPENDENT)
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    gaps = AskedGaps.of(jm)
+    gaps = Gaps.of(jm)
     num_cells = float((np.diff(jm.starts)[gaps.states] ** 2).sum())
     require(
         56.0 * jm.num_states**2 + 400.0 * num_cells, f"coupling_range on {jm.num_states:,} states"
@@ -150,7 +150,7 @@ class Cells:
 
     system: CollapsedT2
     backup: CollapsedBackup
-    gaps: AskedGaps
+    gaps: Gaps
     step: PairStep
 
     @cached_property

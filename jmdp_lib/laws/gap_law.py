@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.fast import AskedGaps, CollapsedT2, PairSet, checked_gaps
+from jmdp_lib.fast import CollapsedT2, Gaps, PairSet, checked_gaps
 from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket
 from jmdp_lib.laws.convex import Convex
 from jmdp_lib.laws.rows import Rows
@@ -111,9 +111,9 @@ def gap_law(
     return search.laws(listed, reads)
 
 
-def _wanted(jm: JMDP, gaps: ArrayLike | None, states: ArrayLike | None) -> tuple[AskedGaps, Ints]:
+def _wanted(jm: JMDP, gaps: ArrayLike | None, states: ArrayLike | None) -> tuple[Gaps, Ints]:
     """The gaps that are wanted, and (Q, 3) the same in the order and with the signs given."""
-    wanted = AskedGaps.of(jm, gaps, states)
+    wanted = Gaps.of(jm, gaps, states)
     if gaps is not None:
         return wanted, checked_gaps(jm, gaps)
     return wanted, np.stack([wanted.states, wanted.first, wanted.second], axis=1)

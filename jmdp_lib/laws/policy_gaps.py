@@ -45,10 +45,10 @@ from scipy import sparse
 
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.fast import (
-    AskedGaps,
     Chain,
     CollapsedBackup,
     CollapsedT2,
+    Gaps,
     PairArrays,
     PairMap,
     PairStep,
@@ -181,7 +181,7 @@ class _GapPairs(PairMap):
         jm = self.first.jm
         size = jm.num_states
         alike = np.einsum("saa->sa", drawn)
-        gaps = AskedGaps(*np.nonzero(drawn * ~np.eye(jm.num_actions, dtype=bool)))
+        gaps = Gaps(*np.nonzero(drawn * ~np.eye(jm.num_actions, dtype=bool)))
         weights = drawn[gaps.states, gaps.first, gaps.second]
         step = self.first.step(gaps)
         at = gaps.states[step.row], step.first * size + step.second
@@ -191,7 +191,7 @@ class _GapPairs(PairMap):
         added = np.einsum("sa,sa->s", alike, jm.averaging @ moved**2)
         return leads, added + np.bincount(gaps.states, weights * self._spread(gaps, step), size)
 
-    def _spread(self, gaps: AskedGaps, step: PairStep) -> Floats:
+    def _spread(self, gaps: Gaps, step: PairStep) -> Floats:
         """(Q,) E[(y_a - y~_b - g(s))^2] of two actions."""
         left, right = self.backups
         s, a, b = gaps.states, gaps.first, gaps.second
