@@ -264,6 +264,14 @@ def test_states_are_told_apart():
     assert not lake.same_state(other)  # at the same place, but later: the time limit is nearer
     lake.step(2)
     assert not lake.same_state(other)
+    slippery = CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=5)
+    slippery.reset()
+    slipped, walked = slippery.twin(), slippery.twin()
+    for env, action in ((slipped, 0), (walked, 1)):
+        while env.observed != 4:  # below the start
+            env.restore(slippery.snapshot()._replace(draw=None))
+            env.step(action)
+    assert slipped.same_state(walked)  # a check of Gymnasium's holds two probabilities of a slip
     for env in (Hidden(), Walk()):
         one = CoupledEnv(env, rng=5)
         one.reset()
