@@ -161,7 +161,12 @@ class QueriedPlayer(RowPlayer):
         self.here = state
         self.num_states = getattr(simulator, "num_states", None)
         if self.num_states is None:
-            _check_hashable(state)
+            try:
+                hash(state)
+            except TypeError:
+                raise ValueError(
+                    f"state must be hashable, such as a tuple, got {state!r}"
+                ) from None
             check_simulator(simulator, _DISCOUNTS, [state])
         else:
             check_simulator(simulator, _DISCOUNTS)
@@ -320,14 +325,6 @@ class EnvironmentPlayer(RowPlayer):
 def _listed(space: Any) -> int | None:
     """How many elements a Gymnasium space has, where these are numbers from 0 on."""
     return int(space.n) if type(space).__name__ == "Discrete" and space.start == 0 else None
-
-
-def _check_hashable(state: Any) -> None:
-    """Refuse what cannot be a state where states have no numbers."""
-    try:
-        hash(state)
-    except TypeError:
-        raise ValueError(f"state must be hashable, such as a tuple, got {state!r}") from None
 
 
 def inside_episode(env: Any, state: Any) -> Any:
