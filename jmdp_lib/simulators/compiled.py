@@ -80,8 +80,8 @@ class CompiledPlayer(Player):
 
         def fill(rng: np.random.Generator, rows: slice) -> None:
             own = BranchRuns(runs.returns[rows], labels[rows], runs.queries[rows])
-            scratch = Branches(*map(np.zeros, [width] * 4, [np.int64] * 4), np.zeros(width))
-            fill_runs(rng, own, scratch, self.model, task)
+            scratch: Any = (*np.zeros((4, width), np.int64), np.zeros(width))
+            fill_runs(rng, own, Branches(*scratch), self.model, task)
 
         # Decisions look after few runs: all threads take part in these.
         per_stream = _FEW if chunk.counted else RUNS_PER_STREAM
