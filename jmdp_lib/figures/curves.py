@@ -28,7 +28,15 @@ def agreement(
 ) -> Axes:
     """Found against expected values, with the line where they agree; another marker each time.
 
-    bars: half the length of each error bar.
+    Args:
+        ax: what to draw into.
+        expected: (N,) or of any shape.
+        found: of the same shape.
+        label: for the legend; none unless given.
+        bars: of the same shape, half the length of each error bar; none unless given.
+
+    Returns:
+        The axes.
 
     Example:
         >>> from jmdp_lib import figures
@@ -52,7 +60,15 @@ def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float]) -> Axes:
     """The joint law of two returns, pairs (N, 2), with the law of each along its side.
 
     Blue where the first is larger, orange where it is not; darker is likelier (square-root scale).
-    Both axes show `limits`; what lies outside counts towards the sides but is not drawn.
+    What lies outside of the limits counts towards the sides but is not drawn.
+
+    Args:
+        ax: what to draw into.
+        pairs: (N, 2) samples of both returns.
+        limits: (lo, hi) of both axes.
+
+    Returns:
+        The axes.
 
     Example:
         >>> import numpy as np
@@ -86,6 +102,14 @@ def plot_gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
     """The law of a gap, samples (N,), from -limit to limit: orange below zero, blue above.
 
     A dot marks the mean, its bar one standard deviation to either side.
+
+    Args:
+        ax: what to draw into.
+        gaps: (N,) samples.
+        limit: the end of the axis, in the unit of the gaps.
+
+    Returns:
+        The axes.
 
     Example:
         >>> import numpy as np

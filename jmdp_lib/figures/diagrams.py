@@ -33,6 +33,15 @@ def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
     the darker. Orange ones show where a gust, the second, takes the same actions instead, and a
     ring where the agent stays. States count row by row; one that no action ever leaves is a goal.
 
+    Args:
+        ax: what to draw into.
+        jm: the model of the grid.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        columns: how many cells a row of the grid has.
+
+    Returns:
+        The axes.
+
     Example:
         >>> import jmdp_lib as jl
         >>> from jmdp_lib import figures
@@ -88,6 +97,14 @@ def transition(ax: Axes, jm: JMDP, state: int) -> Axes:
     """Figure 3: one transition of a chain with two actions that lead to the same next state.
 
     Each arrow says what its action earns in the first and in the second table.
+
+    Args:
+        ax: what to draw into.
+        jm: a chain with two actions.
+        state: where the transition starts.
+
+    Returns:
+        The axes.
 
     Example:
         >>> import jmdp_lib as jl
@@ -147,6 +164,17 @@ def correlation_grid(
 
     Figure 5 has one of them, in one column.
 
+    Args:
+        ax: what to draw into.
+        correlation: (S, A, A), with nan where a return does not vary.
+        columns: how many cells a row of the grid has.
+        labels: A names of the actions.
+        goal: the number of the cell that is marked as the goal; none unless given.
+        fontsize: of the entries, in points; 6 unless given.
+
+    Returns:
+        The axes.
+
     Example:
         >>> import jmdp_lib as jl
         >>> from jmdp_lib import figures
@@ -181,6 +209,14 @@ def correlation_grid(
 
 def correlation_bar(fig: Any, axes: Any, **where: Any) -> Any:
     """The colour bar of the correlations.
+
+    Args:
+        fig: the figure.
+        axes: the axes that it belongs to.
+        where: passed on to `Figure.colorbar`, such as its orientation and label.
+
+    Returns:
+        The colour bar.
 
     Example:
         >>> from jmdp_lib import figures

@@ -159,8 +159,19 @@ class GapLaw(ReadOnly):
 
         It holds everywhere at once with probability $1 - alpha$.
 
-        truncation_error: how far each gap can be from the truth; one as small as that is a tie.
-        limits: (lo, hi) that holds all gaps, if it is known: then all brackets are finite.
+        Args:
+            gap: what the law is of, (s, a, b) or (i, j): it becomes `GapLaw.gap`.
+            gaps: (N,) independent samples, in the unit of the rewards.
+            alpha: one minus the confidence, 0.05 unless given.
+            truncation_error: how far each gap can be from the truth, zero unless given; one as
+                small as that is a tie.
+            limits: (lo, hi) that holds all gaps, if it is known: then all brackets are finite.
+
+        Returns:
+            The law in brackets that hold with this confidence.
+
+        Raises:
+            ValueError: an argument makes no sense, or a gap is not within the limits.
 
         Example:
             >>> import jmdp_lib as jl
@@ -230,7 +241,15 @@ class GapLaw(ReadOnly):
         return float(max((high - low).max() for low, high in ends))
 
     def cdf(self, x: ArrayLike, *, strict: bool = False) -> Bracket:
-        """$P(G <= x)$, or $P(G < x)$ if strict, for a number or an array."""
+        """$P(G <= x)$, or $P(G < x)$.
+
+        Args:
+            x: a number or an array, in the unit of the rewards.
+            strict: whether x itself is left out; False unless given.
+
+        Returns:
+            The lower and the upper bound, of the shape of x.
+        """
         at = checks.as_array("x", x).astype(float)
         checks.refuse("x", at, np.isnan(at), "is not a number", ["entry"] * at.ndim)
         low, high = (end.reshape(at.shape) for end in self._brackets(at.ravel(), strict))
@@ -245,14 +264,29 @@ class GapLaw(ReadOnly):
         return np.fmax(low, least), np.fmin(high, most)  # phi says nothing of infinite x
 
     def quantile(self, p: float) -> Bracket:
-        """The least $x$ with $P(G <= x) >= p$, for $0 < p < 1$."""
+        """The least $x$ with $P(G <= x) >= p$.
+
+        Args:
+            p: a probability, $0 < p < 1$.
+
+        Returns:
+            The lower and the upper bound, in the unit of the rewards; infinite where nothing is
+            known.
+        """
         p = checks.real("p", p, "(0, 1)")
         cuts = self.points.ravel()
         low = np.append(-np.inf, cuts)[np.searchsorted(self.high, p)]
         return float(low), float(np.append(cuts, np.inf)[np.searchsorted(self.low, p)])
 
     def cvar(self, p: float) -> Bracket:
-        """The mean of the worst share p of outcomes, $0 < p < 1$: the average quantile below p."""
+        """The mean of the worst share p of outcomes: the average quantile below p.
+
+        Args:
+            p: the share, $0 < p < 1$.
+
+        Returns:
+            The lower and the upper bound, in the unit of the rewards.
+        """
         p = checks.real("p", p, "(0, 1)")
         low, high = self._both.worst_mean(p)
         if self.phi is None:
