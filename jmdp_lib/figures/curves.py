@@ -29,14 +29,14 @@ def agreement(
     """Found against expected values, with the line where they agree; another marker each time.
 
     Args:
-        ax: what to draw into.
-        expected: (N,) or of any shape.
-        found: of the same shape.
-        label: for the legend; none unless given.
-        bars: of the same shape, half the length of each error bar; none unless given.
+        ax: axes of Matplotlib, which are drawn on and returned.
+        expected: (...) where they are on the x axis; any shape, as `found`.
+        found: (...) where they are on the y axis.
+        label: what the legend calls them.
+        bars: half the length of the error bars, one or (...); None draws none.
 
     Returns:
-        The axes.
+        The same axes.
 
     Example:
         >>> from jmdp_lib import figures
@@ -60,15 +60,15 @@ def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float]) -> Axes:
     """The joint law of two returns, pairs (N, 2), with the law of each along its side.
 
     Blue where the first is larger, orange where it is not; darker is likelier (square-root scale).
-    What lies outside of the limits counts towards the sides but is not drawn.
+    Both axes show `limits`; what lies outside counts towards the sides but is not drawn.
 
     Args:
-        ax: what to draw into.
-        pairs: (N, 2) samples of both returns.
-        limits: (lo, hi) of both axes.
+        ax: axes of Matplotlib, which are drawn on and returned.
+        pairs: (N, 2) the two returns of each pair.
+        limits: the least and the largest return that is shown.
 
     Returns:
-        The axes.
+        The same axes.
 
     Example:
         >>> import numpy as np
@@ -104,12 +104,12 @@ def plot_gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
     A dot marks the mean, its bar one standard deviation to either side.
 
     Args:
-        ax: what to draw into.
-        gaps: (N,) samples.
-        limit: the end of the axis, in the unit of the gaps.
+        ax: axes of Matplotlib, which are drawn on and returned.
+        gaps: (N,) samples of the gap.
+        limit: the largest gap that is shown, to either side.
 
     Returns:
-        The axes.
+        The same axes.
 
     Example:
         >>> import numpy as np

@@ -34,13 +34,13 @@ def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
     ring where the agent stays. States count row by row; one that no action ever leaves is a goal.
 
     Args:
-        ax: what to draw into.
-        jm: the model of the grid.
-        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-        columns: how many cells a row of the grid has.
+        ax: axes of Matplotlib, which are drawn on and returned.
+        jm: the grid, with one or two tables in each state.
+        policy: the policy whose actions are shown, in any form that solvers take.
+        columns: how many cells a row has.
 
     Returns:
-        The axes.
+        The same axes.
 
     Example:
         >>> import jmdp_lib as jl
@@ -99,12 +99,12 @@ def transition(ax: Axes, jm: JMDP, state: int) -> Axes:
     Each arrow says what its action earns in the first and in the second table.
 
     Args:
-        ax: what to draw into.
-        jm: a chain with two actions.
+        ax: axes of Matplotlib, which are drawn on and returned.
+        jm: the chain.
         state: where the transition starts.
 
     Returns:
-        The axes.
+        The same axes.
 
     Example:
         >>> import jmdp_lib as jl
@@ -165,15 +165,15 @@ def correlation_grid(
     Figure 5 has one of them, in one column.
 
     Args:
-        ax: what to draw into.
-        correlation: (S, A, A), with nan where a return does not vary.
-        columns: how many cells a row of the grid has.
-        labels: A names of the actions.
-        goal: the number of the cell that is marked as the goal; none unless given.
-        fontsize: of the entries, in points; 6 unless given.
+        ax: axes of Matplotlib, which are drawn on and returned.
+        correlation: (S, A, A) as `Moments.correlation` has them.
+        columns: how many matrices stand in a row.
+        labels: (A,) the names of the actions.
+        goal: the state that is marked as the goal; None marks none.
+        fontsize: of the numbers, in points.
 
     Returns:
-        The axes.
+        The same axes.
 
     Example:
         >>> import jmdp_lib as jl
@@ -211,12 +211,12 @@ def correlation_bar(fig: Any, axes: Any, **where: Any) -> Any:
     """The colour bar of the correlations.
 
     Args:
-        fig: the figure.
-        axes: the axes that it belongs to.
-        where: passed on to `Figure.colorbar`, such as its orientation and label.
+        fig: the figure that gets the bar.
+        axes: the axes beside which it stands, one or several.
+        **where: further options of `Figure.colorbar`, such as `orientation` and `label`.
 
     Returns:
-        The colour bar.
+        The bar.
 
     Example:
         >>> from jmdp_lib import figures
