@@ -82,11 +82,21 @@ def policy_gaps(
     Both rules start in the same state, for every state, and draw their actions with the same
     numbers: equal rules have gap 0, and rules that differ in a few states differ only after these.
 
-    policy, other: the two rules, each in any form that `jipe2` accepts.
-    coupling: which branches share a draw, as in `jipe2`: by default "joint", those at one state;
-        "independent", those that are one; "common", all of them.
-
     Takes about 70 bytes for every pair of states.
+
+    Args:
+        jm: the model.
+        policy: the first rule, in any form that `jipe2` accepts.
+        other: the rule whose return is subtracted, in any of these forms.
+        coupling: which branches share a draw, as in `jipe2`: by default "joint", those at one
+            state; "independent", those that are one; "common", all of them.
+
+    Returns:
+        The mean (S,) and the variance (S,) of the gap, for every state to start in.
+
+    Raises:
+        ValueError: an argument makes no sense.
+        MemoryError: the pairs of states do not fit.
 
     Example:
         >>> import jmdp_lib as jl
