@@ -13,7 +13,7 @@ import tempfile
 from importlib.metadata import distribution
 from pathlib import Path
 
-from pages import BookError, Notebook, annotated, as_in_site, gallery, table
+from pages import Notebook, annotated, as_in_site, gallery, table
 from sphinx.cmd.build import build_main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,10 +28,9 @@ def gather(root: Path, stage: Path) -> None:
     unwanted = shutil.ignore_patterns("*.md", "atari*")
     shutil.copytree(root / "figures", stage / "figures", ignore=unwanted)
     notebooks = [Notebook.read(path) for path in sorted((root / "notebooks").glob("*.ipynb"))]
-    figures = {path.stem for path in (root / "figures").rglob("*.png")}
     (stage / "notebooks").mkdir()
     for nb in notebooks:
-        (stage / "notebooks" / f"{nb.name}.ipynb").write_text(annotated(nb, figures))
+        (stage / "notebooks" / f"{nb.name}.ipynb").write_text(annotated(nb))
     filled = {"public names": table(notebooks), "gallery": gallery(root / "figures", notebooks)}
     for path in (root / "book").glob("*.md"):
         if path.stem != "layout":
@@ -60,11 +59,7 @@ def build(root: Path, out: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "book")
-    try:
-        return build(ROOT, parser.parse_args().out)
-    except BookError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return build(ROOT, parser.parse_args().out)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ myst_enable_extensions = ["colon_fence", "dollarmath", "fieldlist", "deflist"]
 
 # Every reference to a function must lead somewhere. Types in signatures need not.
 nitpicky = True
-nitpick_ignore_regex = [("py:class", ".*"), ("py:obj", "None")]
+nitpick_ignore_regex = [("py:(class|exc)", ".*"), ("py:obj", "None")]
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 maximum_signature_line_length = 66  # as many as fit beside the link to the source

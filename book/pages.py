@@ -7,7 +7,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,28 @@ from prose import FORMULA, tex
 sys.path.append(str(Path(__file__).resolve().parents[1] / "workflow"))
 from notebook_job import claims_of, folded
 
-RECORD = (
-    "{{doc}}`/notebooks/{0}` draws these; {{download}}`its record <figures/provenance/{0}.json>` "
-    "says how."
-)
+GALLERY = """
+## {0}
+
+{{doc}}`/notebooks/{1}` draws these; {{download}}`its record <figures/provenance/{1}.json>`
+says how.
+
+::::{{container}} gallery
+{2}
+::::
+"""
+FIGURE = """:::{{figure}} {0}.png
+:figclass: {1}
+:alt: {2}
+
+[{3}]({4}) {{download}}`CSV <{0}.csv>` · {{download}}`PDF <{0}.pdf>`
+:::"""
 FULL_WIDTH = 1400  # pixels at 300 dpi: what is wider is no figure of one column
 ALT = re.compile(r"\s*<!-- alt: (.*?) -->", re.DOTALL)
 
 
-class BookError(Exception):
-    """Something that the book needs is not in the project; the message names it."""
+class BookError(SystemExit):
+    """What ends the build: something that the book needs is not in the project."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,7 @@ class Notebook:
         for c, cell in enumerate(self.cells):
             if "caption" in tags(cell):
                 if not (alt := ALT.search(cell.source)):
-                    raise BookError(f"{self.name}.ipynb: a caption without <!-- alt: -->: {cell}")
+                    raise BookError(f"error: {self.name}: no <!-- alt: --> in {cell.source}")
                 found[c - 1] = ALT.sub("", cell.source).strip(), " ".join(alt[1].split())
         return found
 
@@ -103,25 +115,24 @@ def prompt(cell: NotebookNode) -> str | None:
 
 def claims_table(nb: NotebookNode) -> NotebookNode:
     """What the notebook found, as an output that shows a table."""
-    rows = [["claim", "value", "verdict"], ["---", "---", "---"]]
-    rows += [[*rest, word if word == "holds" else f"*{word}*"] for *rest, word in claims_of(nb)]
-    cells = [[cell.replace("|", r"\|").replace("$", r"\$") for cell in row] for row in rows]
-    text = "\n".join(f"| {' | '.join(row)} |" for row in cells)
-    return nbformat.v4.new_output("display_data", {"text/markdown": text})
+    lines = ["| claim | value | verdict |", "|---|---|---|"]
+    for *rest, verdict in claims_of(nb):
+        row = [*rest, verdict if verdict == "holds" else f"*{verdict}*"]
+        cells = [re.sub(r"([|$])", r"\\\1", cell) for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return nbformat.v4.new_output("display_data", {"text/markdown": "\n".join(lines)})
 
 
-def figures_in(cell: NotebookNode, names: set[str]) -> list[str]:
-    """Which of these figures a cell draws."""
-    code = cell.source if cell.cell_type == "code" else ""
-    return [name for name in re.findall(r'"(\w+)"', code) if name in names]
+def drawn_by(cell: NotebookNode) -> list[str]:
+    """The names of the figures that a cell draws."""
+    return re.findall(r'chapter\.save\(\w+, "(\w+)"', cell.source)
 
 
-def annotated(notebook: Notebook, figures: set[str]) -> str:
+def annotated(notebook: Notebook) -> str:
     """The notebook, as JSON, as the book shows it.
 
     It has captions and alt texts at its figures, and folds the cells that only prepare, draw or
-    check. Two of the same kind in a row are one. figures: the names of those that are committed,
-    which can be linked to.
+    check. Two of the same kind in a row are one.
     """
     content = copy.deepcopy(notebook.content)
     described = notebook.captions()
@@ -140,7 +151,7 @@ def annotated(notebook: Notebook, figures: set[str]) -> str:
         if c in described:
             caption, alt = described[c]
             options |= {"image": {"alt": alt}, "figure": {"caption": caption}}
-            for name in figures_in(cell, figures):
+            for name in drawn_by(cell):
                 options["figure"]["name"] = f"{name}-{notebook.name}"
         cell.metadata.mystnb = options
         if "summary" in tags(cell):
@@ -157,55 +168,38 @@ def annotated(notebook: Notebook, figures: set[str]) -> str:
 
 def gallery(figures: Path, notebooks: list[Notebook]) -> str:
     """The committed figures, by notebook, each with its data and PDF."""
-    lines: list[str] = []
+    text = ""
     images = {path.stem: path for path in figures.rglob("*.png")}
-    missing = set(images)
     for nb in notebooks:
-        drawn = [(c, name) for c, cell in enumerate(nb.cells) for name in figures_in(cell, missing)]
-        if drawn:
-            lines += ["", f"## {nb.title}", "", RECORD.format(nb.name), ""]
-            lines += ["::::{container} gallery"]
-        for c, name in drawn:
-            lines += _in_gallery(images[name], figures.parent, nb, nb.captions().get(c))
-            missing.discard(name)
-        lines += ["::::"] * bool(drawn)
-    if missing:
-        raise BookError(f"no chapter draws {min(missing)}.png")
-    return "\n".join(lines) + "\n"
+        cells = enumerate(nb.cells)
+        drawn = [(c, images.pop(name, None)) for c, cell in cells for name in drawn_by(cell)]
+        shown = [in_gallery(nb, c, image, figures.parent) for c, image in drawn if image]
+        if shown:
+            text += GALLERY.format(nb.title, nb.name, "\n".join(shown))
+    if images:
+        raise BookError(f"error: no chapter draws {min(images)}.png")
+    return text
 
 
-def _in_gallery(
-    image: Path, root: Path, nb: Notebook, described: tuple[str, str] | None
-) -> Iterator[str]:
+def in_gallery(nb: Notebook, c: int, image: Path, root: Path) -> str:
+    """An image that cell c of a notebook draws, with its title and what can be downloaded."""
+    described = nb.captions().get(c)
     caption, alt = described or (f"**{nb.title}**", f"A table of the chapter {nb.title}")
     place = f"#{image.stem}-{nb.name}" if described else f"notebooks/{nb.name}"
-    title = caption.split("**")[1]
-    files = [image.with_suffix(suffix).relative_to(root) for suffix in (".csv", ".pdf")]
-    downloads = [f"{{download}}`{file.suffix[1:].upper()} <{file}>`" for file in files]
-    width, _ = imagesize.get(image)
-    yield f":::{{figure}} {image.relative_to(root)}"
-    yield f":figclass: {'wide' if width > FULL_WIDTH else 'column'}"
-    yield f":alt: {alt}"
-    yield ""
-    yield f"[{title}]({place}) {' · '.join(downloads)}"
-    yield ":::"
+    look = "wide" if imagesize.get(image)[0] > FULL_WIDTH else "column"
+    file = image.relative_to(root).with_suffix("")
+    return FIGURE.format(file, look, alt, caption.split("**")[1], place)
 
 
 # ---- public names -------------------------------------------------------------------------------
 
 
 def public_names() -> dict[str, Any]:
-    """`jmdp_lib` and its sub-packages, each with what it exports, by the full names."""
+    """`jmdp_lib` and its sub-packages, and then what each of them exports, by the full names."""
     library: Any = importlib.import_module("jmdp_lib")
-    found: dict[str, Any] = {}
-    for package in (library, *(getattr(library, name) for name in library.__all__)):
-        if inspect.ismodule(package):
-            found[package.__name__] = package
-            names = {name: getattr(package, name) for name in package.__all__}
-            for name, thing in names.items():
-                if not inspect.ismodule(thing):
-                    found[f"{package.__name__}.{name}"] = thing
-    return found
+    parts = {f"jmdp_lib.{name}": getattr(library, name) for name in library.__all__}
+    found = {"jmdp_lib": library, **{path: x for path, x in parts.items() if inspect.ismodule(x)}}
+    return found | {f"{p}.{name}": getattr(x, name) for p, x in found.items() for name in x.__all__}
 
 
 def uses(code: str, path: str) -> bool:
@@ -214,16 +208,14 @@ def uses(code: str, path: str) -> bool:
 
 
 def table(notebooks: Iterable[Notebook]) -> str:
-    """One table of the public names, by package, each with the chapters that use it."""
+    """One table of the public names, as users write them, each with the chapters that use it."""
     lines = ["| name | what it is or does | chapters |", "|---|---|---|"]
     for path, thing in public_names().items():
         first = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
         first = FORMULA.sub(lambda part: tex(part[0]), first).replace("|", "\\|")
-        if inspect.ismodule(thing):
-            lines.append(f"| **{{py:mod}}`{path}`** | {first} | |")
-            continue
         shown = [nb.name for nb in notebooks if uses(nb.code, path)]
         links = [f"{{doc}}`{int(name[:2])} </notebooks/{name}>`" for name in shown]
-        name = f"{{py:obj}}`{path.rpartition('.')[2]} <{path}>`"
-        lines.append(f"| {name} | {first} | {', '.join(links)} |")
+        name = f"{{py:obj}}`{path.removeprefix('jmdp_lib.')} <{path}>`"
+        if not inspect.ismodule(thing):
+            lines.append(f"| {name} | {first} | {', '.join(links)} |")
     return "\n".join(lines) + "\n"

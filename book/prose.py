@@ -14,7 +14,8 @@ from typing import Any
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.ext import autosummary
-from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.ext.napoleon import Config
+from sphinx.ext.napoleon.docstring import GoogleDocstring
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import make_refnode
@@ -150,12 +151,12 @@ def code_targets(env: Any) -> dict[str, tuple[str, str]]:
 # ---- docstrings ---------------------------------------------------------------------------------
 
 # Attributes are shown as arguments are, and an entry may have several names: `mean, second: ...`
-STYLE = Config(
+STYLE: Any = Config(
     napoleon_custom_sections=[("Attributes", "params_style")],
     napoleon_use_param=False,
     napoleon_use_rtype=False,
 )
-FORMULA = re.compile(r"\$([^$]+)\$")
+FORMULA = re.compile(r"\$([^$]+)\$|(?<!`)(\|\w\|)")  # $n$, and |S|
 # What formulas of docstrings, $gamma^2 <= 1$, write without a backslash; conf.py has the macros.
 SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "->": r"\to "}
 SIGNS |= {"~": r"\sim ", "...": r"\dots ", "||": r"\|"}
@@ -175,7 +176,7 @@ def on_docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines
 
     Napoleon is not told what is documented: it would take "What: it is", of a property, for a type.
     """
-    text = FORMULA.sub(lambda formula: f":math:`{tex(formula[1]).strip()}`", "\n".join(lines))
+    text = FORMULA.sub(lambda x: f":math:`{tex(x[1] or x[2]).strip()}`", "\n".join(lines))
     lines[:] = GoogleDocstring(text, STYLE).lines()
 
 

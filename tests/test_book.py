@@ -189,8 +189,6 @@ def test_what_only_prepares_draws_or_checks_is_folded_and_two_of_a_kind_are_one(
         "Show the imports",
         None,
     ]
-    shown = pages.annotated(
-        pages.Notebook("01_one", notebook(draws, cell(draws.source), near)), set()
-    )
+    shown = pages.annotated(pages.Notebook("01_one", notebook(draws, cell(draws.source), near)))
     assert shown.count("Show how it is drawn") == 1
     assert shown.count("chapter.save(") == 2

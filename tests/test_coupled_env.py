@@ -323,21 +323,6 @@ def test_gymnasium_approves():
         check_env(CoupledEnv(gymnasium.make("CartPole-v1")), skip_render_check=True)
 
 
-def test_tables_of_distinct_states_are_independent():
-    env = CoupledEnv(Walk(), rng=7)
-    env.reset()
-    left, right = (outcome.snapshot for outcome in env.query([0, 1]))
-    moves = []
-    for _ in range(400):
-        for branch in (left, right):
-            env.restore(branch)
-            before = branch.observation[0]
-            moves.append(env.query([0])[0].observation[0] - before)
-    x, y = np.reshape(moves, (-1, 2)).T
-    assert abs(np.corrcoef(x, y)[0, 1]) < 4.5 / np.sqrt(400)
-    assert np.isclose([x.std(), y.std()], 1.0, atol=0.2).all()
-
-
 @pytest.mark.parametrize(
     ("env", "message"),
     [

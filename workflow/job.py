@@ -10,6 +10,7 @@ import importlib.metadata
 import io
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -68,10 +69,9 @@ def provenance(root: Path) -> dict[str, Any]:
 
 
 def hardware() -> dict[str, Any]:
-    cpu = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = next(ln for ln in lines if ln.startswith("model name")).split(":", 1)[1].strip()
+    told = Path("/proc/cpuinfo")
+    model = re.search(r"model name\s*: (.*)", told.read_text() if told.exists() else "")
+    cpu = model[1] if model else platform.processor() or platform.machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     system = f"{platform.system()} {platform.machine()}"
     return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(memory, 1), "system": system}

@@ -146,10 +146,11 @@ def _play_pair(player: EnvironmentPlayer, records: PairRecords, pair: int, drawn
         records.same_state[pair, t] = same
         records.alive[pair, :, t] = alive
         one = same and chosen[0] == chosen[1]
-        played = player.step(states, chosen, alive, [same])
-        records.rewards[pair, alive, t] = np.clip(played.rewards, -1.0, 1.0)[alive]
-        states = played.next_states
-        alive = [lives and not ends for lives, ends in zip(alive, played.over, strict=True)]
+        player.states, player.actions, player.alive = states, chosen, alive
+        rewards, after, over, *_ = player.step([same])
+        records.rewards[pair, alive, t] = np.clip(rewards, -1.0, 1.0)[alive]
+        states = after
+        alive = [lives and not ends for lives, ends in zip(alive, over, strict=True)]
         if not any(alive):
             return
 

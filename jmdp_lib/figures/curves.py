@@ -28,7 +28,15 @@ def agreement(
 ) -> Axes:
     """Found against expected values, with the line where they agree; another marker each time.
 
-    bars: half the length of each error bar.
+    Args:
+        ax: axes of Matplotlib, which are drawn on and returned.
+        expected: (...) where they are on the x axis; any shape, as `found`.
+        found: (...) where they are on the y axis.
+        label: what the legend calls them.
+        bars: half the length of the error bars, one or (...); None draws none.
+
+    Returns:
+        The same axes.
 
     Example:
         >>> from jmdp_lib import figures
@@ -53,6 +61,14 @@ def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float]) -> Axes:
 
     Blue where the first is larger, orange where it is not; darker is likelier (square-root scale).
     Both axes show `limits`; what lies outside counts towards the sides but is not drawn.
+
+    Args:
+        ax: axes of Matplotlib, which are drawn on and returned.
+        pairs: (N, 2) the two returns of each pair.
+        limits: the least and the largest return that is shown.
+
+    Returns:
+        The same axes.
 
     Example:
         >>> import numpy as np
@@ -86,6 +102,14 @@ def plot_gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
     """The law of a gap, samples (N,), from -limit to limit: orange below zero, blue above.
 
     A dot marks the mean, its bar one standard deviation to either side.
+
+    Args:
+        ax: axes of Matplotlib, which are drawn on and returned.
+        gaps: (N,) samples of the gap.
+        limit: the largest gap that is shown, to either side.
+
+    Returns:
+        The same axes.
 
     Example:
         >>> import numpy as np

@@ -33,6 +33,15 @@ def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
     the darker. Orange ones show where a gust, the second, takes the same actions instead, and a
     ring where the agent stays. States count row by row; one that no action ever leaves is a goal.
 
+    Args:
+        ax: axes of Matplotlib, which are drawn on and returned.
+        jm: the grid, with one or two tables in each state.
+        policy: the policy whose actions are shown, in any form that solvers take.
+        columns: how many cells a row has.
+
+    Returns:
+        The same axes.
+
     Example:
         >>> import jmdp_lib as jl
         >>> from jmdp_lib import figures
@@ -88,6 +97,14 @@ def transition(ax: Axes, jm: JMDP, state: int) -> Axes:
     """Figure 3: one transition of a chain with two actions that lead to the same next state.
 
     Each arrow says what its action earns in the first and in the second table.
+
+    Args:
+        ax: axes of Matplotlib, which are drawn on and returned.
+        jm: the chain.
+        state: where the transition starts.
+
+    Returns:
+        The same axes.
 
     Example:
         >>> import jmdp_lib as jl
@@ -147,6 +164,17 @@ def correlation_grid(
 
     Figure 5 has one of them, in one column.
 
+    Args:
+        ax: axes of Matplotlib, which are drawn on and returned.
+        correlation: (S, A, A) as `Moments.correlation` has them.
+        columns: how many matrices stand in a row.
+        labels: (A,) the names of the actions.
+        goal: the state that is marked as the goal; None marks none.
+        fontsize: of the numbers, in points.
+
+    Returns:
+        The same axes.
+
     Example:
         >>> import jmdp_lib as jl
         >>> from jmdp_lib import figures
@@ -181,6 +209,14 @@ def correlation_grid(
 
 def correlation_bar(fig: Any, axes: Any, **where: Any) -> Any:
     """The colour bar of the correlations.
+
+    Args:
+        fig: the figure that gets the bar.
+        axes: the axes beside which it stands, one or several.
+        **where: further options of `Figure.colorbar`, such as `orientation` and `label`.
+
+    Returns:
+        The bar.
 
     Example:
         >>> from jmdp_lib import figures

@@ -15,17 +15,16 @@ read or not, is in `brackets`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.fast import AskedGaps, CollapsedT2, PairSet, checked_gaps
+from jmdp_lib.fast import CollapsedT2, Gaps, PairSet, checked_gaps
 from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket
 from jmdp_lib.laws.convex import Convex
-from jmdp_lib.laws.rows import Rows, count_outcomes
+from jmdp_lib.laws.rows import Rows
 from jmdp_lib.laws.stochastic import Stochastic, line, with_reads
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
@@ -33,11 +32,10 @@ from jmdp_lib.solvers.fixed_point import warn
 
 _COARSE = 16  # spacings on either side of zero in the first grid
 _TRUSTED = 256  # spacings among likely gaps from which on widths halve with the spacing
-_SETTLED = 8.0  # sweeps end when psi moves by less than spacing^2 / bulk over this
-_ON_THE_WAY = 1.5  # the same for grids that only lead to finer ones
+_SETTLED = 12.0  # sweeps end when psi moves by less than spacing^2 / bulk over this
+_ON_THE_WAY = 2.0  # the same for grids that only lead to finer ones
 _WORK = 7e10  # numbers that are read and added, at most
 _EXACT = 1e-13  # sweeps of stochastic order end when probabilities move by less
-_OUTCOME = 400.0  # bytes that one takes while it is made and grouped, roughly
 _POINT = 200.0  # bytes that a row takes for each point of a grid, roughly
 _EPS = float(np.finfo(float).eps)
 
@@ -57,19 +55,6 @@ def gap_law(
 ) -> list[GapLaw]:
     """The laws of gaps $G = Z(s, a) - Z(s, b)$, one for each, as brackets that contain the truth.
 
-    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-    gaps: (N, 3), rows (state, a, b); unless given, all pairs a < b of all states.
-    states: (N,), for all pairs a < b of these states; instead of `gaps`.
-    width: how wide the brackets of $P(G < x)$ and $P(G <= x)$ may be at the read points.
-    coupling: as in `jipe2`.
-    at: the read points, beside zero, which is always one of them.
-    points: the least number of grid points where gaps are likely to be. More of them narrow the
-        brackets everywhere: those of probabilities in proportion to their distance, those of
-        `cvar` with its square.
-    max_points: the largest size of the whole grid. If it, or a fixed amount of work, cannot be
-        enough for `width`, no time is spent on it: a `ConvergenceWarning` says what was reached,
-        and what `width` would take. Each law's `width` says what was reached, too.
-
     Bounds are rounded outwards. Rewards, their differences, and read points are rounded to the
     twelfth digit of the largest reward, so that 0.1 + 0.2 - 0.3 is zero: the brackets are for the
     model rounded so. What all rewards have in common (`JMDP.reward_offset`) is subtracted first.
@@ -79,6 +64,29 @@ def gap_law(
     30 random states (benchmarks/gap_law.py), `gap_law` took 10 processor seconds and left
     $P(G <= 0)$ in a bracket 0.008 wide; a million pairs took 4, and their 95% interval is 0.002
     wide. For `cvar` it is the other way round: the bracket is 70 times narrower, and certain.
+
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        gaps: (N, 3), rows (state, a, b); unless given, all pairs a < b of all states.
+        states: (N,), for all pairs a < b of these states; instead of `gaps`.
+        width: how wide the brackets of $P(G < x)$ and $P(G <= x)$ may be at the read points; 0.001
+            unless given.
+        coupling: which branches share a draw, as in `jipe2`: "joint" unless given.
+        at: (P,) the read points, in the unit of the rewards, beside zero, which is always one.
+        points: the least number of grid points where gaps are likely to be, 512 unless given. More
+            of them narrow the brackets everywhere: those of probabilities in proportion to their
+            distance, those of `cvar` with its square.
+        max_points: the largest size of the whole grid, 4096 unless given. If it, or a fixed amount
+            of work, cannot be enough for `width`, no time is spent on it: a `ConvergenceWarning`
+            says what was reached, and what `width` would take.
+
+    Returns:
+        A `GapLaw` for each of the gaps, in the order of `gaps`. Its `width` says what was reached.
+
+    Raises:
+        ValueError: an argument makes no sense.
+        MemoryError: the pairs of states that the gaps reach, or the grid, do not fit.
 
     Example:
         >>> import jmdp_lib as jl
@@ -94,28 +102,28 @@ def gap_law(
         the worst tenth averages 0.365 to 0.366
     """
     system = CollapsedT2.of("gap_law", jm, policy, coupling)
-    asked, rows = _wanted(jm, gaps, states)
+    asked, listed = _wanted(jm, gaps, states)
     checks.positive("width", width)
     points = checks.at_least("points", points, 1)
     max_points = checks.at_least("max_points", max_points, max(points, 16))
     reads = _read_points(at)
-    if not len(rows):  # one action has no gaps
+    if not len(listed):  # one action has no gaps
         return []
     pairs = PairSet.of(system, asked)
     assert pairs is not None
-    needed = _OUTCOME * count_outcomes(system, pairs, rows).outcomes
-    require(needed, f"the law of gaps that reach {pairs.size:,} pairs", "ask for fewer gaps")
-    system_rows = Rows.of(system, pairs, rows)
-    search = _Search(system_rows, system_rows.rounded(reads), width, points, max_points)
+    rows = Rows.of(system, pairs, listed)
+    search = _Search(
+        rows, Stochastic(rows), Convex(rows), rows.rounded(reads), width, points, max_points
+    )
     missed = search.run()
     if missed:
         warn(f"gap_law: {missed}")
-    return search.laws(rows, reads)
+    return search.laws(listed, reads)
 
 
-def _wanted(jm: JMDP, gaps: ArrayLike | None, states: ArrayLike | None) -> tuple[AskedGaps, Ints]:
+def _wanted(jm: JMDP, gaps: ArrayLike | None, states: ArrayLike | None) -> tuple[Gaps, Ints]:
     """The gaps that are wanted, and (Q, 3) the same in the order and with the signs given."""
-    wanted = AskedGaps.of(jm, gaps, states)
+    wanted = Gaps.of(jm, gaps, states)
     if gaps is not None:
         return wanted, checked_gaps(jm, gaps)
     return wanted, np.stack([wanted.states, wanted.first, wanted.second], axis=1)
@@ -130,23 +138,18 @@ def _read_points(at: ArrayLike) -> Floats:
 @dataclass
 class _Search:
     """The loop over grids, each of half the spacing of the one before, in units of `Rows.unit`.
-    reads: (P,) the read points, in units and rounded as rewards are."""
+
+    cuts, psi: bounds in stochastic and in convex order. reads: (P,) the read points, in units and
+    rounded as rewards are.
+    """
 
     rows: Rows
+    cuts: Stochastic
+    psi: Convex
     reads: Floats
     width: float
     points: int
     max_points: int
-
-    @cached_property
-    def cuts(self) -> Stochastic:
-        """Bounds in stochastic order."""
-        return Stochastic(self.rows)
-
-    @cached_property
-    def psi(self) -> Convex:
-        """Bounds in convex order."""
-        return Convex(self.rows)
 
     def run(self) -> str:
         """Narrow the bounds of both orders; returns a sentence about what was missed, if any."""

@@ -44,6 +44,7 @@ class JMDP(ReadOnly):
     State s draws table k with probability table_probs[s, k]; action a then earns rewards[s, k, a]
     and moves to next_states[s, k, a]. Tables of probability zero are dropped once they are checked,
     so states may have different numbers of tables. `from_tables` takes them stacked instead.
+    All arrays are read-only.
 
     Args:
         table_probs: (S, K), each row sums to one.
@@ -51,7 +52,7 @@ class JMDP(ReadOnly):
         next_states: (S, K, A), integers below S.
         gamma: discount factor in [0, 1).
 
-    Attributes (all arrays read-only):
+    Attributes:
         gamma: discount factor in [0, 1).
         starts: (S + 1,) the tables of state s are those from starts[s] up to starts[s + 1] - 1.
         probs: (T,) probability of each table in its state.

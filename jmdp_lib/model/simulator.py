@@ -75,9 +75,15 @@ class Simulator(Sized, Protocol):
     def query(
         self, state: int, actions: Sequence[int], rng: np.random.Generator
     ) -> tuple[ArrayLike, ArrayLike]:
-        """Rewards (m,) and next states (m,) of distinct actions under one shared draw.
+        """What distinct actions lead to under one shared draw.
 
-        Lists and arrays are both welcome; all randomness comes from `rng`.
+        Args:
+            state: where the actions are taken.
+            actions: m of them.
+            rng: where all randomness comes from.
+
+        Returns:
+            Rewards (m,) and next states (m,), lists or arrays.
         """
 
 

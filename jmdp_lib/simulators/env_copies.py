@@ -43,6 +43,7 @@ _MODEL = "MjModel"  # of MuJoCo: large, and the same for all copies
 # `render` alone reads the one, and Gymnasium's check of the first two steps the other.
 _NO_STATE = ("lastaction", "_previous_data")
 _CONSTANT = (type, types.FunctionType, types.ModuleType, gymnasium.Space, EnvSpec)
+_PLAIN = {int, float, bool, str, type(None)}  # sooner seen here than by `deepcopy`
 _MANY = 10  # entries from which on a dictionary is shared by all copies
 
 
@@ -121,8 +122,10 @@ class Copies:
                 own = vars(env.unwrapped)[name]
                 sys.modules["mujoco"].mj_copyData(own, x.model, x)
                 memo[id(x)] = own
-        for layer, held in zip(_layers(env), copy.deepcopy(origin, memo), strict=True):
-            layer.__dict__ = held
+        for layer, held in zip(_layers(env), origin, strict=True):
+            layer.__dict__ = {
+                name: x if type(x) in _PLAIN else copy.deepcopy(x, memo) for name, x in held.items()
+            }
         return env
 
     def _by_id(self, contents: list[dict[str, Any]]) -> dict[int, Any]:
