@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -49,6 +49,12 @@ def claim(path: Path, settings: dict[str, Any]) -> None:
     if different := [name for name in here.keys() & there.keys() if here[name] != there[name]]:
         raise ValueError(f"{path.parent} has files of other settings: {', '.join(different)}")
     write_whole(path, json.dumps(there | here, indent=1) + "\n")
+
+
+def save_once(path: Path, make: Callable[..., Arrays], *args: Any) -> None:
+    """Write what `make(*args)` gives, if it is not there yet."""
+    if not path.exists():
+        make(*args).save(path)
 
 
 class Arrays:

@@ -19,7 +19,7 @@ EAGER_STEPS = 3  # before a step is recorded: libraries set themselves up in the
 def recorded(
     step: Callable[[], None],
     device: torch.device,
-    before: Callable[[], None] = lambda: None,
+    before: Callable[[], object] = lambda: None,
     generators: Sequence[Generator] = (),
 ) -> Callable[[], None]:
     """`step` itself on a processor; on a GPU it is recorded after a few calls, and replayed.

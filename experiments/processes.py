@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import re
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 from jmdp_lib import checks
@@ -67,6 +69,19 @@ def _cores() -> int:
     """The number of cores that this process may run on."""
     bound = hasattr(os, "sched_getaffinity")
     return len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
+
+
+def program(doc: str) -> argparse.ArgumentParser:
+    """The options that all programs of experiments share."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--work", type=Path, required=True, help="folder of work in progress")
+    parser.add_argument("--out", type=Path, help="folder of results; WORK/results unless given")
+    parser.add_argument("--device", default="cpu", help="cpu (unless given), cuda or, say, cuda:1")
+    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) - 1))
+    parser.add_argument("--miniature", action="store_true", help="does all of it run?")
+    return parser
 
 
 def require_device(name: str) -> Any:

@@ -198,8 +198,7 @@ assert np.allclose(table["gap variance"], formula, rtol=1e-6)
 # In the paper's gridworld an agent walks from cell to cell. After
 # each move a gust may push the agent one more cell to the left: one draw for all four actions. The policy goes right and then
 # up. The paper leaves rewards, discount and gust probability open, here and for its reward chain. In this book the goal, top right, is absorbing and pays 1 in every step, and so does the end of the chain ([decision 13](../book/paper.md#decision-13)). Actions 0 to 3 are up, right, down, left. States 0 to 24 are the cells, row by row from the top left. Results are arrays indexed `[state, a, b]`. We ask about *right* against *left* in the middle cell, state 12:
-# the mean of the gap, its variance, the bound on $P(G \le 0)$, and, from the law of the gap, the probabilities that *right* turns out worse
-# and that it makes no difference.
+# the mean and variance of the gap, the bound on $P(G \le 0)$, and, from the law of the gap, the probabilities of a loss and of a tie.
 
 # %%
 grid, goal = jl.windy_gridworld(size=5, gust_prob=0.2, gamma=0.95), jl.goal_policy(5)
@@ -258,8 +257,8 @@ print("up first:   ", paths[:, 1])
 print("one branch from step", met)
 
 # %% [markdown]
-# How often are two branches still apart after $t$ steps? `pair_step` computes the distribution of a pair one step later. And what does merging do to the gap? Compare three ways to
-# simulate the two actions: in two separate runs, whose variances add; with branches that merge but draw the first gust separately; and, as in the paper, with one first gust
+# How often are two branches still apart after $t$ steps? `pair_step` computes the distribution of a pair one step later. And what does merging do to the gap? Compare two
+# separate runs, whose variances add; branches that merge but draw the first gust separately; and, as in the paper, one first gust
 # for both.
 
 # %%

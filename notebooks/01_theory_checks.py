@@ -13,7 +13,7 @@
 #
 # **What you will learn.** The paper's definitions; the operator $T_2$ and exactly which random draws the futures of two actions share; why it is a contraction, and how its residual certifies an answer; the same for moments of any order, for learning from samples and for features.
 #
-# **What it needs.** Markov decision processes, expectation, variance and covariance, and the idea of a contraction. [Notation and background](../book/background.md) lists every symbol. Chapter 0 is the gentler start. To run the notebook, install the project with `pip install -e ".[notebooks]"` in its folder.
+# **What it needs.** Markov decision processes, expectation, variance and covariance, and the idea of a contraction. [Notation and background](../book/background.md) lists every symbol. Chapter 0 is the gentler start. To run it: `pip install -e ".[notebooks]"` in the project's folder.
 #
 # Where the paper is silent or slips, we had to decide. [Reading the paper](../book/paper.md) lists these decisions.
 

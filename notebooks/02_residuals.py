@@ -15,8 +15,7 @@
 # **What you will learn.** What the two worlds are; why the two lines are the *same* line, for a reason that has
 # nothing to do with wind or coins; what a residual certifies and what it cannot; and how fast **covariances**, of which gap variances are made, converge.
 #
-# **What it needs.** Sections 1.3 to 1.5; eigenvalues for section 2.5. To run it, install the project
-# with `pip install -e ".[notebooks]"` in its folder.
+# **What it needs.** Sections 1.3 to 1.5; eigenvalues for section 2.5. To run it: `pip install -e ".[notebooks]"` in the project's folder.
 
 # %% tags=["parameters"]
 tol = 1e-8  # at most 0.1
@@ -148,7 +147,7 @@ plt.show()
 # <!-- alt: One straight grey line that falls from 1 to below one billionth over about four hundred iterations on a logarithmic axis. Circles for the gridworld and squares for the chain lie on it in turn. -->
 
 # %% [markdown]
-# The paper speaks of "linear decay of the Bellman residual on a log scale, consistent with the $\gamma$-contraction". We find the same: a factor of 0.950000 per iteration in both worlds.
+# The paper speaks of "linear decay of the Bellman residual on a log scale". We find the same: a factor of 0.950000 per iteration in both worlds.
 
 
 # %%

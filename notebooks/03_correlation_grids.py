@@ -21,8 +21,7 @@
 # **What you will learn.** How to read a correlation matrix of actions; why opposite rewards can give positively correlated returns; why assuming independence can make a
 # comparison look too uncertain, or too certain; and what changes if a shock is shared for more than one step.
 #
-# **What it needs.** The gridworld of section 2.1, the chain of section 2.2, and how branches coalesce (section 0.4). To run it, install the project
-# with `pip install -e ".[notebooks]"` in its folder.
+# **What it needs.** The gridworld of section 2.1, the chain of section 2.2, and how branches coalesce (section 0.4). To run it: `pip install -e ".[notebooks]"` in the project's folder.
 
 # %% tags=["parameters"]
 seed = 0
@@ -129,8 +128,7 @@ text = np.flatnonzero(differ).tolist()
 claims.check("couplings differ = a gust moves two actions or more, cells", text, matches)
 
 # %% [markdown]
-# **Twins.** Bottom right, *right* and *down* both run into a wall. Under one gust they do the same, and their correlation is 1. With separate gusts
-# it is smaller.
+# **Twins.** Bottom right, *right* and *down* both run into a wall. Under one gust they do the same: their correlation is 1.
 
 # %%
 corner = joint.correlation[8, R, D], alone.correlation[8, R, D]

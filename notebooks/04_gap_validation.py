@@ -18,8 +18,7 @@
 # **What you will learn.** How to test a predicted variance against simulation, with error bars that the theory gives as well; which of the two curves in the paper's Figure 6 can fail and which cannot; what
 # the bound on $P(G \le 0)$ really bounds; and how many more pairs independent sampling would need.
 #
-# **What it needs.** Gaps and their bound (section 1.7), standard errors and p-values. To run it, install the project
-# with `pip install -e ".[notebooks]"` in its folder.
+# **What it needs.** Gaps and their bound (section 1.7), standard errors and p-values. To run it: `pip install -e ".[notebooks]"` in the project's folder.
 
 # %% tags=["parameters"]
 seed = 0

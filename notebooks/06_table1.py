@@ -83,7 +83,13 @@ for game, mine in cells.groupby("game", sort=False):
         row += [f"{ours[0]} ({ours[1]} to {ours[2]})", f"{c.paper:.{digits}f}"]
     words.append(row)
 fig, ax = plt.subplots(figsize=(6.75, 1.3), layout="constrained")
-plots.text_table(ax, words)
+ax.axis("off")
+typeset = ax.table(
+    words[1:], colLabels=words[0], cellLoc="center", edges="horizontal", loc="center"
+)
+typeset.auto_set_font_size(False)
+typeset.set_fontsize(8)
+typeset.scale(1, 1.3)
 plt.close(fig)  # for the folder of figures; the notebook has the table itself
 chapter.save(fig, "table1", cells, out_dir)
 pd.DataFrame(words[1:], columns=words[0]).set_index("game")
@@ -138,7 +144,7 @@ claims.check("b = 1/4: independent / MC, simulated", text, quarter.max() < 1, en
 # %% [markdown]
 # Under one shock the network's gap variances are 3 to 14 times too small, and its "independent" variance is 5.9 to 8.6 times the gap's. But the sum of the branches'
 # simulated variances is 0.86 to 0.99 times the gap variance, and the same holds at $b = 1/4$. The two
-# positions of a query get opposite signs, so sharing makes a gap *larger*: by one step alone 0.98 (Exercise 1), and more where branches stay in one state.
+# positions of a query get opposite signs, so a shared step makes a gap *larger*. One such step gives a ratio of 0.98 (Exercise 1), and branches that stay in one state share more steps.
 # So coupling does not explain why the paper's columns differ 28- to 104-fold.
 #
 # **The release's query is no joint MDP.** For one action, $\operatorname{clip}(r + bU, 0, 1)$ and $\operatorname{clip}(r - bU, 0, 1)$ have the same distribution, so for two actions a joint

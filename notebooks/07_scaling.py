@@ -16,8 +16,7 @@
 # **What you will learn.** Which pairs of states an evaluation
 # solves for, and why these suffice; what it costs; and how to get a certified answer about one state of a model that exists only as code.
 #
-# **What it needs.** Sections 1.3 to 1.5, and sparse linear systems. To run it, install the project
-# with `pip install -e ".[notebooks,torch]"` in its folder, and keep this notebook in `notebooks/`, because section 7.6 reads measured times
+# **What it needs.** Sections 1.3 to 1.5, and sparse linear systems. To run it: `pip install -e ".[notebooks,torch]"` in the project's folder, and keep this notebook in `notebooks/`, because section 7.6 reads measured times
 # from `benchmarks/`.
 
 # %% tags=["parameters"]

@@ -9,15 +9,14 @@
 # %% [markdown]
 # # 8. Learning from samples, and with features
 #
-# If the outcome tables are unknown, or there are too many to store, two algorithms of the paper help.
+# If outcome tables are unknown, or too many, two algorithms of the paper help.
 # **Incremental JIPE-2** (Section 5.2) needs nothing but queries. **Projected JIPE-2** (Section 5.1, Appendix B) looks for the
 # moments in the span of features.
 #
 # **What you will learn.** How fast sampled updates converge; which coordinates save most of the updates; how to
 # learn gaps from a simulator of your own; and what can go wrong with features.
 #
-# **What it needs.** Sections 1.3 to 1.9, least squares, and stochastic approximation. To run it, install the
-# project with `pip install -e ".[notebooks]"` in its folder.
+# **What it needs.** Sections 1.3 to 1.9, least squares, and stochastic approximation. To run it: `pip install -e ".[notebooks]"` in the project's folder.
 
 # %% tags=["parameters"]
 seed = 0
@@ -168,7 +167,7 @@ plt.show()
 # ## 8.2 A simulator of your own
 #
 # Here is the depot of [Use it on your own simulator](../book/own_simulator.md). A query compares orders under one
-# demand. As long as you draw the noise *before* you look at the actions, the coupling is right.
+# demand.
 
 
 # %%

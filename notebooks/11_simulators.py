@@ -15,8 +15,7 @@
 # **What you will learn.** How to write a vectorised simulator; how many runs you need under each coupling; how to compare two whole policies in
 # the same world; how to simulate a call centre event by event; and how to use a GPU.
 #
-# **What it needs.** Chapters 0 and 10, the three couplings of section 3.6, and NumPy. To run it, install the project
-# with `pip install -e ".[notebooks,torch]"` in its folder, and keep this notebook there: section 11.5 reads a file of `benchmarks/`.
+# **What it needs.** Chapters 0 and 10, the three couplings of section 3.6, and NumPy. To run it: `pip install -e ".[notebooks,torch]"` in the project's folder, and keep this notebook there: section 11.5 reads a file of `benchmarks/`.
 
 # %% tags=["parameters"]
 seed = 0

@@ -176,7 +176,7 @@ import numpy as np
 from jmdp_lib.atari import CoupledAtari
 digest = hashlib.sha256()
 for game in sys.argv[1:]:
-    env = CoupledAtari(game, seed=7)
+    env = CoupledAtari(game, rng=7)
     env.reset()
     for action in np.random.default_rng(7).integers(env.num_actions, size=25):
         for outcome in env.query([0, 1], clones=True):

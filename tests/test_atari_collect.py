@@ -152,9 +152,9 @@ def test_records_agree_with_themselves(monkeypatch, sticky):
             played.append([])
             return super().starts(*sizes)
 
-        def step(self, states, actions, alive, *others):
-            played[-1].append(actions)
-            return super().step(states, actions, alive, *others)
+        def step(self, sharing):
+            played[-1].append(self.actions)
+            return super().step(sharing)
 
     monkeypatch.setattr(sys.modules[record_pairs.__module__], "EnvironmentPlayer", Watched)
     game = ATLANTIS._replace(sticky=sticky)

@@ -59,5 +59,5 @@ def test_gap_ratios_stand_in_groups_of_a_game(ax: Axes) -> None:
 def test_verdict_bars_are_stacked(ax: Axes) -> None:
     verdict_bars(ax, pd.DataFrame({"outside": [3, 0], "inside": [1, 4]}, index=["near", "gram"]))
     widths = [[bar.get_width() for bar in bars] for bars in ax.containers]
-    assert widths == [[1, 4], [0, 0], [3, 0]]
-    assert [bar.get_x() for bar in ax.containers[2]] == [1, 4]
+    assert widths == [[4, 1], [0, 0], [0, 3]]
+    assert [bar.get_x() for bar in ax.containers[2]] == [4, 1]

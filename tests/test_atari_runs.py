@@ -52,8 +52,6 @@ def test_bad_words_are_refused_before_any_work(tmp_path, capsys, words, message)
     [
         ({"game": "Pnog"}, "did you mean Pong"),
         ({"obs": "smell"}, "obs must be one of"),
-        ({"num_states": -5}, "num_states must be at least 1"),
-        ({"sticky": 1.5}, r"sticky must lie in \[0, 1\]"),
         ({"repeats": 2}, "repeats must be at least 3"),
     ],
 )
@@ -181,7 +179,7 @@ def test_a_training_that_diverges_leaves_the_others_alone(tmp_path, monkeypatch,
     monkeypatch.setattr(runs, "train", train)
     monkeypatch.setattr(runs.Files, "play", lambda _: None)
     monkeypatch.setattr(runs.Files, "tables", lambda _: None)
-    monkeypatch.setattr(runs.Network, "of", lambda *_: None)
+    monkeypatch.setattr(runs, "Network", lambda *_: None)
     monkeypatch.setattr(runs.Replay, "of", lambda *_: None)
     assert command(tmp_path, "tune:Pong", "--miniature") == 1
     said = capsys.readouterr().out

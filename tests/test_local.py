@@ -10,7 +10,6 @@ import pytest
 from strategies import random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.checks import policy_row
 from jmdp_lib.large import local
 from jmdp_lib.large.exploration import view_explored
 from jmdp_lib.large.implicit import Region
@@ -131,32 +130,29 @@ def test_branches_that_merge_need_no_exploration():
 
 
 def test_everything_explored_is_jipe2():
-    jm = jl.windy_gridworld(4, gamma=0.8)
-    policy = jl.goal_policy(4)
-    local = jl.large.local_jipe2(jm, policy.argmax(1), states=range(16), tol=1e-5)
-    whole = jl.jipe2(jm, policy, tol=1e-11).moments
-    np.testing.assert_allclose(local.gap_variance, whole.gap_variance, atol=1e-8)
-    np.testing.assert_allclose(local.gap_mean, whole.gap_mean, atol=1e-8)
-    np.testing.assert_allclose(local.moments.covariance, whole.covariance, atol=1e-8)
-    assert local.num_explored == 16
-
-
-def test_policies_as_arrays_and_states_as_tuples():
-    grid, policy = jl.windy_gridworld(5, gamma=0.7), jl.goal_policy(5)
+    """By numbers of states, and by cells: an array has an entry for each."""
+    jm, policy = jl.windy_gridworld(4, gamma=0.8), jl.goal_policy(4)
+    numbered = jl.large.ImplicitJMDP.from_jmdp(jm)
 
     def tables(cell):
-        rows = slice(*grid.starts[5 * cell[0] + cell[1] :][:2])
-        successors = [[divmod(s, 5) for s in row] for row in grid.next_states[rows].tolist()]
-        return grid.probs[rows], grid.rewards[rows], successors
+        probs, rewards, after = numbered.at(4 * cell[0] + cell[1])
+        return (
+            probs,
+            rewards,
+            [[divmod(s, 4) for s in after[k : k + 4]] for k in range(0, len(after), 4)],
+        )
 
-    model = jl.large.ImplicitJMDP(tables, 4, 0.7, (0, 1))
-    by_cell = jl.large.local_jipe2(model, policy.reshape(5, 5, 4), states=[(1, 3)], tol=1e-5)
-    by_function = jl.large.local_jipe2(
-        model, lambda cell: policy[5 * cell[0] + cell[1]], states=[(1, 3)], tol=1e-5
+    cells = jl.large.ImplicitJMDP(tables, 4, 0.8, (0.0, 1.0))
+    local = jl.large.local_jipe2(jm, policy.argmax(1), states=range(16), tol=1e-5)
+    by_cell = jl.large.local_jipe2(
+        cells, policy.reshape(4, 4, 4), states=[divmod(s, 4) for s in range(16)], tol=1e-5
     )
-    np.testing.assert_array_equal(by_cell.gap_variance, by_function.gap_variance)
-    by_number = jl.large.local_jipe2(grid, policy, states=[8], tol=1e-5)
-    np.testing.assert_allclose(by_cell.gap_variance, by_number.gap_variance, atol=1e-12)
+    whole = jl.jipe2(jm, policy, tol=1e-11).moments
+    for found in (local, by_cell):
+        np.testing.assert_allclose(found.gap_variance, whole.gap_variance, atol=1e-8)
+        np.testing.assert_allclose(found.gap_mean, whole.gap_mean, atol=1e-8)
+        np.testing.assert_allclose(found.moments.covariance, whole.covariance, atol=1e-8)
+        assert found.num_explored == 16
 
 
 def test_degenerate_models():
@@ -292,14 +288,7 @@ def solved_core(model, policy, core, also=(), coupling="joint"):
 
 def errors_of(model, policy, found, start, coupling="joint"):
     """How far off the mean and the sd of the gap between actions 0 and 1 are, and the bound."""
-    numbers, tables = {start: 0}, []
-    for state in iter(lambda: next(iter([*numbers][len(tables) :]), None), None):
-        probs, rewards, successors = model.at(state)
-        to = [numbers.setdefault(x, len(numbers)) for x in successors]
-        tables.append((probs, rewards, np.reshape(to, rewards.shape)))
-    jm = jl.JMDP(*(np.array(part) for part in zip(*tables, strict=True)), model.gamma)
-    rows = np.array([policy_row(policy, state, model.num_actions) for state in numbers])
-    true = jl.jipe2(jm, rows, tol=1e-12, coupling=coupling, route="dense").moments
+    true = jl.large.local_jipe2(model, policy, states=[start], tol=1e-5, coupling=coupling)
     deviation = np.sqrt(true.gap_variance[0, 0, 1]) - np.sqrt(found.gap_variance[0, 0, 1])
     mean = true.gap_mean[0, 0, 1] - found.gap_mean[0, 0, 1]
     return abs(mean), abs(deviation), found.gap_error[0, 0, 1]

@@ -118,7 +118,7 @@ LONG_CALLS = {
 BARS = {
     "jipe": "multisets of order 3",
     "projected_jipe2": "pair occupancy",
-    "jipe2": "JIPE-2, dense",
+    "jipe2": "JIPE-2 on pairs",
 }
 
 
@@ -228,11 +228,11 @@ small, goal = jl.windy_gridworld(3, gamma=0.8), jl.goal_policy(3)
 uniform = jl.uniform_policy(grid)
 
 def numbers(_):
-    (law,) = jl.laws.gap_law(small, goal, [(4, 0, 2)])
+    (law,) = jl.laws.gap_law(small, goal, gaps=[(4, 0, 2)])
     three = jl.jipe(chain, jl.uniform_policy(chain), order=3).moments
     one = jl.jipe2(grid, uniform, states=[40]).moments.gap_variance[40]
     dense = jl.jipe2(grid, uniform, route="dense").moments.gap_variance
-    played = jl.simulate_pairs(small, goal, 4, (0, 2), 5000)
+    played = jl.simulate_pairs(small, goal, (0, 2), state=4, num_pairs=5000, rng=0)
     return [np.array(x).tobytes() for x in (law.prob_worse, three.gap_variance, one, dense, played)]
 """
 FORKED = """
@@ -276,7 +276,7 @@ def test_solvers_run_where_numba_compiles_nothing() -> None:
     code = """import jmdp_lib as jl
         jm, policy = jl.windy_gridworld(2, gamma=0.5), jl.goal_policy(2)
         print(float(jl.jipe2(jm, policy, route="reachable").moments.gap_variance[2, 0, 1]))
-        print(*jl.laws.gap_law(jm, policy, [(2, 0, 1)], width=0.1, points=16)[0].mean)"""
+        print(*jl.laws.gap_law(jm, policy, gaps=[(2, 0, 1)], width=0.1, points=16)[0].mean)"""
     said = []
     for setting in ("0", "1"):
         environment = {**os.environ, "NUMBA_DISABLE_JIT": setting}

@@ -11,7 +11,7 @@ import pytest
 from brute import product_jmdp, tables_of
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import problems, random_jmdp
+from strategies import random_jmdp
 
 import jmdp_lib as jl
 
@@ -61,19 +61,6 @@ def test_copies_are_equal_to_the_last_bit_and_immutable():
     assert one.probs[0] == 1.0
 
 
-@given(problems())
-def test_marginal_mdp(problem):
-    jm, _, _ = problem
-    transition_probs, mean_rewards = jm.marginal_mdp()
-    expected, rewards = np.zeros_like(transition_probs), np.zeros_like(mean_rewards)
-    for s in range(jm.num_states):
-        for p, r, n in tables_of(jm, s):
-            rewards[s] += p * r
-            expected[s, np.arange(jm.num_actions), n] += p
-    np.testing.assert_allclose(transition_probs, expected, atol=1e-15)
-    np.testing.assert_allclose(mean_rewards, rewards, atol=1e-15)
-
-
 @given(st.integers(0, 2**32 - 1))
 def test_from_mdp_keeps_the_marginals(seed):
     rng = np.random.default_rng(seed)
@@ -109,17 +96,6 @@ def test_query_is_one_table_draw():
             rewards, states = jm.query(1, actions, np.random.default_rng(seed))
             np.testing.assert_array_equal(rewards, everything[0][actions])
             np.testing.assert_array_equal(states, everything[1][actions])
-
-
-def test_query_follows_the_table_law():
-    jm = random_jmdp(np.random.default_rng(2), num_actions=2, num_tables=4)
-    rng = np.random.default_rng(3)
-    draws = 20_000
-    seen = [tuple(jm.query(1, [0, 1], rng)[0]) for _ in range(draws)]
-    for p, r, _ in tables_of(jm, 1):
-        assert seen.count(tuple(r)) == pytest.approx(
-            draws * p, abs=5 * np.sqrt(draws * p * (1 - p))
-        )
 
 
 def test_coupled_dynamics():

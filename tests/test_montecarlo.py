@@ -62,21 +62,6 @@ def test_means_and_covariances_within_five_standard_errors(model, coupling, dete
         assert standard_errors_off(centred[:, :, None] * centred[:, None], covariance) < 5.0
 
 
-@pytest.mark.slow
-@EACH
-def test_gaps_have_the_distribution_of_gap_law(coupling):
-    """The share of samples at or below a point is in the bracket, to five standard errors."""
-    jm = jl.windy_gridworld(3, gamma=0.8)
-    policy = jl.uniform_policy(jm)
-    (law,) = jl.laws.gap_law(jm, policy, gaps=[(4, 0, 2)], width=0.01, coupling=coupling)
-    z = jl.simulate_returns(jm, policy, NUM_SAMPLES, rng=7, coupling=coupling, truncation=1e-10)
-    gap = z[:, 4, 0] - z[:, 4, 2]
-    allowed = 5.0 * 0.5 / np.sqrt(NUM_SAMPLES)
-    for x in (-0.503, -0.101, 0.0503, 0.497, 1.003):
-        low, high = law.cdf(x)
-        assert low - allowed <= np.mean(gap <= x) <= high + allowed
-
-
 def pairs(jm, count, seed):
     return jl.simulate_pairs(jm, jl.uniform_policy(jm), (0, 1), state=0, num_pairs=count, rng=seed)
 
@@ -113,31 +98,6 @@ def test_coalescence():
     assert not np.subtract(
         *jl.simulate_pairs(jm, jl.uniform_policy(jm), (1, 1), state=0, num_pairs=99, rng=0).T
     ).any()
-
-
-@EACH
-def test_branches_that_meet_stay_together(coupling):
-    """All state-actions of the first step lead to one state with one action: one return follows."""
-    after = np.zeros((3, 2, 2), int)
-    after[0] = [[1, 2], [2, 1]]
-    rewards = np.random.default_rng(8).uniform(-1.0, 1.0, (3, 2, 2))
-    rewards[1:, 1] = rewards[1:, 0]  # after states 1 and 2, nothing but state 0 is random
-    jm = jl.JMDP([[0.4, 0.6]] * 3, rewards, after, 0.9)
-    z = jl.simulate_returns(jm, [1, 0, 1], 500, rng=1, coupling=coupling)
-    apart = z[:, 1:] - z[:, 1:2, :1]
-    known = rewards[1:, 0] - rewards[1, 0, 0]
-    np.testing.assert_allclose(apart, np.broadcast_to(known, apart.shape), atol=1e-12)
-    assert z[:, 1, 0].std() > 0.1
-
-
-@EACH
-def test_next_actions_are_drawn_for_each_state_action(coupling):
-    """Where two actions do the same, returns agree if the next action is certain, else not."""
-    jm = jl.JMDP([[1.0]] * 2, [[[1, 1]], [[0, 2]]], [[[1, 1]], [[0, 0]]], 0.9)
-    z = jl.simulate_returns(jm, [0, 1], 50, coupling=coupling, rng=0)
-    np.testing.assert_array_equal(z[:, 0, 0], z[:, 0, 1])
-    mixed = jl.simulate_returns(jm, jl.uniform_policy(jm), 50, coupling=coupling, rng=0)
-    assert 0 < np.sum(mixed[:, 0, 0] == mixed[:, 0, 1]) < 50
 
 
 @pytest.mark.parametrize("truncation", [1e-1, 3e-2, 1e-2, 1e-3])  # odd and even numbers of steps

@@ -172,8 +172,8 @@ def test_constant_features_are_left_out():
     seen = np.zeros((3, 2), np.uint8)
     seen[:, 1] = (4, 5, 12)  # bits 0 and 3 vary, bit 2 does not
     jm = strategies.random_jmdp(np.random.default_rng(0), 3, 2, 1)
-    network = Network.of(tables_of(jm, seen), Config(((0.9, "near", 0.0),)))
-    assert network.varied == [1, 2 + 8, 2 + 8 + 3]
+    network = Network(tables_of(jm, seen), Config(((0.9, "near", 0.0),)))
+    assert network.columns.tolist() == [1, 2 + 8, 2 + 8 + 3]
 
 
 def test_an_ended_branch_is_worth_what_a_state_without_reward_is():
@@ -198,7 +198,7 @@ def test_covariances_are_positive_semidefinite():
     seen = rng.integers(256, size=(5, 6), dtype=np.uint8)
     members = tuple((gamma, kind, 1.0) for gamma in (0.1, 0.99) for kind in NETWORK_KINDS)
     config = Config(members, hidden=16, shared_dim=5, near_dim=2, local_dim=3, place_dim=4)
-    network = Network.of(tables_of(jm, seen), config)
+    network = Network(tables_of(jm, seen), config)
     here = network(network.initial(torch.Generator().manual_seed(1)), torch.as_tensor(seen))
     assert here.mean.shape == (12, 5, 4)
     for e in range(12):
@@ -216,9 +216,13 @@ def test_covariances_are_positive_semidefinite():
 
 def test_a_network_has_the_terms_of_its_kind_and_the_shock_of_its_member():
     members = tuple((0.9, kind, sigma) for kind in NETWORK_KINDS for sigma in (0.0, 2.0))
-    network = Network(Config(members, hidden=8, shared_dim=3), (2, 4), (0.0, 1.0), [*range(4)])
-    seen = torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0]], dtype=torch.uint8)
+    tables = tables_of(
+        strategies.random_jmdp(np.random.default_rng(0), 3, 2, 1), np.eye(3, dtype=int)
+    )
+    network = Network(tables, Config(members, hidden=8, shared_dim=3))
+    seen = torch.as_tensor(tables.observations)
     here = network(network.initial(torch.Generator().manual_seed(0)), seen)
+    variance = tables.rewards.var() + 1e-6
     scale = network.scale.flatten().tolist()
     for e, (_, kind, sigma) in enumerate(members):
         local, near, told = NETWORK_KINDS[kind]
@@ -227,7 +231,7 @@ def test_a_network_has_the_terms_of_its_kind_and_the_shock_of_its_member():
         assert bool((here.own[e] > 0).all()) == bool(local), kind
         assert bool((here.near[e] != 0).any()) == bool(near), kind
         to_learn = sigma**2 * (0.9**2 if told else 1.0)
-        assert scale[e] == pytest.approx((1.0 + 1e-6 + to_learn) / (1 - 0.9**2)), kind
+        assert scale[e] == pytest.approx((variance + to_learn) / (1 - 0.9**2)), kind
 
 
 def test_equal_tables_of_a_state_become_one():

@@ -37,7 +37,7 @@ def cells(size):
 
 def fit(config=SMALL):
     tables = tables_of(jl.windy_gridworld(3), cells(3))
-    return train(Network.of(tables, config), Replay.of(tables))
+    return train(Network(tables, config), Replay.of(tables))
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +71,11 @@ def test_errors_of_every_step_are_kept_and_a_member_learns_the_same_alone(done):
 
 @pytest.mark.slow
 def test_a_grid_is_learned_by_as_many_dimensions_as_it_has():
-    table = PARTS["grid"] | {"seeds": [0], "trials": {"few": {"shared_dim": 4}, "all": {}}}
-    config = table["config"] | {"gammas": [[0.5]], "hidden": 32, "steps": 300, "batch": 32}
-    few, enough = learned_gaps(table | {"config": config}).itertuples()
-    assert few.ratio < 0.8
-    assert enough.ratio == pytest.approx(1.0, abs=0.05)
-    assert enough.error < 0.2 * few.error
+    config = PARTS["grid"]["config"] | {"hidden": 32, "steps": 300, "batch": 32}
+    table = {"member": (0.5, "gram told", 1.0), "dims": [4, 64], "seeds": [0], "config": config}
+    few, enough = learned_gaps(table).ratio
+    assert few < 0.8
+    assert enough == pytest.approx(1.0, abs=0.05)
 
 
 def test_what_diverges_is_refused():
@@ -94,16 +93,8 @@ def test_weights_and_batches_have_streams_of_their_own():
     ("wrong", "message"),
     [
         ({"members": ((1.0, "near", 1.0),)}, r"gamma must lie in \[0, 1\)"),
-        ({"members": ()}, "members must be named"),
-        ({"members": ((0.5, "near", 1.0),) * 2}, "each once"),
         ({"members": ((0.5, "kernel", 1.0),)}, "kind must be one of 'gram'"),
         ({"members": ((0.5, "near", -1.0),)}, r"sigma must lie in \[0, inf\)"),
-        ({"weight_decay": np.inf}, r"weight_decay must lie in \[0, inf\)"),
-        ({"hidden": 0}, "hidden must be at least 1"),
-        ({"batch": 2}, "batch must be at least 4"),
-        ({"polyak": 0.0}, r"polyak must lie in \(0, 1\]"),
-        ({"block_weights": (1.0,)}, "block_weights must have shape"),
-        ({"block_weights": (-1.0,) * 6}, r"block_weights\[0\] .* is negative"),
     ],
 )
 def test_bad_configurations_are_refused(wrong, message):

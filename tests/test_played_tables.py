@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ from test_executors import Pickles
 
 import jmdp_lib as jl
 from jmdp_lib.large import implicit
-from jmdp_lib.simulators import rows
+from jmdp_lib.simulators import compare_actions, estimate_gaps, rows
 from jmdp_lib.simulators.estimates import player_of
 from jmdp_lib.simulators.plans import Chunk, Plan, Settings
 
@@ -39,13 +40,11 @@ def test_what_is_played_is_what_local_jipe2_certifies(coupling):
         LINE, mostly_right, states=[("cell", 2)], tol=1e-4, coupling=coupling
     )
     asked = {"state": ("cell", 2), "coupling": coupling, "rng": 5}
-    found = jl.simulators.estimate_gaps(
-        LINE, mostly_right, [0, 1], num_runs=2000, truncation=1e-5, **asked
-    )
+    found = estimate_gaps(LINE, mostly_right, [0, 1], num_runs=2000, truncation=1e-5, **asked)
     for name, exact in (("mean", known.gap_mean), ("variance", known.gap_variance)):
         off = abs(getattr(found, name)[0, 1] - exact[0, 0, 1])
         assert off <= 4.5 * getattr(found, f"{name}_error")[0, 1] + known.error_bound
-    decided = jl.simulators.compare_actions(LINE, mostly_right, [0, 1], budget=20_000, **asked)
+    decided = compare_actions(LINE, mostly_right, [0, 1], budget=20_000, **asked)
     assert (decided.verdict, decided.best) == ("better", 0)
     assert "valid at every sample size" in decided.method
     low, high = decided.intervals[0, 1]
@@ -64,15 +63,10 @@ class Words:
 
 
 def test_a_simulator_of_ones_own_may_have_any_hashable_states():
-    found = jl.simulators.estimate_gaps(
-        Words(), lambda word: 1, [0, 1], state="c", num_runs=10, rng=0
-    )
+    found = estimate_gaps(Words(), lambda word: 1, [0, 1], state="c", num_runs=10, rng=0)
     assert (found.mean[0, 1], found.variance[0, 1]) == (2.0, 0.0)
     assert (
-        jl.simulators.compare_actions(
-            Words(), lambda word: 1, [0, 1], state="c", budget=5_000, rng=0
-        ).best
-        == 0
+        compare_actions(Words(), lambda word: 1, [0, 1], state="c", budget=5_000, rng=0).best == 0
     )
 
     class Lists(Words):
@@ -80,19 +74,19 @@ def test_a_simulator_of_ones_own_may_have_any_hashable_states():
             return [0.0 for _ in actions], [[1] for _ in actions]
 
     with pytest.raises(jl.simulators.SimulatorError, match="unhashable"):
-        jl.simulators.estimate_gaps(Lists(), lambda word: 1, [0, 1], state="c", rng=0)
+        estimate_gaps(Lists(), lambda word: 1, [0, 1], state="c", rng=0)
 
 
 def test_what_has_no_meaning_is_refused():
-    asked = {"policy": lambda cell: 0, "actions": [0, 1]}
+    asked = partial(estimate_gaps, policy=lambda cell: 0, actions=[0, 1], num_runs=3)
     with pytest.raises(ValueError, match="state= must be given"):
-        jl.simulators.estimate_gaps(LINE, **asked, rng=0)
+        asked(LINE)
     with pytest.raises(ValueError, match=r"state must be hashable, .* got \[3\]"):
-        jl.simulators.estimate_gaps(LINE, **asked, state=[3], rng=0)
+        asked(LINE, state=[3])
     unknown = jl.large.ImplicitJMDP(LINE.tables, 2, 0.6, (0.0, 1.0), knows_noise=False)
-    jl.simulators.estimate_gaps(unknown, **asked, state=("cell", 1), num_runs=3, rng=0)
+    asked(unknown, state=("cell", 1))
     with pytest.raises(ValueError, match="needs a known noise, and the tables"):
-        jl.simulators.estimate_gaps(unknown, **asked, state=("cell", 1), coupling="common", rng=0)
+        asked(unknown, state=("cell", 1), coupling="common")
 
     def tables(state):
         share = 0.5 if state == "here" else 0.4
@@ -100,27 +94,16 @@ def test_what_has_no_meaning_is_refused():
 
     loose = jl.large.ImplicitJMDP(tables, 2, 0.6, (0.0, 1.0))
     with pytest.raises(ValueError, match=r"state 'there': .* one law of tables for all states"):
-        jl.simulators.estimate_gaps(
-            loose, **asked, state="here", coupling="common", keep_returns=True, rng=0
-        )
-    shop = jl.inventory_simulator(2, 1, gamma=0.5)
-    with pytest.raises(ValueError, match=r'estimate_gaps\(sim, ..., coupling="common"\)'):
-        jl.jipe2(jl.JMDP.from_simulator(shop, 9, rng=0), [1, 0, 0], coupling="common")
-    found = jl.simulators.estimate_gaps(
-        shop, [1, 0, 0], [0, 1], state=0, coupling="common", num_runs=3, rng=0
-    )
-    assert found.num_runs == 3
+        asked(loose, state="here", coupling="common", keep_returns=True)
 
 
 def test_few_tables_are_kept_and_the_numbers_stay_the_same(monkeypatch):
     asked = {"actions": [0, 1], "state": ("cell", 0), "num_runs": 5, "keep_returns": True}
-    before = jl.simulators.estimate_gaps(LINE, mostly_right, **asked, rng=0).returns
+    before = estimate_gaps(LINE, mostly_right, **asked, rng=0).returns
     monkeypatch.setattr(rows, "_MOST_KEPT", 2)
     monkeypatch.setattr(implicit, "_MOST_KEPT", 2)
     line = replace(LINE)  # which has kept nothing yet
-    np.testing.assert_array_equal(
-        jl.simulators.estimate_gaps(line, mostly_right, **asked, rng=0).returns, before
-    )
+    np.testing.assert_array_equal(estimate_gaps(line, mostly_right, **asked, rng=0).returns, before)
 
 
 def test_it_pickles_and_plays_in_other_processes():
@@ -134,10 +117,8 @@ def test_it_pickles_and_plays_in_other_processes():
         (of_jmdp, [0] * 9, 4),
     ):
         size = len(pickle.dumps(model))
-        here = jl.simulators.estimate_gaps(model, policy, state=state, **asked, rng=0)
-        there = jl.simulators.estimate_gaps(
-            model, policy, state=state, **asked, executor=Pickles(), rng=0
-        )
+        here = estimate_gaps(model, policy, state=state, **asked, rng=0)
+        there = estimate_gaps(model, policy, state=state, **asked, executor=Pickles(), rng=0)
         np.testing.assert_array_equal(there.returns, here.returns)
         assert len(pickle.dumps(model)) == size
 
@@ -153,6 +134,6 @@ def test_independent_actions_are_queries_of_their_own():
             chunk = Chunk(plan, np.random.SeedSequence(0), 5, whole=True, counted=True)
             assert plan.player.play(chunk).queries == 5 * queries
         with pytest.raises(ValueError, match=f"a budget of {most} queries"):
-            jl.simulators.compare_actions(
+            compare_actions(
                 jm, [0], [0, 1], state=0, coupling=coupling, horizon=3, budget=most - 1, rng=0
             )

@@ -45,10 +45,12 @@ CALLS = {
     "compare_policies": lambda jm, policy: (
         jl.simulators.compare_policies(
             jm, [policy, [1] * jm.num_states], state=1, budget=500, coupling="joint", rng=0
-        ).history
+        ).history.intervals
     ),
     "compare_actions": lambda jm, policy: (
-        jl.simulators.compare_actions(jm, policy, [0, 1], state=1, budget=200, rng=0).history
+        jl.simulators.compare_actions(
+            jm, policy, [0, 1], state=1, budget=200, rng=0
+        ).history.intervals
     ),
     "local_jipe2": lambda jm, policy: jl.large.local_jipe2(jm, policy, states=[0]).gap_variance,
 }
@@ -119,7 +121,7 @@ def test_a_policy_may_be_what_loads_torch(monkeypatch):
             np.full((3, 2), 0.5),
             r"policy\(\(0, 0\)\) is not there: .* shape \(3, 2\) and dtype float",
         ),
-        (np.zeros((2, 1), int), r"policy\(\(-?\d, 1\)\) is not there"),
+        (np.zeros((2, 1), int), r"policy\(\((-1, 0|0, 1)\)\) is not there"),
     ],
 )
 def test_states_that_are_rows_need_an_array_with_as_many_axes(policy, message):
@@ -201,4 +203,4 @@ def test_arguments_in_the_wrong_order_are_refused(call):
     env.reset()
     for world, state in ((JM, 1), (env, None), (env, env.snapshot())):
         with pytest.raises((ValueError, IndexError), match="state must be"):
-            call(world, state, [0, 1], [0, 0, 0, 0])
+            call(world, state, [0, 1], state=[0, 0, 0, 0])

@@ -124,27 +124,6 @@ def test_no_gap_where_rules_agree_on_all_that_can_still_come(coupling):
     assert (variance[2:] > 1e-3).all()
 
 
-@pytest.mark.parametrize("deterministic", [False, True], ids=["mixed", "deterministic"])
-@pytest.mark.parametrize("coupling", COUPLINGS)
-def test_rules_that_differ_in_a_first_action_have_the_gap_of_jipe2(coupling, deterministic):
-    """A state that nobody returns to: after it both branches follow one rule."""
-    base = shared_noise_model(6, 4, gamma=0.8)
-    after = base.next_states.reshape(4, 3, 3).copy()
-    after[after == 0] = 1
-    probs = np.tile(base.noise_probs, (4, 1))
-    jm = jl.JMDP(probs, base.rewards.reshape(4, 3, 3), after, 0.8)
-    policy = random_policy(np.random.default_rng(7), jm, deterministic)
-    exact = jl.jipe2(jm, policy, tol=1e-12, coupling=coupling).moments
-    for a, b in ((0, 1), (2, 0), (1, 2)):
-        rules = [policy.copy(), policy.copy()]
-        rules[0][0] = np.eye(3)[a]
-        rules[1][0] = np.eye(3)[b]
-        mean, variance = jl.laws.policy_gaps(jm, *rules, coupling=coupling)
-        assert mean[0] == pytest.approx(exact.gap_mean[0, a, b], abs=1e-9)
-        assert variance[0] == pytest.approx(exact.gap_variance[0, a, b], abs=1e-9)
-        np.testing.assert_array_equal(variance[1:], 0.0)
-
-
 def test_one_number_draws_both_actions():
     """Rewards 0 or 1 by the action alone: the gap of a step is 1 where only one rule plays 1."""
     jm = jl.JMDP([[1.0]], [[[0.0, 1.0]]], [[[0, 0]]], 0.0)
@@ -159,7 +138,6 @@ def test_one_number_draws_both_actions():
         (([0], [0, 0]), r"^policy must"),
         (([0, 0], [0, 5]), r"^other: policy\[1\]"),
         (([0, 0], [[1, 1], [1, 0]]), "^other: sum of"),
-        (([0, 0], [0, 0], "both"), "coupling must be"),
     ],
 )
 def test_bad_input(arguments, message):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from functools import partial
 from types import SimpleNamespace
 
@@ -255,28 +254,6 @@ def test_what_is_no_jmdp_is_told_what_to_use(thing):
     if thing is SHOP:
         with pytest.raises(ValueError, match=r"has no query.*simulators.estimate_gaps` plays"):
             jl.JMDP.from_simulator(thing, 10, rng=0)
-
-
-def test_a_solution_survives_pickling():
-    jm = jl.windy_gridworld(6)
-    for how in [*EVERY, {"states": [7]}]:
-        sol = jl.jipe2(jm, jl.goal_policy(6), **how)
-        again = pickle.loads(pickle.dumps(sol)).moments
-        assert again.second((7, 0), (7, 1)) == sol.moments.second((7, 0), (7, 1))
-        assert again.second((0, 0), (7, 1)) == pytest.approx(sol.moments.second((0, 0), (7, 1)))
-
-
-@pytest.mark.slow
-def test_large_models():
-    """20,000 states without a matrix: their tail is that of a short chain."""
-    covariances = []
-    for size in (20_000, 300):
-        chain = jl.coupled_reward_chain(size, 0.95)
-        sol = jl.jipe2(chain, jl.uniform_policy(chain))
-        assert sol.converged
-        assert sol.num_unknowns < size
-        covariances.append(sol.moments.covariance[-300:])
-    np.testing.assert_allclose(*covariances, atol=1e-7)
 
 
 @pytest.mark.parametrize("how", EVERY, ids=str)

@@ -127,20 +127,6 @@ def test_sums_give_the_statistics_of_all_returns(coupling, small_chunks):
     assert (kept.prob_worse == kept.prob_better.T).all()
 
 
-def test_signs_that_the_cut_may_have_changed_count_as_ties():
-    asked = {"state": 5, "num_runs": 3000, "coupling": "independent"}
-    found = estimate_gaps(DEPOT, UNIFORM, [2, 1], horizon=12, keep_returns=True, **asked, rng=0)
-    gap = found.returns[:, 0] - found.returns[:, 1]
-    most = 0.9**12 * 39.0 / 0.1  # by the declared range; what was seen is narrower
-    assert np.mean(gap < -most) <= found.prob_worse[0, 1] < np.mean(gap < 0.0)
-    assert np.mean(gap > most) <= found.prob_better[0, 1] < np.mean(gap > 0.0)
-    assert found.prob_tie[0, 1] > found.prob_open[0, 1] > 0.3  # most are open after so few steps
-    later = estimate_gaps(DEPOT, UNIFORM, [2, 1], horizon=120, **asked, rng=0)
-    for name in ("prob_worse", "prob_tie", "prob_better"):
-        low, high = found.interval(name)
-        assert low[0, 1] < getattr(later, name)[0, 1] < high[0, 1], name
-
-
 def test_it_pickles(small_chunks):
     asked = partial(estimate_gaps, actions=[2, 1], state=5, num_runs=1000, rng=0)
     found = asked(DEPOT, UNIFORM, executor=Pickles())
@@ -457,27 +443,6 @@ def test_bad_simulators_are_refused(changed, message):
 def test_bad_arguments_are_refused(changed, message):
     with pytest.raises((ValueError, IndexError), match=message):
         estimate_gaps(DEPOT, **{"policy": UNIFORM, "actions": [2, 1], "state": 5} | changed, rng=0)
-
-
-@pytest.mark.slow
-def test_decisions_are_right_and_repeat():
-    runs = [
-        compare_actions(DEPOT, UNIFORM, [4, 3, 1, 0], state=2, budget=10**6, margin=0.05, rng=0)
-        for _ in range(2)
-    ]
-    assert (runs[0].intervals == runs[1].intervals).all()
-    assert (runs[0].remaining, runs[0].best) == ((4,), 4)
-    assert runs[0].variance_reduction > 1.0
-    model = jl.JMDP.from_step(12, 5, 0.9, demand_law(), sell)
-    exact = jl.jipe2(model, UNIFORM).moments.gap_mean[2][np.ix_([4, 3, 1, 0], [4, 3, 1, 0])]
-    assert (runs[0].intervals[..., 0] <= exact + 1e-9).all()
-    assert (exact - 1e-9 <= runs[0].intervals[..., 1]).all()
-
-
-def demand_law():
-    """Poisson with mean 3."""
-    probs = np.exp(-3.0) * np.cumprod(np.append(1.0, 3.0 / np.arange(1, 40)))
-    return probs / probs.sum()
 
 
 def coins(size, rng):

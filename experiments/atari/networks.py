@@ -25,7 +25,6 @@ steer the features of the covariance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,9 +83,8 @@ def inner(left: Tensor, right: Tensor | None = None) -> Tensor:
 class Network:
     """The parts of the ensemble that are not learned.
 
-    sizes: A and D, of the actions and of an observation. rewards: mean r and variance s^2 of the
-    rewards of all tables. varied: numbers of the `ram_features` that vary in the tables;
-    the others say nothing, and are left out.
+    columns: numbers of the `ram_features` that vary in the tables; the others say nothing, and are
+    left out.
     gammas, sigmas: (E, 1, 1, 1). local, near, told: (E, 1, 1, 1) 1 for kinds with that term, and
     that are told the shock.
     mean_offset, mean_scale: (E, 1, 1), scale (E, 1, 1, 1): units of mu and C, so that the outputs
@@ -97,18 +95,11 @@ class Network:
     """
 
     def __init__(
-        self,
-        config: Config,
-        sizes: tuple[int, int],
-        rewards: tuple[float, float],
-        varied: Sequence[int],
-        device: str | torch.device = "cpu",
+        self, tables: QueryTables, config: Config, device: str | torch.device = "cpu"
     ) -> None:
         self.config = config
-        self.sizes = sizes
-        self.rewards = rewards
-        self.varied = varied
-        self.num_actions = sizes[0]
+        self.num_actions = tables.num_actions
+        self.columns = torch.tensor(varied_features(tables), device=device)
 
         def of_members(values: Any) -> Tensor:
             return torch.tensor(values, dtype=torch.float32, device=device)[:, None, None, None]
@@ -117,20 +108,11 @@ class Network:
         local, near, told = np.array([NETWORK_KINDS[kind] for kind in kinds]).T
         self.gammas, self.sigmas = of_members(gamma), of_members(sigma)
         self.local, self.near, self.told = map(of_members, (local, near, told))
-        self.columns = torch.tensor(varied, dtype=torch.long, device=device)
-        mean, variance = rewards
-        variance = variance + 1e-6  # rewards may all be equal
+        variance = tables.rewards.var() + 1e-6  # rewards may all be equal
         to_learn = sigma**2 * np.where(told > 0, gamma**2, 1.0)
-        self.mean_offset = of_members(mean / (1 - gamma))[..., 0]
+        self.mean_offset = of_members(tables.rewards.mean() / (1 - gamma))[..., 0]
         self.mean_scale = of_members((variance / (1 - gamma**2)) ** 0.5)[..., 0]
         self.scale = of_members((variance + to_learn) / (1 - gamma**2))
-
-    @classmethod
-    def of(cls, tables: QueryTables, config: Config, device: str | torch.device = "cpu") -> Network:
-        """The ensemble whose sizes and units fit the tables."""
-        sizes = (tables.num_actions, tables.observations.shape[1])
-        rewards = (float(tables.rewards.mean()), float(tables.rewards.var()))
-        return cls(config, sizes, rewards, varied_features(tables), device)
 
     @property
     def policy(self) -> Tensor:
@@ -147,7 +129,7 @@ class Network:
         """He-uniform weights, drawn on the CPU: the same for every member and device."""
         config = self.config
         params: Params = {}
-        width = len(self.varied)
+        width = len(self.columns)
 
         def layer(name: str, *shape: int, fan_in: float, gain: float = 6.0) -> None:
             size = (gain / max(fan_in, 1)) ** 0.5

@@ -69,7 +69,7 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, by: str = "gamma") -> Axes:
 
 
 def verdict_bars(ax: Axes, counts: pd.DataFrame) -> Axes:
-    """A horizontal bar for each row of `counts`, divided by verdicts.
+    """A horizontal bar for each row of `counts`, the first on top, divided by verdicts.
 
     Example:
         >>> import pandas as pd
@@ -79,10 +79,9 @@ def verdict_bars(ax: Axes, counts: pd.DataFrame) -> Axes:
         >>> len(plots.verdict_bars(Figure().subplots(), counts).patches)
         3
     """
-    counts = counts.reindex(columns=list(VERDICT_STYLES), fill_value=0)
+    counts = counts.reindex(columns=list(VERDICT_STYLES), fill_value=0)[::-1]
     left = counts.cumsum(axis=1).shift(1, axis=1, fill_value=0)
     for verdict, color in VERDICT_STYLES.items():
         ax.barh(counts.index, counts[verdict], left=left[verdict], color=color, label=verdict)
-    ax.invert_yaxis()
     ax.grid(visible=False, axis="y")
     return ax

@@ -22,7 +22,6 @@ is 0 if nothing is left to be done.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +42,7 @@ from experiments.atari.settings import MINIATURE, PARTS, Run, runs_of, selected,
 from experiments.atari.tables import QueryTables, collect, evaluation_states
 from experiments.atari.training import train
 from experiments.files import claim, replacing
-from experiments.processes import require_device
+from experiments.processes import program, require_device
 from jmdp_lib import checks
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -134,7 +133,7 @@ def finish(files: Files, device: str) -> bool:
     """Train and evaluate; whether it could be trained."""
     run, sizes = files.run, files.sizes
     tables = files.tables()
-    network = Network.of(tables, sizes.config, device)
+    network = Network(tables, sizes.config, device)
     started = time.perf_counter()
     try:
         params = train(network, Replay.of(tables, device)).params
@@ -209,24 +208,18 @@ def make(
 
 
 def main(words: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program(__doc__ or "")
     parser.add_argument("part", metavar="PART[:GAME[:SEED]]")
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--out", type=Path, help="folder of results; WORK/results unless given")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) - 1))
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after these")
-    parser.add_argument("--miniature", action="store_true", help="does all of it run?")
     options = parser.parse_args(words)
     options.deadline = time.monotonic() + 60.0 * options.minutes
     options.out = options.out or options.work / "results"
     try:
         named = selected(options.part)
         checks.at_least("--processes", options.processes, 1)
-        if require_device(options.device).type == "cuda":
-            torch.cuda.set_device(options.device)
+        device = require_device(options.device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device.index or 0)
             torch.backends.cuda.matmul.allow_tf32 = True
         finished = make(options, *named)
     except (ValueError, OSError) as error:

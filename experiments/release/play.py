@@ -14,7 +14,6 @@ sense of the library: here it is repeated because the paper's results were made 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,7 +115,7 @@ def distinct_pairs(uniforms: Floats, num_actions: int) -> Ints:
     return pairs
 
 
-def collect(game: str, seed: int, settings: Settings) -> Collected:
+def collect(settings: Settings, game: str, seed: int) -> Collected:
     """Play and query for `settings.steps` steps; a longer play begins like a shorter one."""
     num_steps = settings.steps
     player = Emulator(game)
@@ -148,12 +147,6 @@ def collect(game: str, seed: int, settings: Settings) -> Collected:
     return Collected(screens, others, actions, rewards, ended, signs, num_actions)
 
 
-def collect_into(path: Path, settings: Settings, game: str, seed: int) -> None:
-    """Write what `collect` plays, if it is not there yet."""
-    if not path.exists():
-        collect(game, seed, settings).save(path)
-
-
 def evaluation_starts(game: str, seed: int, settings: Settings) -> list[Start]:
     """The first states of a play of single uniform actions, each with a random pair to ask."""
     player = Emulator(game)
@@ -175,7 +168,7 @@ def evaluation_starts(game: str, seed: int, settings: Settings) -> list[Start]:
     return starts
 
 
-def simulate(game: str, seed: int, settings: Settings) -> Pairs:
+def simulate(settings: Settings, game: str, seed: int) -> Pairs:
     """Play the recursive pairs of the evaluation states."""
     players = [Emulator(game), Emulator(game)]
     num_actions = len(players[0].legal)
@@ -194,12 +187,6 @@ def simulate(game: str, seed: int, settings: Settings) -> Pairs:
     return Pairs(
         *(part.reshape(settings.states, settings.pairs, *part.shape[1:]) for part in whole)
     )
-
-
-def simulate_into(path: Path, settings: Settings, game: str, seed: int) -> None:
-    """Write what `simulate` plays, if it is not there yet."""
-    if not path.exists():
-        simulate(game, seed, settings).save(path)
 
 
 def play_pair(

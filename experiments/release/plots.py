@@ -104,19 +104,17 @@ def first_and_last(ax: Axes, ends: pd.DataFrame) -> Axes:
         >>> from matplotlib.figure import Figure
         >>> rows = {("defaults", "Pong"): (1e-3, 1e-6, 1e-7), ("launcher", "Pong"): (1e-5, 1e-6, 0)}
         >>> ends = pd.DataFrame(rows, index=["first", "last", "floor"]).T
-        >>> len(plots.first_and_last(Figure().subplots(), ends).lines)  # one floor is zero
-        7
+        >>> len(plots.first_and_last(Figure().subplots(), ends).lines)  # three for each setting
+        6
     """
     names = list(ends.index.unique(0))
     for k, name in enumerate(names):
         games = ends.loc[name]
-        places = k + 0.15 * (np.arange(len(games)) - (len(games) - 1) / 2)
-        for x, (first, last, floor) in zip(places, games.to_numpy(), strict=True):
-            ax.plot([x, x], [first, last], color="#0072B2", lw=1.0)
-            ax.plot(x, first, "o", color="#0072B2", mfc="white", ms=4)
-            ax.plot(x, last, "o", color="#0072B2", ms=4)
-            if floor > 0.0:
-                ax.plot(x, floor, "_", color="#D55E00", ms=7, mew=1.4)
+        x = k + 0.15 * (np.arange(len(games)) - (len(games) - 1) / 2)
+        ax.vlines(x, games["last"], games["first"], color="#0072B2", lw=1.0)
+        ax.plot(x, games["first"], "o", color="#0072B2", mfc="white", ms=4)
+        ax.plot(x, games["last"], "o", color="#0072B2", ms=4)
+        ax.plot(x, games["floor"].where(games["floor"] > 0.0), "_", color="#D55E00", ms=7, mew=1.4)
     ax.set_yscale("log")
     ax.set_xticks(range(len(names)), names)
     ax.grid(visible=False, axis="x")
@@ -154,27 +152,4 @@ def ratios(
     ax.plot([], [], "o", mfc="0.7", mec="black", label="the paper")
     ax.set(yscale="log")
     ax.set_yticks([1, 10, 100], ["1", "10", "100"])
-    return ax
-
-
-def text_table(ax: Axes, cells: Sequence[Sequence[str]]) -> Axes:
-    """A typeset table, the first row its head.
-
-    Example:
-        >>> from experiments.release import plots
-        >>> from matplotlib.figure import Figure
-        >>> ax = plots.text_table(Figure().subplots(), [["game", "ratio"], ["Breakout", "1.02"]])
-        >>> len(ax.texts)
-        4
-    """
-    widths = [max(map(len, column)) + 2.0 for column in zip(*cells, strict=True)]
-    left = np.concatenate([[0.0], np.cumsum(widths)]) / sum(widths)
-    for i, row in enumerate(cells):
-        for c, text in enumerate(row):
-            at, side = (0.005, "left") if c == 0 else (left[c + 1] - 0.01, "right")
-            ax.text(at, i + 0.5, text, ha=side, va="center")
-    for i, width in ((0, 1.0), (1, 0.6), (len(cells), 1.0)):
-        ax.axhline(i, color="black", lw=width, clip_on=False)
-    ax.set(xlim=(0, 1), ylim=(len(cells), 0))
-    ax.axis("off")
     return ax

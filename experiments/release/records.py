@@ -14,6 +14,7 @@ crossed settings and further steps is in td_errors_extra.csv and predictions_ext
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def write_results(work: Path, out: Path) -> None:
     told = json.loads((work / "settings.json").read_text())
     common = told["common"] | (told["miniature"] or {})
     errors, predicted, runs = [], [], []
-    for path in sorted((work / "runs").glob("*.pt")):
+    for path in in_order((work / "runs").glob("*.pt")):
         name, game, seed = path.stem.split("-")
         key = {"settings": name, "game": game, "seed": int(seed)}
         state = load(path)
@@ -63,11 +64,11 @@ def write_results(work: Path, out: Path) -> None:
         predicted.append(pd.DataFrame(state["records"]).assign(**key))
         runs.append(key | {"steps": state["step"]} | _provenance(path.with_suffix(".json")))
     columns = [*KEY, "step"]
-    td = _by_protocol(pd.concat(errors))[[*columns, *LOSSES]]
-    records = _by_protocol(pd.concat(predicted))
+    td = pd.concat(errors)[[*columns, *LOSSES]]
+    records = pd.concat(predicted)
     tables = {
         "pairs": simulated_pairs(work, told, common),
-        "runs": _by_protocol(pd.DataFrame(runs)),
+        "runs": pd.DataFrame(runs),
     }
     for name, table in {"td_errors": td, "predictions": records}.items():
         own = table.settings.isin(["defaults", "launcher"]) & (table.step <= common["steps"])
@@ -81,26 +82,26 @@ def write_results(work: Path, out: Path) -> None:
 def simulated_pairs(work: Path, told: dict[str, Any], common: dict[str, Any]) -> pd.DataFrame:
     """A row for each coupling, game, seed and size of the shock (evaluation's, training's)."""
     rows = []
-    for path in sorted((work / "pairs").glob("*.npz")):
+    for path in in_order((work / "pairs").glob("*.npz")):
         coupling, game, seed = path.stem.split("-")
         pairs = Pairs.load(path)
         for b in sorted({common["eval_b"], told["couplings"][coupling]["b"]}):
             rng = checks.generator(int(seed), f"release, shocks, {coupling}, {game}")
             found = simulated_variances(pair_returns(pairs, b, common["gamma"], rng))
             rows.append({"coupling": coupling, "game": game, "seed": int(seed), "b": b} | found)
-    return _by_protocol(pd.DataFrame(rows))
+    return pd.DataFrame(rows)
 
 
-def _by_protocol(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows in the order in which settings.toml names settings and games, then by the rest."""
-    places = {name: k for k, name in enumerate([*PROTOCOL["settings"], *PROTOCOL["games"]])}
+def in_order(paths: Iterable[Path]) -> list[Path]:
+    """Files of runs in the order in which settings.toml names settings and games, then by seed."""
+    names = [*PROTOCOL["settings"], *PROTOCOL["couplings"], *PROTOCOL["games"]]
+    places = {name: k for k, name in enumerate(names)}
 
-    def place(column: pd.Series) -> pd.Series:
-        numeric = pd.api.types.is_numeric_dtype(column)
-        return column if numeric else column.map(lambda name: places.get(name, len(places)))
+    def place(path: Path) -> tuple[int, int, int]:
+        first, game, seed = path.stem.split("-")
+        return places[first], places.get(game, len(places)), int(seed)
 
-    by = [c for c in ("settings", "coupling", "game", "seed", "b", "step") if c in rows]
-    return rows.sort_values(by, key=place, kind="stable", ignore_index=True)
+    return sorted(paths, key=place)
 
 
 def _provenance(path: Path) -> dict[str, Any]:

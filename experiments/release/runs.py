@@ -21,11 +21,11 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from experiments.files import write_whole
-from experiments.processes import end_with_parent, in_processes, require_device
-from experiments.release.play import Collected, collect_into, simulate_into
+from experiments.files import claim, save_once, write_whole
+from experiments.processes import end_with_parent, in_processes, program, require_device
+from experiments.release.play import Collected, collect, simulate
 from experiments.release.records import run_of, write_results
 from experiments.release.settings import PROTOCOL, Settings, settings_of
 from experiments.release.training import Data, Learner, data_on, load, train
@@ -76,19 +76,10 @@ def runs_of(options: argparse.Namespace) -> list[Run]:
     return [Run(name, chosen[name], game, seed) for name, game, seed in every]
 
 
-def check_folder(work: Path, miniature: bool) -> None:
-    """Note the settings in a new work folder; refuse one that was made with others."""
-    path = work / "settings.json"
+def kept_settings(miniature: bool) -> dict[str, Any]:
+    """What all runs of a work folder share."""
     kept = {key: PROTOCOL[key] for key in ("common", "couplings", "networks", "settings")}
-    here = kept | {"miniature": PROTOCOL["miniature"] if miniature else None}
-    if path.exists():
-        try:
-            there = json.loads(path.read_text())
-        except ValueError as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
-        if different := [key for key in here if there.get(key) != here[key]]:
-            raise ValueError(f"{work} holds runs with other settings ({', '.join(different)})")
-    write_whole(path, json.dumps(here, indent=1))
+    return kept | {"miniature": PROTOCOL["miniature"] if miniature else None}
 
 
 def prepare(options: argparse.Namespace) -> list[Run]:
@@ -96,7 +87,7 @@ def prepare(options: argparse.Namespace) -> list[Run]:
     runs = runs_of(options)
     require_device(options.device)
     checks.at_least("--processes", options.processes, 1)
-    check_folder(options.work, options.miniature)
+    claim(options.work / "settings.json", kept_settings(options.miniature))
     options.out.mkdir(parents=True, exist_ok=True)
     for run in runs:
         if (path := run_of(options.work, run.label)).exists():
@@ -124,16 +115,16 @@ def work_through(runs: list[Run], options: argparse.Namespace) -> None:
     """Play, train, and note where and how long; recursive pairs are played beside the training."""
     missing = [run for run in runs if not is_finished(run, options.work)]
     once = {run.played: run for run in missing}.values()
-    plays = [(run.play_file(options.work), *run[1:]) for run in once]
+    plays = [(run.play_file(options.work), collect, *run[1:]) for run in once]
     pairs = [
-        (options.work / "pairs" / f"{played}.npz", *run[1:])
+        (options.work / "pairs" / f"{played}.npz", simulate, *run[1:])
         for played, run in {run.played: run for run in runs}.items()
     ]
     started = time.perf_counter()
     if plays:
-        in_processes(collect_into, plays, options.processes, "plays")
+        in_processes(save_once, plays, options.processes, "plays")
     with ThreadPoolExecutor(1) as beside:
-        played = beside.submit(in_processes, simulate_into, pairs, options.processes, "pairs")
+        played = beside.submit(in_processes, save_once, pairs, options.processes, "pairs")
         learn(missing, options)
         played.result()
     device = torch.cuda.get_device_name() if options.device != "cpu" else "cpu"
@@ -155,19 +146,12 @@ def is_finished(run: Run, work: Path) -> bool:
 
 def command_line() -> argparse.ArgumentParser:
     """All that the command understands."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--work", type=Path, required=True, help="folder of work in progress")
+    parser = program(__doc__ or "")
     own = ["defaults", "launcher"]
     parser.add_argument("--settings", nargs="+", default=own, help=", ".join(PROTOCOL["settings"]))
     parser.add_argument("--games", nargs="+", default=PROTOCOL["games"])
     parser.add_argument("--seeds", nargs="+", type=int, default=PROTOCOL["seeds"])
     parser.add_argument("--steps", type=int, help="train up to this step instead")
-    parser.add_argument("--device", default="cpu", help="cpu (unless given), cuda or, say, cuda:1")
-    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) - 1))
-    parser.add_argument("--out", type=Path, help="folder of results; WORK/results unless given")
-    parser.add_argument("--miniature", action="store_true")
     parser.add_argument("--with-parent", action="store_true", help="end when it has ended")
     return parser
 
@@ -182,7 +166,7 @@ def main(words: list[str] | None = None) -> None:
     options.out = options.out or options.work / "results"
     try:
         runs = prepare(options)
-    except (ValueError, RuntimeError, OSError) as error:
+    except (ValueError, OSError) as error:
         parser.error(str(error))
     if options.device != "cpu":
         torch.cuda.set_device(torch.device(options.device).index or 0)

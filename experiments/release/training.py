@@ -2,19 +2,19 @@
 
 Everything random is drawn on the host, a block of steps at a time, so that a device only computes:
 a run that was stopped goes on with the same numbers. On CUDA one update of all learners is one
-captured graph, in which they run side by side.
+recorded graph, in which they run side by side.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.files import replacing
+from experiments.graphs import recorded
 from experiments.release.network import (
     Coordinates,
     Future,
@@ -35,7 +35,6 @@ with extra("torch"):
     import torch
     from torch import Tensor, nn
 
-EAGER_UPDATES = 3  # before an update is captured as a graph: libraries set themselves up in these
 STATE = ("step", "losses", "records", "network", "target", "optimiser")
 
 
@@ -222,32 +221,14 @@ def side_by_side(learners: list[Learner]) -> None:
         here.wait_stream(learner.stream)
 
 
-def one_update(learners: list[Learner]) -> Callable[[], None]:
-    """`side_by_side`, which becomes a graph after a few calls on a GPU."""
-    graph: torch.cuda.CUDAGraph | None = None
-    calls = 0
-
-    def update() -> None:
-        nonlocal graph, calls
-        if learners[0].stream is None or calls < EAGER_UPDATES:
-            side_by_side(learners)
-        else:
-            if graph is None:
-                for learner in learners:
-                    learner.optimiser.zero_grad(set_to_none=True)
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):  # records, and does not run
-                    side_by_side(learners)
-            graph.replay()
-        calls += 1
-
-    return update
-
-
 def train(learners: list[Learner], paths: list[Path]) -> None:
     """Train learners of one step and of equal sizes to their last step; save into the paths."""
     settings = learners[0].settings
-    update = one_update(learners)
+    update = recorded(
+        lambda: side_by_side(learners),
+        learners[0].data.screens.device,
+        before=lambda: [x.optimiser.zero_grad(set_to_none=True) for x in learners],
+    )
     started = time.perf_counter()
     while learners[0].step < settings.steps:
         step = learners[0].step

@@ -169,11 +169,13 @@ class MultisetOperator:
     def numbers(self, rows: Ints) -> Ints:
         """(q,) one number for each row (q, n); zero for the empty multiset.
 
-        The branches are its digits, and the last n bits say where each branch ends if its factors
-        stand in line.
+        The codes are its digits if they fit, which is faster. Otherwise the branches are, and the
+        last n bits say where each branch ends if its factors stand in line.
         """
         base = 2 * self.jm.num_states + self.policy.size + 1
         places = np.arange(self.order)[::-1]
+        if (base * self.order) ** self.order < 2**63:
+            return np.asarray((rows + 1) @ (base * self.order) ** places)
         branches = rows // self.order  # which NumPy does faster than divmod
         there = rows >= 0
         ends = np.cumsum((rows - self.order * branches + 1) * there, axis=1) - 1

@@ -9,35 +9,44 @@ a != b of a state come together is free, and with it the covariance
 
     C(s,a; s,b) = E[(y_a - mu_a)(y_b - mu_b) + gamma^2 c(S'_a, S'_b)],      y = R + gamma m(S').
 
-Its extremes over all joint laws of the two outcomes are transport problems. They are monotone in
-c, so that with c = gamma^2 P c P' at distinct states they make a gamma^2-contraction. A plan stays
-feasible when c changes: every sweep is handed the plans of the sweep before.
+Its extremes over all joint laws of the two outcomes, the *plans*, are transport problems. They are
+monotone in c, so that with c = gamma^2 P c P' at distinct states they make a gamma^2-contraction.
+Its fixed point is found by policy iteration: c of some plans by a linear system, the best plans for
+this c by one linear program, and so on.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
-from typing import Any, NamedTuple
+from functools import cached_property
+from itertools import pairwise, starmap
+from typing import Any
 
 import numpy as np
+from scipy import sparse
+from scipy.optimize import linprog
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.fast import (
     AskedGaps,
     CollapsedBackup,
     CollapsedT2,
-    DensePairs,
-    products,
+    PairArrays,
+    PairMap,
+    PairStep,
+    scaled_kernels,
+    solve,
     solve_chains,
 )
-from jmdp_lib.machine import ReadOnly, cached, hot, progress, require
+from jmdp_lib.machine import ReadOnly, require
 from jmdp_lib.model import INDEPENDENT, JMDP
-from jmdp_lib.moments import enough_sweeps, norm_weight
+from jmdp_lib.moments import norm_weight
 from jmdp_lib.solvers.fixed_point import warn
 
-_LOOPS = 100  # that are cancelled per outcome of a transport problem, at most
+_ROUNDS = 50  # of policy iteration, at most
+_BATCH = 1 << 14  # pairs of outcomes of a linear program, about
+_EXACT: Any = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,13 +96,15 @@ def coupling_range(jm: JMDP, policy: Policy, *, tol: float = 1e-8) -> CouplingRa
     """
     system = CollapsedT2.of("coupling_range", jm, policy, INDEPENDENT)
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    backup = solve_chains(system, 1e-14 * system.jm.reward_bound).backup  # to rounding
-    cells = Cells.of(system, backup)
-    # The largest covariances make the least gap variances.
-    pairs = DensePairs(system, backup)
-    (low, low_error), (high, high_error) = (
-        _end_of_range(pairs, cells, x, tol) for x in (-1.0, 1.0)
+    gaps = AskedGaps.of(jm)
+    num_cells = float((np.diff(jm.starts)[gaps.states] ** 2).sum())
+    require(
+        56.0 * jm.num_states**2 + 400.0 * num_cells, f"coupling_range on {jm.num_states:,} states"
     )
+    backup = solve_chains(system, 1e-14 * system.jm.reward_bound).backup  # to rounding
+    cells = Cells(system, backup, gaps, system.step(gaps, by_table=True))
+    # The largest covariances make the least gap variances.
+    (low, low_error), (high, high_error) = (_end_of_range(cells, x, tol) for x in (-1.0, 1.0))
     error_bound = max(low_error, high_error) / norm_weight(2, jm.gamma, jm.reward_bound)
     converged = error_bound <= allowed
     if not converged:
@@ -101,149 +112,109 @@ def coupling_range(jm: JMDP, policy: Policy, *, tol: float = 1e-8) -> CouplingRa
     return CouplingRange(low, high, error_bound, converged)
 
 
-def _end_of_range(pairs: DensePairs, cells: Cells, sign: float, tol: float) -> tuple[Floats, float]:
+def _end_of_range(cells: Cells, sign: float, tol: float) -> tuple[Floats, float]:
     """Gap variances (S, A, A), and how far off they may be.
 
-    pairs: with independent actions, and with means and variances that are solved. sign: 1 for the
-    least covariances, -1 for the largest.
+    sign: 1 for the least covariances, -1 for the largest.
     """
-    system = pairs.system
-    variance = pairs.backup.variance
+    system, gaps, step = cells.system, cells.gaps, cells.step
+    variance = cells.backup.variance
     rate = system.jm.gamma**2
     # Gap variances are sought more exactly than tol asks: relative to the largest variance.
     size = min(0.1 * float(variance.max()), 0.2 * system.weight * system.jm.reward_bound)
     target = tol * size * (1.0 - rate)
-    c = pairs.zeros()
-    plan = cells.independent.copy()
-    limit = 0
-    with progress(None, "coupling_range", "sweep") as bar:
-        for sweeps in count(1):
-            new, values, slack = _sweep(pairs, cells, sign, c, plan)
-            moved = float(np.abs(new - c).max())
-            c = new
-            limit = limit or enough_sweeps(moved, target, rate)
-            bar.total = limit
-            bar.update()
-            if moved <= target or sweeps >= limit:
-                break
+    plan = step.weights
+    for _ in range(_ROUNDS):
+        c = solve(PlannedPairs(cells, plan), target, rate, "coupling_range").x
+        costs = cells.products + rate * c[step.first, step.second]
+        plan, slack = cells.best_plan(sign * costs)
+        moved = PlannedPairs(cells, plan).residual(c)
+        if moved <= target:
+            break
     # c is off by (moved + slack) / (1 - rate) at most, and a covariance is a step away from it.
     error = 2.0 * (rate * moved + slack) / (1.0 - rate)
-    s, a, b = cells.gaps.states, cells.gaps.first, cells.gaps.second
+    s, a, b = gaps.states, gaps.first, gaps.second
+    values = np.bincount(step.row, plan * costs, s.size)
     gap_variance = np.zeros((*variance.shape, system.jm.num_actions))
     gap_variance[s, a, b] = np.maximum(variance[s, a] + variance[s, b] - 2.0 * values, 0.0)
     return gap_variance + gap_variance.swapaxes(1, 2), error
 
 
-def _sweep(
-    pairs: DensePairs, cells: Cells, sign: float, c: Floats, plan: Floats
-) -> tuple[Floats, Floats, float]:
-    """The operator on c (S, S): the new c, the extremes (Q,) of C(s,a; s,b), and how far off these
-    may be. plan: (N,) where the search for the best one starts; it becomes that one."""
-    policy = pairs.system.policy
-    gaps = cells.gaps
-    later = c[cells.next_states[:, 0], cells.next_states[:, 1]]
-    costs = cells.products + pairs.system.jm.gamma**2 * later
-    slack = _transport(sign * costs, plan, cells.starts, cells.widths)
-    values = np.add.reduceat(plan * costs, cells.starts[:-1])
-    new = pairs.zeros()
-    pairs.apply(c, new, with_source=False)  # right off the diagonal
-    both = 2.0 * policy[gaps.states, gaps.first] * policy[gaps.states, gaps.second] * values
-    diagonal = pairs.backup.diagonal_source + np.bincount(gaps.states, both, len(c))
-    np.fill_diagonal(new, diagonal)
-    return new, values, slack
+@dataclass(frozen=True)
+class Cells:
+    """The N pairs of tables of all gaps, gap by gap: a plan (N,) gives each a probability.
 
-
-class Cells(NamedTuple):
-    """The N pairs of distinct outcomes of all Q gaps: a plan (N,) gives each a probability.
-
-    Gap q owns the cells starts[q] to starts[q + 1] - 1, in rows of widths[q]. products: (N,) of
-    deviations y - mu. next_states: (N, 2). independent: (N,) a first plan.
+    system: with independent actions. backup: with means and variances that are solved. step: where
+    the two tables lead, and the plan of independent actions.
     """
 
+    system: CollapsedT2
+    backup: CollapsedBackup
     gaps: AskedGaps
-    starts: Ints
-    widths: Ints
-    products: Floats
-    next_states: Ints
-    independent: Floats
+    step: PairStep
 
-    @classmethod
-    def of(cls, system: CollapsedT2, backup: CollapsedBackup) -> Cells:
-        """For all pairs of actions at all states."""
-        jm = system.jm
-        gaps = AskedGaps.of(jm)
-        owners = jm.table_states[:, None] * jm.num_actions + np.arange(jm.num_actions)
-        rows = np.stack([owners, backup.deviations, jm.next_states], axis=2).reshape(-1, 3)
-        rows, place = np.unique(rows, axis=0, return_inverse=True)
-        probs = np.bincount(place.ravel(), np.repeat(jm.probs, jm.num_actions))
-        first = np.searchsorted(rows[:, 0], np.arange(system.policy.size + 1))
-        owner = [gaps.states * jm.num_actions + action for action in (gaps.first, gaps.second)]
-        heights, widths = np.diff(first)[owner]
-        size = float(heights @ widths)
-        needed = 8.0 * (7 * jm.num_states**2 + 25 * size) + system.table_bytes
-        require(needed, f"coupling_range on {jm.num_states:,} states")
-        gap, *both = products(first, *owner)
-        starts = np.searchsorted(gap, np.arange(widths.size + 1))
-        deviations, next_states = rows[both, 1:].T
-        return cls(
-            gaps, starts, widths, deviations.prod(1), next_states.astype(int), probs[both].prod(0)
+    @cached_property
+    def products(self) -> Floats:
+        """(N,) of deviations y - mu."""
+        actions = self.gaps.first[self.step.row], self.gaps.second[self.step.row]
+        return self.backup.deviations[self.step.tables, actions].prod(0)
+
+    @cached_property
+    def margins(self) -> Any:
+        """(M, N) sparse, which pairs have one table for one of the two actions."""
+        num_tables = self.system.jm.probs.size
+        assert self.step.tables is not None
+        here, there = self.step.tables
+        labels = 2 * num_tables * self.step.row + np.stack([here, num_tables + there])
+        shared, margin = np.unique(labels, return_inverse=True)
+        size = self.step.row.size
+        at = margin.ravel(), np.tile(np.arange(size), 2)
+        return sparse.csr_array((np.ones(2 * size), at), (shared.size, size))
+
+    def best_plan(self, costs: Floats) -> tuple[Floats, float]:
+        """The plan (N,) of least costs for every gap, and how far off one of them may be."""
+        starts = np.flatnonzero(np.diff(self.step.row, prepend=-1))
+        unit = np.maximum.reduceat(np.abs(costs), starts) + 1e-300
+        costs = costs / unit[self.step.row]
+        plan, reduced = np.empty((2, costs.size))
+        many = 1 + _BATCH * starts.size // max(1, costs.size)  # gaps at a time
+        for part in starmap(slice, pairwise(np.append(starts[::many], costs.size))):
+            margins = self.margins[:, part]
+            margins = margins[np.diff(margins.indptr) > 0]
+            masses = margins @ self.step.weights[part]
+            solved = linprog(costs[part], A_eq=margins, b_eq=masses, options=_EXACT)
+            plan[part] = solved.x
+            reduced[part] = costs[part] - solved.eqlin.marginals @ margins
+        # Whatever the potentials are, no plan is better than the least reduced costs.
+        above = np.add.reduceat(plan * reduced, starts) - np.minimum.reduceat(reduced, starts)
+        return plan, float((unit * above).max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class PlannedPairs(PairMap):
+    """c over all pairs (S, S), if two branches at one state follow a plan (N,)."""
+
+    cells: Cells
+    plan: Floats
+
+    @cached_property
+    def arrays(self) -> PairArrays:
+        """As of `DensePairs`, but for the branches at one state."""
+        cells, system = self.cells, self.cells.system
+        gaps, step = cells.gaps, cells.step
+        size = system.jm.num_states
+        both = (
+            2.0 * system.policy[gaps.states, gaps.first] * system.policy[gaps.states, gaps.second]
         )
-
-
-@cached(nogil=True, error_model="numpy")
-def _transport(costs: Any, plans: Any, starts: Any, widths: Any) -> Any:
-    """Make the plans of all gaps optimal; how far off one of them may be."""
-    worst = 0.0
-    for q in range(widths.size):
-        n = widths[q]
-        m = (starts[q + 1] - starts[q]) // n
-        cost = costs[starts[q] : starts[q + 1]].reshape(m, n)
-        plan = plans[starts[q] : starts[q + 1]].reshape(m, n)
-        room = np.empty(m + n), np.empty(m + n, np.int64)
-        worst = max(worst, _cancel_loops(cost, plan, *room))
-    return worst
-
-
-@hot
-def _cancel_loops(cost: Any, plan: Any, reach: Any, via: Any) -> Any:
-    """Send mass around loops of negative cost, until Bellman and Ford find none (Klein).
-
-    Rows are nodes 0 to m - 1, columns follow. Mass may go from a row to a column, and back where
-    there is some. The potentials that are found prove how far from the optimum the plan can be.
-    """
-    m, n = plan.shape
-    small = 0.0
-    for i in range(m):
-        for j in range(n):
-            small = max(small, 1e-14 * abs(cost[i, j]))
-    for _ in range(_LOOPS * (m + n)):
-        reach[:] = 0.0
-        for _ in range(m + n):
-            node = -1
-            for i in range(m):
-                for j in range(n):
-                    if reach[i] + cost[i, j] < reach[m + j] - small:
-                        reach[m + j] = reach[i] + cost[i, j]
-                        via[m + j] = i
-                        node = m + j
-                    if plan[i, j] > 0.0 and reach[m + j] - cost[i, j] < reach[i] - small:
-                        reach[i] = reach[m + j] - cost[i, j]
-                        via[i] = m + j
-                        node = i
-            if node < 0:
-                return 2.0 * small
-        for _ in range(m + n):
-            node = via[node]  # by now it is on a loop
-        amount = np.inf
-        at = node
-        for change in (False, True):
-            while True:
-                before = via[at]
-                if change:
-                    plan[min(at, before), max(at, before) - m] += amount if at >= m else -amount
-                elif at < m:
-                    amount = min(amount, plan[at, before - m])
-                at = before
-                if at == node:
-                    break
-    return np.inf
+        both = both[step.row] * self.plan
+        s = gaps.states[step.row]
+        at = s, step.first * size + step.second
+        kernels = scaled_kernels(system, system.few_successors)
+        return PairArrays(
+            num_states=size,
+            kernels=list(zip(kernels, kernels, strict=True)),
+            source=None,
+            shared=sparse.csr_array((system.jm.gamma**2 * both, at), (size, size * size)),
+            shared_source=cells.backup.diagonal_source
+            + np.bincount(s, both * cells.products, size),
+        )

@@ -15,7 +15,6 @@ read or not, is in `brackets`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,7 +24,7 @@ from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.fast import AskedGaps, CollapsedT2, PairSet, checked_gaps
 from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket
 from jmdp_lib.laws.convex import Convex
-from jmdp_lib.laws.rows import Rows, count_outcomes
+from jmdp_lib.laws.rows import Rows
 from jmdp_lib.laws.stochastic import Stochastic, line, with_reads
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
@@ -33,11 +32,10 @@ from jmdp_lib.solvers.fixed_point import warn
 
 _COARSE = 16  # spacings on either side of zero in the first grid
 _TRUSTED = 256  # spacings among likely gaps from which on widths halve with the spacing
-_SETTLED = 8.0  # sweeps end when psi moves by less than spacing^2 / bulk over this
-_ON_THE_WAY = 1.5  # the same for grids that only lead to finer ones
+_SETTLED = 12.0  # sweeps end when psi moves by less than spacing^2 / bulk over this
+_ON_THE_WAY = 2.0  # the same for grids that only lead to finer ones
 _WORK = 7e10  # numbers that are read and added, at most
 _EXACT = 1e-13  # sweeps of stochastic order end when probabilities move by less
-_OUTCOME = 400.0  # bytes that one takes while it is made and grouped, roughly
 _POINT = 200.0  # bytes that a row takes for each point of a grid, roughly
 _EPS = float(np.finfo(float).eps)
 
@@ -94,23 +92,23 @@ def gap_law(
         the worst tenth averages 0.365 to 0.366
     """
     system = CollapsedT2.of("gap_law", jm, policy, coupling)
-    asked, rows = _wanted(jm, gaps, states)
+    asked, listed = _wanted(jm, gaps, states)
     checks.positive("width", width)
     points = checks.at_least("points", points, 1)
     max_points = checks.at_least("max_points", max_points, max(points, 16))
     reads = _read_points(at)
-    if not len(rows):  # one action has no gaps
+    if not len(listed):  # one action has no gaps
         return []
     pairs = PairSet.of(system, asked)
     assert pairs is not None
-    needed = _OUTCOME * count_outcomes(system, pairs, rows).outcomes
-    require(needed, f"the law of gaps that reach {pairs.size:,} pairs", "ask for fewer gaps")
-    system_rows = Rows.of(system, pairs, rows)
-    search = _Search(system_rows, system_rows.rounded(reads), width, points, max_points)
+    rows = Rows.of(system, pairs, listed)
+    search = _Search(
+        rows, Stochastic(rows), Convex(rows), rows.rounded(reads), width, points, max_points
+    )
     missed = search.run()
     if missed:
         warn(f"gap_law: {missed}")
-    return search.laws(rows, reads)
+    return search.laws(listed, reads)
 
 
 def _wanted(jm: JMDP, gaps: ArrayLike | None, states: ArrayLike | None) -> tuple[AskedGaps, Ints]:
@@ -130,23 +128,18 @@ def _read_points(at: ArrayLike) -> Floats:
 @dataclass
 class _Search:
     """The loop over grids, each of half the spacing of the one before, in units of `Rows.unit`.
-    reads: (P,) the read points, in units and rounded as rewards are."""
+
+    cuts, psi: bounds in stochastic and in convex order. reads: (P,) the read points, in units and
+    rounded as rewards are.
+    """
 
     rows: Rows
+    cuts: Stochastic
+    psi: Convex
     reads: Floats
     width: float
     points: int
     max_points: int
-
-    @cached_property
-    def cuts(self) -> Stochastic:
-        """Bounds in stochastic order."""
-        return Stochastic(self.rows)
-
-    @cached_property
-    def psi(self) -> Convex:
-        """Bounds in convex order."""
-        return Convex(self.rows)
 
     def run(self) -> str:
         """Narrow the bounds of both orders; returns a sentence about what was missed, if any."""

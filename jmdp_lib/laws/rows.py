@@ -24,9 +24,11 @@ from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast import AskedGaps, Chain, CollapsedT2, PairSet, ragged, solve
+from jmdp_lib.machine import require
 
 _DIGITS = 12  # decimals of rewards that count, in units of the largest one
 _ROUNDS = 64  # steps that bound |D|, at least
+_OUTCOME = 400.0  # bytes that one takes while it is made and grouped, roughly
 _WORTH = 3.6  # half-steps must have so many times fewer outcomes
 _EPS = float(np.finfo(float).eps)
 
@@ -77,15 +79,18 @@ class Rows:
     @classmethod
     def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> Rows:
         """The rows that gaps (s, a, b), (Q, 3), lead to, all of them in a set of pairs."""
-        maker = _Maker(system, pairs, gaps, count_outcomes(system, pairs, gaps).halved)
-        outcomes = maker.outcomes()
+        steps = _Steps(system, pairs, gaps)
+        num_outcomes, halved = steps.count()
+        what = f"the law of gaps that reach {pairs.size:,} pairs"
+        require(_OUTCOME * num_outcomes, what, "ask for fewer gaps")
+        outcomes = steps.outcomes(halved)
         gamma = system.jm.gamma
         # At gamma 0 every row leads to zero, and any factor below 1 will do.
-        factors = np.full(maker.zero + 1 + maker.half_keys.size, gamma or 0.5)
-        if maker.halved:
-            factors[maker.apart] = 1.0
+        factors = np.full(int(outcomes.row.max()) + 1, gamma or 0.5)
+        if halved:
+            factors[: pairs.size][steps.apart] = 1.0
         return cls(
-            unit=maker.unit,
+            unit=steps.unit,
             gamma=gamma,
             outcomes=outcomes.merged,
             factors=factors,
@@ -96,16 +101,11 @@ class Rows:
             rounding=_EPS * (16.0 + 1.5 * float(np.bincount(outcomes.row).max())),
         )
 
-    @cached_property
-    def halved(self) -> bool:
-        """Whether there are half-steps."""
-        return bool((self.factors == 1.0).any())
-
     @property
     def steps(self) -> float:
         """By how much errors of single steps add up, at most; of half-steps, every second factor is
         one."""
-        return (2.0 if self.halved else 1.0) / (1.0 - self.gamma)
+        return (2.0 if self.factors.max() == 1.0 else 1.0) / (1.0 - self.gamma)
 
     @cached_property
     def _chain(self) -> Chain:
@@ -173,40 +173,13 @@ def _rounded(x: Floats) -> Floats:
     return np.round(x, _DIGITS) + 0.0
 
 
-class Counts(NamedTuple):
-    """How many outcomes `Rows.of` makes, at most, and whether steps of branches at different states
-    are halved: known before they are made."""
-
-    outcomes: int
-    halved: bool
-
-
-def count_outcomes(system: CollapsedT2, pairs: PairSet, gaps: Ints) -> Counts:
-    """Of all rows. gaps: (Q, 3)."""
-    coupling = system.coupling
-    first, second = pairs.members
-    apart = first != second
-    tables = np.diff(system.jm.starts)
-    draws = tables * (system.policy > 0.0).sum(1)  # of one branch
-    shared = np.where(apart, coupling.across_states, coupling.at_one_state)
-    whole = draws[first] * draws[second] // np.where(shared, tables[second], 1)
-    states = pairs.numbering.order
-    half = draws[first[apart]].sum() + states.size * draws[states].sum()  # H(j, t), for each t
-    halved = bool(not coupling.across_states and system.jm.gamma)
-    halved &= bool(whole[apart].sum() > _WORTH * half)
-    of_gaps = tables[gaps[:, 0]] ** (1 if coupling.at_one_state else 2)
-    at_one_state = whole[~apart].sum() + of_gaps.sum() + 1
-    return Counts(int(at_one_state + (half if halved else whole[apart].sum())), halved)
-
-
 @dataclass(frozen=True)
-class _Maker:
-    """Makes `Rows`: lists the outcomes of each kind. halved: whether there are half-steps."""
+class _Steps:
+    """One step of all rows. gaps: (Q, 3)."""
 
     system: CollapsedT2
     pairs: PairSet
     gaps: Ints
-    halved: bool
 
     @cached_property
     def unit(self) -> float:
@@ -223,31 +196,46 @@ class _Maker:
         return self.pairs.members
 
     @cached_property
-    def apart(self) -> Ints:
-        """The pairs of different states."""
-        first, second = self.members
-        return np.flatnonzero(first != second)
+    def apart(self) -> Any:
+        """(P,) whether they are two."""
+        return np.not_equal(*self.members)
 
     @property
     def zero(self) -> int:
         """The row after all pairs and gaps; half-steps follow."""
         return self.pairs.size + len(self.gaps)
 
-    def outcomes(self) -> Outcomes:
-        """Of all rows."""
+    def count(self) -> tuple[float, bool]:
+        """How many outcomes there are, at most, and whether steps of branches at different states
+        are better halved."""
+        coupling = self.system.coupling
         first, second = self.members
-        one_state = np.flatnonzero(first == second)
+        tables = np.diff(self.system.jm.starts)
+        draws = 1.0 * tables * (self.system.policy > 0.0).sum(1)  # of one branch
+        shared = np.where(self.apart, coupling.across_states, coupling.at_one_state)
+        whole = draws[first] * draws[second] / np.where(shared, tables[second], 1)
+        states = self.pairs.numbering.order
+        half = draws[first[self.apart]].sum() + states.size * draws[states].sum()  # H(j, t)
+        both = whole[self.apart].sum()
+        halved = not coupling.across_states and self.system.jm.gamma > 0.0 and both > _WORTH * half
+        at_one_state = whole[~self.apart].sum() + (tables[self.gaps[:, 0]] ** 2).sum() + 1
+        return at_one_state + (half if halved else both), bool(halved)
+
+    def outcomes(self, halved: bool) -> Outcomes:
+        """Of all rows."""
+        one_state = np.flatnonzero(~self.apart)
         # Branches that draw one action are one, and lead to zero; so does zero.
+        alike = np.append((self.system.policy[self.members[0][one_state]] ** 2).sum(1), 1.0)
+        none = np.zeros(alike.size, np.int64)
         merged = np.append(one_state, self.zero)
-        alike = np.append((self.system.policy[first[one_state]] ** 2).sum(1), 1.0)
-        none = np.zeros(merged.size, np.int64)
-        parts = [Outcomes(merged, none.astype(float), none + self.zero, none, alike)]
         each = np.arange(len(self.gaps))
-        parts.append(
-            self.moves(self.pairs.size + each, AskedGaps(*self.gaps.T), np.ones(each.size))
-        )
-        parts.append(self.both_move(one_state))
-        parts += self.halves() if self.halved else [self.both_move(self.apart)]
+        parts = [
+            Outcomes(merged, none.astype(float), none + self.zero, none, alike),
+            self.moves(self.pairs.size + each, AskedGaps(*self.gaps.T), np.ones(each.size)),
+            self.both_move(one_state),
+        ]
+        apart = np.flatnonzero(self.apart)
+        parts += self.halves(apart) if halved else [self.both_move(apart)]
         return Outcomes(*map(np.concatenate, zip(*parts, strict=True)))
 
     def both_move(self, pairs: Ints) -> Outcomes:
@@ -265,13 +253,13 @@ class _Maker:
         step = self.system.step(asked, by_table=True)
         assert step.tables is not None
         actions = asked.first[step.row], asked.second[step.row]
-        paid, other = (self.rewards[x] for x in zip(step.tables, actions, strict=True))
+        paid, other = self.rewards[step.tables, actions]
         ends = step.first, step.second
         return self.between(row[step.row], paid - other, ends, chance[step.row] * step.weights)
 
     def between(self, row: Ints, d: Floats, ends: tuple[Ints, Ints], chance: Floats) -> Outcomes:
         """Of steps that lead to two states, (M,) each; at gamma 0 they lead to zero."""
-        x, y = (self.pairs.numbering.number[end] for end in ends)
+        x, y = self.pairs.numbering.number[np.stack(ends)]
         after = self.pairs.places(*ends)
         if self.system.jm.gamma == 0.0:
             after[:] = self.zero
@@ -280,31 +268,21 @@ class _Maker:
     def draws(self, states: Ints) -> tuple[Ints, Floats, Ints, Floats]:
         """All draws of one branch at states (M,): which of them, reward, successor, probability."""
         jm = self.system.jm
-        _, at, within = ragged(np.diff(jm.starts)[states])
-        draw, a = np.nonzero(self.system.policy[states[at]])
-        at = at[draw]
-        table = jm.starts[states[at]] + within[draw]
+        table, a = np.nonzero(self.system.policy[jm.table_states])
+        starts = np.searchsorted(jm.table_states[table], np.arange(jm.num_states + 1))
+        _, at, within = ragged(np.diff(starts)[states])
+        draw = starts[states[at]] + within
+        table, a = table[draw], a[draw]
         chance = jm.probs[table] * self.system.policy[states[at], a]
         return at, self.rewards[table, a], jm.next_states[table, a], chance
 
-    @cached_property
-    def first_halves(self) -> Outcomes:
-        """The first branch of two at different states moves; `after` has keys of half-steps."""
-        first, second = (x[self.apart] for x in self.members)
-        at, reward, after, chance = self.draws(first)
-        keys = after * self.system.jm.num_states + second[at]
-        return Outcomes(self.apart[at], reward, keys, 0 * at, chance)
-
-    @cached_property
-    def half_keys(self) -> Ints:
-        """(h,) j * S + t of the half-steps H(j, t) that pairs of different states lead to."""
-        return np.unique(self.first_halves.after) if self.halved else np.zeros(0, np.int64)
-
-    def halves(self) -> list[Outcomes]:
+    def halves(self, apart: Ints) -> list[Outcomes]:
         """Steps of branches at different states, in two halves."""
-        first = self.first_halves
-        after = self.zero + 1 + np.searchsorted(self.half_keys, first.after)
-        j, t = np.divmod(self.half_keys, self.system.jm.num_states)
+        first, second = (x[apart] for x in self.members)
+        at, reward, j, chance = self.draws(first)
+        size = self.system.jm.num_states
+        keys, number = np.unique(j * size + second[at], return_inverse=True)
+        moved = Outcomes(apart[at], reward, self.zero + 1 + number, 0 * at, chance)
+        j, t = np.divmod(keys, size)  # of H(j, t)
         at, reward, end, chance = self.draws(t)
-        second = self.between(self.zero + 1 + at, 0.0 - reward, (j[at], end), chance)
-        return [first._replace(after=after), second]
+        return [moved, self.between(self.zero + 1 + at, 0.0 - reward, (j[at], end), chance)]

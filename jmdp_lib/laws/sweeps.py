@@ -18,7 +18,7 @@ from jmdp_lib.fast import threaded
 from jmdp_lib.laws.rows import Outcomes
 from jmdp_lib.machine import cached, inline
 
-_CHUNK = 32  # rows that are done at a time where that is worth it
+_CHUNK = 32  # rows that are done at a time
 _LONG = 1 << 12  # bounds in a chunk from which on threads are worth it
 _plain: Any = cached(nogil=True, error_model="numpy", fastmath={"contract"}, _nrt=False)
 
@@ -80,47 +80,23 @@ class Step(NamedTuple):
     slack: float
 
 
-class Progress(NamedTuple):
-    """Sweep number `now` over rows. moved: (N,) in which sweep a row moved last: it moves when it
-    has changed by `tol` since then, see unsaid (N,). room: (chunk, 4, n)."""
-
-    rows: Ints
-    now: int
-    moved: Ints
-    unsaid: Floats
-    tol: float
-    room: Floats
-
-
-def settle(bounds: Floats, step: Step, tol: float, halved: bool) -> int:
-    """Sweep until no bound moves by `tol`, in place; returns how many sweeps that took.
-
-    Half-steps lead to pairs and these to half-steps, so that many rows can be done at once; whole
-    steps are best done one by one, there and back, each from what the ones before it have become.
-    """
-    size = len(bounds)
-    rows = np.arange(size)
-    room = np.empty((_CHUNK if halved else 1, 4, bounds.shape[2]))
-    progress = Progress(rows, 1, np.zeros(size, np.int64), np.zeros(size), tol, room)
-    while True:
-        _sweep(bounds, *step, progress)
-        if not (progress.moved == progress.now).any():
-            return progress.now
-        rows = rows if halved else rows[::-1].copy()
-        progress = progress._replace(rows=rows, now=progress.now + 1)
+def settle(bounds: Floats, step: Step, tol: float) -> int:
+    """Sweep until no bound moves by `tol`, in place; returns how many sweeps that took."""
+    room = np.empty((_CHUNK, 4, bounds.shape[2]))
+    sweeps = 1
+    while _sweep(bounds, *step, room) > tol:
+        sweeps += 1
+    return sweeps
 
 
 def place(x: Floats, points: Floats, kinds: Floats) -> Reads:
     """Where points (n,) are read on a grid x, for kinds (2, K)."""
     widths = np.diff(x)
-    cells: Any = np.empty((kinds.shape[1], points.size), np.int32)
-    shares = np.empty(cells.shape)
-    for kind, (d, factor) in enumerate(kinds.T):
-        y = (points - d) / factor
-        cells[kind] = np.clip(np.searchsorted(x, y, "right") - 1, 0, widths.size - 1)
-        shares[kind] = (y - x[cells[kind]]) / widths[cells[kind]]
-    factors = kinds[1].copy()  # of the layout that all have, or all is compiled once more
-    return Reads(cells, shares, widths, factors)
+    y = (points - kinds[0][:, None]) / kinds[1][:, None]
+    cells = np.clip(np.searchsorted(x, y, "right") - 1, 0, widths.size - 1)
+    shares = (y - x[cells]) / widths[cells]
+    # Factors are copied to the layout that all have, or all is compiled once more.
+    return Reads(cells.astype(np.int32), shares, widths, kinds[1].copy())
 
 
 @inline
@@ -212,15 +188,6 @@ def follow(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -
 
 
 @_plain
-def _is_stale(r: Any, groups: Any, moved: Any, now: Any) -> Any:
-    """Whether a row that follows row r moved since the last sweep."""
-    stale = False
-    for e in range(groups.ends[groups.starts[r]], groups.ends[groups.starts[r + 1]]):
-        stale |= moved[groups.after[e]] >= now - 1
-    return stale
-
-
-@_plain
 def _keep_better(bounds: Any, new: Any) -> Any:
     """Put new bounds where they are narrower; returns by how much they are, at most."""
     lines = len(bounds) == 2
@@ -235,30 +202,16 @@ def _keep_better(bounds: Any, new: Any) -> Any:
     return change
 
 
-def _sweep_rows(bounds: Any, groups: Any, reads: Any, slack: Any, progress: Any) -> None:
-    """One sweep over rows, where one that follows moved since the last sweep."""
-    rows = progress.rows
-    now = progress.now
-    moved = progress.moved  # what is written on threads must have a name of its own
-    unsaid = progress.unsaid
-    tol = progress.tol
-    room = progress.room
-    chunk = len(room)
-    stale = np.zeros(chunk, np.bool_)
-    for start in range(0, rows.size, chunk):
-        size = min(chunk, rows.size - start)
+def _sweep_rows(bounds: Any, groups: Any, reads: Any, slack: Any, room: Any) -> Any:
+    """One sweep over rows; by how much a bound moves, at most. room: (chunk, 4, n)."""
+    moved = np.zeros(len(room))
+    for start in range(0, len(bounds), len(room)):
+        size = min(len(room), len(bounds) - start)
         for n in prange(size):
-            r = rows[start + n]
-            stale[n] = _is_stale(r, groups, moved, now)
-            if stale[n]:
-                follow(room[n], r, bounds, groups, reads, slack)
+            follow(room[n], start + n, bounds, groups, reads, slack)
         for n in prange(size):
-            if stale[n]:
-                r = rows[start + n]
-                unsaid[r] += _keep_better(bounds[r], room[n])
-                if unsaid[r] > tol:
-                    unsaid[r] = 0.0
-                    moved[r] = now
+            moved[n] = max(moved[n], _keep_better(bounds[start + n], room[n]))
+    return moved.max()
 
 
-_sweep = threaded(_sweep_rows, lambda *given: given[-1].room[1:].size // 4, _LONG)
+_sweep = threaded(_sweep_rows, lambda *given: given[-1][1:].size // 4, _LONG)

@@ -278,8 +278,8 @@ class BatchPlayer(Player):
         """
 
     @abstractmethod
-    def step(self, states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> Played:
-        """One step.
+    def step(self, sharing: Columns) -> Played:
+        """One step of all branches: from their states, by their actions.
 
         Of branches that are not alive, anything may be returned that others might be.
         sharing: for every pair, whether two branches are at one state and, if branches at one
@@ -372,8 +372,7 @@ class BatchPlayer(Player):
         """Draw, step, and add the rewards up."""
         self.steps += self.size
         sharing = self.same if self.coupling.at_one_state else self.one
-        played = self.step(self.states, self.actions, self.alive, sharing)
-        rewards, states, over, cut, queries = played
+        rewards, states, over, cut, queries = self.step(sharing)
         if self.counted:
             self.queries += self._counted(sharing) if queries is None else queries
         if over is not None:

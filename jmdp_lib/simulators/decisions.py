@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal, get_args
 
@@ -122,8 +123,7 @@ def compare_actions(
     settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
     plan = Plan.of_actions(player_of(env, state, settings.coupling), policy, actions, settings)
     known = _known_range(env, reward_range, method)
-    runs = _Runs("compare_actions", plan, known, alpha=alpha, margin=margin, budget=budget, rng=rng)
-    return runs.decide()
+    return _Runs("compare_actions", plan, known, alpha, margin, budget, rng).decide()
 
 
 def compare_policies(
@@ -210,10 +210,7 @@ def compare_policies(
     settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
     plan = Plan.of_policies(player_of(env, state, settings.coupling), policies, settings)
     known = _known_range(env, reward_range, method)
-    runs = _Runs(
-        "compare_policies", plan, known, alpha=alpha, margin=margin, budget=budget, rng=rng
-    )
-    return runs.decide()
+    return _Runs("compare_policies", plan, known, alpha, margin, budget, rng).decide()
 
 
 def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float] | None:
@@ -232,6 +229,7 @@ def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float
     return checks.reward_range("reward_range", reward_range)
 
 
+@dataclass
 class _Runs:
     """The runs of the function `name` so far, and what they say.
 
@@ -243,37 +241,33 @@ class _Runs:
     lowest and the highest, as far as is known. intervals: (m, m, 2) of mean gaps.
     """
 
-    def __init__(
-        self,
-        name: str,
-        plan: Plan,
-        reward_range: tuple[float, float] | None,
-        rng: RNG,
-        *,
-        alpha: float,
-        margin: float,
-        budget: int,
-    ) -> None:
-        self.name = name
-        self.plan = plan
-        self.reward_range = reward_range
-        self.alpha = checks.real("alpha", alpha, "(0, 1)")
-        self.margin = checks.real("margin", margin, "[0, inf)")
-        self.budget = checks.at_least("budget", budget, 1)
-        self.seed = checks.seed_of(rng)
-        self.seeds = np.random.default_rng(checks.part(self.seed, name))
-        self.verdict = "undecided"
-        self.queries = 0
-        self.num_runs = 0
-        self.num_whole = 0
-        self.active = list(range(len(plan.names)))
-        self.returns = [np.zeros(0) for _ in plan.names]
-        self.apart = {pair: np.zeros(0) for pair in plan.pairs}
-        self.open = [np.zeros(0) for _ in plan.names]
-        self.offset = 0.0
+    name: str
+    plan: Plan
+    reward_range: tuple[float, float] | None
+    alpha: float
+    margin: float
+    budget: int
+    rng: RNG
+    verdict = "undecided"
+    queries = 0
+    num_runs = 0
+    num_whole = 0
+    offset = 0.0
+
+    def __post_init__(self) -> None:
+        self.alpha = checks.real("alpha", self.alpha, "(0, 1)")
+        self.margin = checks.real("margin", self.margin, "[0, inf)")
+        self.budget = checks.at_least("budget", self.budget, 1)
+        self.seed = checks.seed_of(self.rng)
+        self.seeds = np.random.default_rng(checks.part(self.seed, self.name))
+        self.active = [*range(len(self.plan.names))]
+        none = np.zeros(0)
+        self.returns = [none for _ in self.active]
+        self.open = [*self.returns]
+        self.apart = dict.fromkeys(self.plan.pairs, none)
         self.history: list[tuple[int, Floats]] = []
-        self.rewards = reward_range or (math.inf, -math.inf)
-        self.intervals = np.where(plan.alike[..., None], 0.0, [-math.inf, math.inf])
+        self.rewards = self.reward_range or (math.inf, -math.inf)
+        self.intervals = np.where(self.plan.alike[..., None], 0.0, [-math.inf, math.inf])
 
     def decide(self) -> Decision:
         """Play branches until it is known which is best, or another run may cost too much.

@@ -39,9 +39,11 @@ _GENERATORS = ("Generator", "RandomState", "Random")  # numpy's and torch's, num
 _PHYSICS = "MjData"  # of MuJoCo: copies by itself, in microseconds
 _MODEL = "MjModel"  # of MuJoCo: large, and the same for all copies
 # There is no general rule for what is no part of a state: an attribute that no step reads looks
-# like any other. Without this one, branches that meet on the frozen lake would count as apart.
-_ONLY_DRAWN = "lastaction"  # of Gymnasium's toy-text environments: `render` alone reads it
+# like any other. Without these two, branches that meet on the frozen lake would count as apart:
+# `render` alone reads the one, and Gymnasium's check of the first two steps the other.
+_NO_STATE = ("lastaction", "_previous_data")
 _CONSTANT = (type, types.FunctionType, types.ModuleType, gymnasium.Space, EnvSpec)
+_PLAIN = {int, float, bool, str, type(None)}  # sooner seen here than by `deepcopy`
 _MANY = 10  # entries from which on a dictionary is shared by all copies
 
 
@@ -120,8 +122,10 @@ class Copies:
                 own = vars(env.unwrapped)[name]
                 sys.modules["mujoco"].mj_copyData(own, x.model, x)
                 memo[id(x)] = own
-        for layer, held in zip(_layers(env), copy.deepcopy(origin, memo), strict=True):
-            layer.__dict__ = held
+        for layer, held in zip(_layers(env), origin, strict=True):
+            layer.__dict__ = {
+                name: x if type(x) in _PLAIN else copy.deepcopy(x, memo) for name, x in held.items()
+            }
         return env
 
     def _by_id(self, contents: list[dict[str, Any]]) -> dict[int, Any]:
@@ -147,7 +151,7 @@ class Copies:
         """
         shared = self._by_id(origin)
         compared = [
-            {name: x for name, x in held.items() if name != _ONLY_DRAWN and id(x) not in shared}
+            {name: x for name, x in held.items() if name not in _NO_STATE and id(x) not in shared}
             for held in origin
         ]
         file = io.BytesIO()

@@ -228,7 +228,7 @@ class GapEstimate(GapStatistics, ReadOnly):
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(3, gamma=0.8)
-        >>> asked = {"actions": [0, 1, 2], "state": 4, "num_runs": 100}
+        >>> asked = {"actions": [0, 1, 2], "state": 4, "num_runs": 100, "rng": 0}
         >>> found = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **asked)
         >>> found
         GapEstimate(gaps=6, num_runs=100, means up to 1.607, standard errors up to 0.06)

@@ -59,6 +59,10 @@ class Environment(Protocol):
         """Execute one branch of the table."""
 
 
+Draw = tuple[Any, list[Any], list[list[int]]]
+"""The state, the actions that are played under one draw, and the branches that play each."""
+
+
 class RowPlayer(BatchPlayer):
     """Plays one run at a time.
 
@@ -128,23 +132,18 @@ class RowPlayer(BatchPlayer):
                 )
         self.extremes = (min(least, *rewards), max(most, *rewards))
 
-
-Draw = tuple[Any, list[Any], list[list[int]]]
-"""The state, the actions that are played under one draw, and the branches that play each."""
-
-
-def _draws(states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> list[Draw]:
-    """All draws of a step."""
-    leaders = [*range(len(states))]  # the first branches with which these share a draw
-    if True in sharing:
-        for (i, j), both in zip(combinations(leaders, 2), sharing, strict=True):
-            if both and leaders[j] == j:
-                leaders[j] = i
-    draws: dict[int, dict[Any, list[int]]] = {}
-    for branch, leader in enumerate(leaders):
-        if alive[branch]:
-            draws.setdefault(leader, {}).setdefault(actions[branch], []).append(branch)
-    return [(states[k], [*played], [*played.values()]) for k, played in draws.items()]
+    def draws(self, sharing: Columns) -> list[Draw]:
+        """All draws of a step."""
+        leaders = [*range(len(self.states))]  # the first branches with which these share a draw
+        if True in sharing:
+            for (i, j), both in zip(combinations(leaders, 2), sharing, strict=True):
+                if both and leaders[j] == j:
+                    leaders[j] = i
+        draws: dict[int, dict[Any, list[int]]] = {}
+        for branch, leader in enumerate(leaders):
+            if self.alive[branch]:
+                draws.setdefault(leader, {}).setdefault(self.actions[branch], []).append(branch)
+        return [(self.states[k], [*played], [*played.values()]) for k, played in draws.items()]
 
 
 class QueriedPlayer(RowPlayer):
@@ -182,7 +181,8 @@ class QueriedPlayer(RowPlayer):
         rng.bit_generator.state = self.moment
         return checked_query(simulator, state, actions, rng)
 
-    def step(self, states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> Played:
+    def step(self, sharing: Columns) -> Played:
+        states, actions = self.states, self.actions
         ask: Any = checked_query
         rng = self.noise
         if self.coupling.across_states:
@@ -192,7 +192,7 @@ class QueriedPlayer(RowPlayer):
         sim = self.simulator
         if True in sharing:
             answers: list[Any] = [None] * len(states)
-            draws = _draws(states, actions, alive, sharing)
+            draws = self.draws(sharing)
             for state, played, branches in draws:
                 for each, answer in zip(branches, ask(sim, state, played, rng), strict=True):
                     for branch in each:
@@ -251,8 +251,8 @@ class EnvironmentPlayer(RowPlayer):
         self.by_key = {}
         width = len(chunk.plan.names)
         self.envs += [self.envs[0].twin() for _ in range(width - len(self.envs))]
-        for number, env in enumerate(self.envs[:width]):
-            env.np_random = np.random.default_rng(checks.part(chunk.seed, 3, number))
+        for env in self.envs:
+            env.np_random = self.noise
 
     def starts(self, width: int, size: int) -> Columns:
         self.envs[0].restore(self.snapshot)
@@ -261,14 +261,14 @@ class EnvironmentPlayer(RowPlayer):
     def seen(self, states: Columns) -> Columns:
         return [self.envs[state].observed for state in states]
 
-    def step(self, states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> Played:
-        seen = self.seen(states)
-        rewards = [0.0] * len(states)
-        after = [*states]
-        over = [False] * len(states)
+    def step(self, sharing: Columns) -> Played:
+        seen = self.seen(self.states)
+        rewards = [0.0] * len(seen)
+        after = [*self.states]
+        over = [False] * len(seen)
         cut = [*over]
         here: list[int] = []  # where branches are after the step
-        draws = _draws(states, actions, alive, sharing)
+        draws = self.draws(sharing)
         for number, action, branches in self._placed(draws):
             env = self.envs[number]
             reward, terminated, truncated = self._step_one(env, action)
@@ -280,7 +280,7 @@ class EnvironmentPlayer(RowPlayer):
                 after[branch] = met[0] if met else number
                 over[branch] = ended
                 cut[branch] = truncated and not terminated
-        self.widen(rewards, actions, seen)
+        self.widen(rewards, self.actions, seen)
         return Played(rewards, after, over, cut, len(draws))
 
     def _placed(self, draws: list[Draw]) -> list[tuple[int, Any, list[int]]]:
@@ -344,7 +344,7 @@ def distinct_in(space: Any, actions: Any) -> dict[str, Any]:
     for action in chosen:
         if not space.contains(action):
             raise IndexError(f"action {action!r} is not in {space}")
-    keys = {action_key(space, action): action for action in chosen}
+    keys = {repr(space.to_jsonable([action])): action for action in chosen}
     if not keys or len(keys) < len(chosen):
         raise ValueError(f"ask for at least one action, all distinct, got {actions!r}")
     return keys

@@ -69,7 +69,7 @@ class VectorSimulator:
         ...     return rng.poisson(3, n)
         ...
         >>> depot = jl.simulators.VectorSimulator(sell, demands, 5, gamma=0.9, num_states=12)
-        >>> often = {"state": 5, "num_runs": 50_000}
+        >>> often = {"state": 5, "num_runs": 50_000, "rng": 0}
         >>> found = jl.simulators.estimate_gaps(depot, np.full((12, 5), 0.2), [2, 1], **often)
         >>> print(f"{found.mean[0, 1]:.2f} +- {found.mean_error[0, 1]:.2f}")
         0.41 +- 0.02
@@ -275,24 +275,23 @@ class VectorPlayer(BatchPlayer):
         first = self.columns.xp.astype(self.columns.put(np.array(actions)), self.action_type)
         return [self.columns.xp.broadcast_to(first[j], (size,)) for j in range(len(actions))]
 
-    def step(self, states: Columns, actions: Columns, alive: Columns, sharing: Columns) -> Played:
+    def step(self, sharing: Columns) -> Played:
         xp = self.columns.xp
-        noise = self._noise(len(actions), actions[0].shape[0], sharing)
-        rows = (xp.concat(states), xp.concat(actions), noise)
+        rows = (xp.concat(self.states), xp.concat(self.actions), self._noise(sharing))
         found = self._ask("step", self._stepped, *rows)
         found["rewards"] = xp.astype(found["rewards"], xp.float64, copy=False)
-        return Played(**{name: self._by_branch(len(actions), x) for name, x in found.items()})
+        return Played(**{name: self._by_branch(x) for name, x in found.items()})
 
-    def _by_branch(self, width: int, rows: Any) -> list[Any]:
+    def _by_branch(self, rows: Any) -> list[Any]:
         """Rows (m * n, ...) as m columns."""
-        return self.columns.rows(self.columns.xp.reshape(rows, (width, -1, *rows.shape[1:])))
+        return self.columns.rows(self.columns.xp.reshape(rows, (self.width, -1, *rows.shape[1:])))
 
-    def _noise(self, width: int, size: int, sharing: Columns) -> Any:
+    def _noise(self, sharing: Columns) -> Any:
         """(m * n, ...) noise: which branches share a draw is said by the coupling."""
         xp = self.columns.xp
         if self.coupling.across_states:
-            return xp.concat([self._drawn(size)] * width)
-        noise = self._by_branch(width, self._drawn(width * size))
+            return xp.concat([self._drawn(self.size)] * self.width)
+        noise = self._by_branch(self._drawn(self.width * self.size))
         return xp.concat(self.columns.follow(sharing, noise))
 
     def choose(self, uniforms: Columns) -> Columns:
