@@ -26,7 +26,7 @@ NATURAL = {"size", "num_states", "capacity", "max_order", "gust_prob", "arrival_
 NATURAL |= {"reward_bound", "scale", "power", "draw"}
 BY_NAME, VARIABLE = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD
 RESULTS = (ReadOnly, tuple, PhiBracket, StepBracket)
-OF_STATISTICS = {"alone", "flipped"}  # of single gaps, which a `GapEstimate` is made of
+OF_STATISTICS = {f"GapEstimate.{name}" for name in ("of", "flipped", "tables")}  # of its parent
 # The ten options that are words.
 WORDS = r'\b((?:coupling|route|cone|weights|form|method|gust|rewards|obs)=|interval\()"[^"]*"'
 
@@ -47,7 +47,10 @@ def call(path: str, function: Any, documented: Any) -> Call:
     every = inspect.signature(function).parameters.values()
     parameters = [p for p in every if p.name != "self" and p.name[0] != "_"]
     made = inspect.isclass(function) and issubclass(function, RESULTS)
-    return Call(path, parameters, inspect.getdoc(documented) or "", not made)
+    # Attributes that a result has of its parent are listed there.
+    classes = inspect.getmro(documented)[:-1] if inspect.isclass(documented) else [documented]
+    doc = "\n".join(inspect.cleandoc(x.__doc__ or "") for x in classes)
+    return Call(path, parameters, doc, not made)
 
 
 def public_calls() -> Iterator[Call]:
@@ -58,7 +61,7 @@ def public_calls() -> Iterator[Call]:
         for name, member in inspect.getmembers(thing, inspect.isroutine) if is_class else ():
             function = getattr(member, "__func__", member)
             own = f"{getattr(function, '__module__', '')}".startswith("jmdp_lib.")
-            if own and name[0] != "_" and name not in OF_STATISTICS:
+            if own and name[0] != "_" and f"{thing.__name__}.{name}" not in OF_STATISTICS:
                 yield call(f"{path}.{name}", member, function)
 
 

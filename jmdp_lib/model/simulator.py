@@ -77,7 +77,13 @@ class Simulator(Sized, Protocol):
     ) -> tuple[ArrayLike, ArrayLike]:
         """Rewards (m,) and next states (m,) of distinct actions under one shared draw.
 
-        Lists and arrays are both welcome; all randomness comes from `rng`.
+        Args:
+            state: where the actions are tried.
+            actions: (m,) distinct actions.
+            rng: the generator from which all randomness comes.
+
+        Returns:
+            Rewards and next states, (m,) each: lists and arrays are both welcome.
         """
 
 
