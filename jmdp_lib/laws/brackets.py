@@ -74,7 +74,7 @@ class StepBracket:
             >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
             >>> law, = jl.laws.gap_law(jm, jl.goal_policy(3), gaps=[(4, 0, 2)])
             >>> low, high = law.steps.worst_mean(0.1)
-            >>> low < law.cvar(0.1)[0] < law.cvar(0.1)[1] < high  # both orders say more
+            >>> print(low < law.cvar(0.1)[0] < law.cvar(0.1)[1] < high)  # both orders say more
             True
         """
         cuts = self.points.ravel()
