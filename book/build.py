@@ -56,11 +56,7 @@ def build(root: Path, out: Path) -> int:
     return 0
 
 
-def main() -> int:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "book")
-    return build(ROOT, parser.parse_args().out)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(build(ROOT, parser.parse_args().out))

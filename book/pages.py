@@ -18,7 +18,7 @@ from nbformat import NotebookNode
 from prose import FORMULA, tex
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "workflow"))
-from notebook_job import claims_of, folded
+from notebook_job import caption_of, claims_of, folded, tags
 
 GALLERY = """
 ## {0}
@@ -37,11 +37,6 @@ FIGURE = """:::{{figure}} {0}.png
 [{3}]({4}) {{download}}`CSV <{0}.csv>` · {{download}}`PDF <{0}.pdf>`
 :::"""
 FULL_WIDTH = 1400  # pixels at 300 dpi: what is wider is no figure of one column
-ALT = re.compile(r"\s*<!-- alt: (.*?) -->", re.DOTALL)
-
-
-class BookError(SystemExit):
-    """What ends the build: something that the book needs is not in the project."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +64,8 @@ class Notebook:
 
     def captions(self) -> dict[int, tuple[str, str]]:
         """(caption, alt text) of each code cell that is followed by a cell of its caption."""
-        found: dict[int, tuple[str, str]] = {}
-        for c, cell in enumerate(self.cells):
-            if "caption" in tags(cell):
-                if not (alt := ALT.search(cell.source)):
-                    raise BookError(f"error: {self.name}: no <!-- alt: --> in {cell.source}")
-                found[c - 1] = ALT.sub("", cell.source).strip(), " ".join(alt[1].split())
-        return found
-
-
-def tags(cell: NotebookNode) -> list[str]:
-    return cell.metadata.get("tags", [])
+        cells = enumerate(self.cells)
+        return {c - 1: caption_of(cell) for c, cell in cells if "caption" in tags(cell)}
 
 
 # ---- pages of the repository ---------------------------------------------------------------------
@@ -132,34 +118,27 @@ def annotated(notebook: Notebook) -> str:
     """The notebook, as JSON, as the book shows it.
 
     It has captions and alt texts at its figures, and folds the cells that only prepare, draw or
-    check. Two of the same kind in a row are one.
+    check.
     """
     content = copy.deepcopy(notebook.content)
     described = notebook.captions()
-    shown: list[NotebookNode] = []
     for c, cell in enumerate(content.cells):
         if cell.cell_type == "markdown":
             cell.source = cell.source.replace("](../book/", "](../")
-            shown += [cell] * ("caption" not in tags(cell))
             continue
         asked = prompt(cell)
-        last = shown[-1] if shown else cell
-        same = last.metadata.get("mystnb", {}).get("code_prompt_show") == asked
-        if asked and same and not last.outputs:
-            cell.source = f"{shown.pop().source}\n\n{cell.source}"
-        options: dict[str, Any] = {"code_prompt_show": asked or "Show the code"}
+        cell.metadata.mystnb = {"code_prompt_show": asked or "Show the code"}
         if c in described:
             caption, alt = described[c]
-            options |= {"image": {"alt": alt}, "figure": {"caption": caption}}
+            figure = {"caption": caption}
             for name in drawn_by(cell):
-                options["figure"]["name"] = f"{name}-{notebook.name}"
-        cell.metadata.mystnb = options
+                figure["name"] = f"{name}-{notebook.name}"
+            cell.metadata.mystnb |= {"image": {"alt": alt}, "figure": figure}
         if "summary" in tags(cell):
             cell.outputs = [claims_table(notebook.content)]
         if asked:
             cell.metadata.tags = [*tags(cell), "hide-input"]
-        shown.append(cell)
-    content.cells = shown
+    content.cells = [cell for cell in content.cells if "caption" not in tags(cell)]
     return nbformat.writes(content)
 
 
@@ -177,7 +156,7 @@ def gallery(figures: Path, notebooks: list[Notebook]) -> str:
         if shown:
             text += GALLERY.format(nb.title, nb.name, "\n".join(shown))
     if images:
-        raise BookError(f"error: no chapter draws {min(images)}.png")
+        sys.exit(f"error: no chapter draws {min(images)}.png")
     return text
 
 

@@ -14,8 +14,7 @@ from typing import Any
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.ext import autosummary
-from sphinx.ext.napoleon import Config
-from sphinx.ext.napoleon.docstring import GoogleDocstring
+from sphinx.ext.napoleon import Config, docstring
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import make_refnode
@@ -138,13 +137,10 @@ def in_opaque(node: nodes.Node) -> bool:
 def code_targets(env: Any) -> dict[str, tuple[str, str]]:
     """What inline code can link to: chapters, `name`, `package.name`, `Class.member`."""
     found = {doc.rpartition("/")[2]: (doc, "") for doc in env.found_docs if "/" in doc}
-    objects = env.domaindata["py"]["objects"]
-    for path in objects:
-        parts = path.split(".")
-        start = next((n for n, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
-        for first in range(1, start + 1):
-            target = (objects[path].docname, objects[path].node_id)
-            found.setdefault(".".join(parts[first:]), target)
+    for path, item in env.domaindata["py"]["objects"].items():
+        full = path.partition(".")[2]
+        for name in {full, *re.findall(r"[A-Z].*|\w+$", full)} - {""}:
+            found.setdefault(name, (item.docname, item.node_id))
     return found
 
 
@@ -177,7 +173,7 @@ def on_docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines
     Napoleon is not told what is documented: it would take "What: it is", of a property, for a type.
     """
     text = FORMULA.sub(lambda x: f":math:`{tex(x[1] or x[2]).strip()}`", "\n".join(lines))
-    lines[:] = GoogleDocstring(text, STYLE).lines()
+    lines[:] = docstring.GoogleDocstring(text, STYLE).lines()
 
 
 def on_signature(*event: Any) -> tuple[str | None, ...]:

@@ -199,6 +199,14 @@ def uniform_policy(jm: Sized) -> Floats:
 def epsilon_mixture(jm: Sized, policy: Policy, epsilon: float) -> Floats:
     """The policy (S, A) that plays a uniformly random action with probability epsilon.
 
+    Args:
+        jm: the model, or anything else that has states and actions.
+        policy: what is played otherwise, in any form that solvers take.
+        epsilon: the probability of a random action, in [0, 1].
+
+    Returns:
+        (S, A) probabilities of the actions in each state.
+
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(2)

@@ -49,7 +49,8 @@ def test_every_public_name_is_used_by_a_chapter() -> None:
     """But for what is caught, and classes that others take or return."""
     names = {path: x for path, x in pages.public_names().items() if not inspect.ismodule(x)}
     code = "\n".join(pages.Notebook.read(path).code for path in CHAPTERS)
-    code += str([getattr(thing, "__annotations__", "") for thing in names.values()])
+    signatures = [inspect.signature(x) for x in names.values() if inspect.isfunction(x)]
+    code += f"{signatures} {[getattr(x, '__annotations__', '') for x in names.values()]}"
     unused = [thing for path, thing in names.items() if not pages.uses(code, path)]
     assert not [x for x in unused if inspect.isfunction(x) or not issubclass(x, tuple | Exception)]
 
@@ -95,7 +96,7 @@ def test_results_are_found_wherever_in_the_project_a_notebook_lies(
     monkeypatch.chdir(tmp_path / place)
     assert chapter.results(["figures/table.csv"]).x.tolist() == [7]
     monkeypatch.chdir("/")  # a notebook that was downloaded reads what is installed in place
-    assert "Pong" in set(chapter.results(["figures/atari/plays.csv"]).game)
+    assert "Pong" in set(chapter.results(["figures/atari/pairs.csv"]).game)
 
 
 def test_claims_keep_what_was_found_apart_from_what_holds(capsys: pytest.CaptureFixture) -> None:

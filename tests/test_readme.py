@@ -1,4 +1,4 @@
-"""The Python of the README and of the guide passes `mypy --strict` and does what is said of it."""
+"""The Python of the README and of the guide does what is said of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import importlib.metadata
 import os
 import re
 import subprocess
-import sys
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -116,16 +114,3 @@ def test_the_table_says_how_environments_are_copied(name: str) -> None:
     importlib.import_module(needs.get(name, "gymnasium"))
     gymnasium = importlib.import_module("gymnasium")
     assert jl.simulators.CoupledEnv(gymnasium.make(name)).copying == rows[name]
-
-
-@pytest.mark.slow
-def test_examples_pass_mypy_strict(tmp_path: Path) -> None:
-    assert len(BLOCKS) >= 7
-    # The project's settings are strict but for two rules, which are set here: in the file and not
-    # by `--strict`, for which mypy would read the whole library again, without its cache.
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["strict"] is True
-    files = write_examples(tmp_path, BLOCKS)
-    for file in files:
-        rules = "# mypy: warn-return-any, disallow-untyped-decorators\n"
-        file.write_text(rules + file.read_text())
-    run(sys.executable, "-m", "mypy", *files, cwd=ROOT, MYPYPATH=str(ROOT))

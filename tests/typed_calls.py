@@ -81,7 +81,7 @@ learned: jl.IncrementalSolution = jl.incremental_jipe2(
     checkpoints=5,
     reference=solution.moments,
 )
-print(jl.StepSize.of(0.5), learned.entropy, learned.errors)
+print(jl.StepSize.of((1.0, 0.6)), learned.entropy, learned.errors)
 features = jl.action_features(jl.rbf_features(5, 5, 3), 4) + jl.tabular_features(jm)
 projected: jl.ProjectedSolution = jl.projected_jipe2(
     jm, policy, features, weights="stationary", cone="psd", tol=1e-6

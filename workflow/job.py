@@ -17,11 +17,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-RECORDED_PACKAGES = (
-    *("jmdp_lib", "numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib", "seaborn"),
-    *("torch", "gymnasium", "ale_py", "papermill", "jupytext", "nbclient", "ipykernel"),
-    "snakemake",
-)
+RECORDED_PACKAGES = """
+jmdp_lib numpy scipy numba llvmlite pandas matplotlib seaborn torch gymnasium ale_py papermill
+jupytext nbclient ipykernel snakemake
+"""
 
 
 class Unfailing(io.FileIO):
@@ -62,7 +61,7 @@ def provenance(root: Path) -> dict[str, Any]:
         commit = first.removeprefix("# branch.oid ")
         dirty = any(not line.startswith("#") for line in lines)
     found = {"python": platform.python_version()}
-    for package in RECORDED_PACKAGES:
+    for package in RECORDED_PACKAGES.split():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return {"commit": commit, "dirty": dirty, "versions": found, "hardware": hardware()}
@@ -73,5 +72,9 @@ def hardware() -> dict[str, Any]:
     model = re.search(r"model name\s*: (.*)", told.read_text() if told.exists() else "")
     cpu = model[1] if model else platform.processor() or platform.machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    system = f"{platform.system()} {platform.machine()}"
-    return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(memory, 1), "system": system}
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+    }

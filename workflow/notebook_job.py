@@ -49,15 +49,24 @@ def read_source(path: Path) -> NotebookNode:
     return nb
 
 
+def tags(cell: NotebookNode) -> list[str]:
+    return cell.metadata.get("tags", [])
+
+
 def tagged(nb: NotebookNode, tag: str) -> list[NotebookNode]:
     """The code cells that carry a tag."""
-    return [c for c in nb.cells if c.cell_type == "code" and tag in c.metadata.get("tags", [])]
+    return [cell for cell in nb.cells if cell.cell_type == "code" and tag in tags(cell)]
+
+
+def caption_of(cell: NotebookNode) -> tuple[str, str]:
+    """The caption of a figure, and its alt text, from the cell below it."""
+    text, _, alt = cell.source.partition("<!-- alt: ")
+    return text.strip(), " ".join(alt.removesuffix("-->").split())
 
 
 def folded(cell: NotebookNode) -> bool:
     """Whether the code of a cell is a solution or only draws: the book and JupyterLab fold it."""
-    tags = cell.metadata.get("tags", [])
-    return "hide-cell" in tags or "hide-input" in tags or "chapter.save(" in cell.source
+    return bool({"hide-cell", "hide-input"} & set(tags(cell))) or "chapter.save(" in cell.source
 
 
 def parameter_defaults(path: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ change only when the notebooks do.
 
 from __future__ import annotations
 
-import re
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -16,10 +15,9 @@ import nbformat
 from batch import notebook_names
 from job import outlive_terminal
 from nbformat import NotebookNode
-from notebook_job import KERNELSPEC, ProjectError, execute, folded, read_source
+from notebook_job import KERNELSPEC, ProjectError, caption_of, execute, folded, read_source, tags
 
 ROOT = Path(__file__).resolve().parents[1]
-ALT = re.compile(r"<!-- alt: (.*?) -->", re.DOTALL)
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -34,11 +32,10 @@ def stable(nb: NotebookNode) -> NotebookNode:
             # A slider's id is new in every run, and without its kernel it is only an empty box.
             shown = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
             cell.outputs = [output for output in shown if output.get("name") != "stderr"]
-    for cell, below in pairwise(nb.cells):  # the alt text of a figure stands in its caption
-        if found := ALT.search(below.source if "caption" in below.metadata.get("tags", []) else ""):
-            for output in cell.outputs:
-                if "image/png" in output.get("data", {}):
-                    output.metadata = {"image/png": {"alt": " ".join(found[1].split())}}
+    for cell, below in pairwise(nb.cells):
+        for output in cell.get("outputs", []) if "caption" in tags(below) else ():
+            if "image/png" in output.get("data", {}):
+                output.metadata = {"image/png": {"alt": caption_of(below)[1]}}
     language = {"name": "python"}
     nb.metadata = nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": language})
     nb.nbformat, nb.nbformat_minor = 4, 5

@@ -69,7 +69,13 @@ class StepSimulator:
     def query(
         self, state: int, actions: Sequence[int], rng: np.random.Generator
     ) -> tuple[list[float], list[int]]:
-        """Rewards (m,) and next states (m,) of the actions under one draw of the noise."""
+        """Rewards (m,) and next states (m,) of the actions under one draw of the noise.
+
+        Args:
+            state: where the actions are tried.
+            actions: (m,) distinct actions.
+            rng: the generator from which all randomness comes.
+        """
         noise = draw_index(self._cumulative, rng)
         rewards, states = zip(*(self.step(state, a, noise) for a in actions), strict=True)
         return list(rewards), list(states)

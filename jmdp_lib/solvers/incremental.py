@@ -76,7 +76,11 @@ class StepSize:
 
     @classmethod
     def of(cls, value: Steps) -> StepSize:
-        """A schedule from itself, or from (scale, power)."""
+        """A schedule from what a user may give for one.
+
+        Args:
+            value: a schedule, which is returned as it is, or (scale, power).
+        """
         if isinstance(value, StepSize):
             return value
         return cls(*checks.floats("step_size", value, "(scale, power)", shape=(2,)).tolist())
