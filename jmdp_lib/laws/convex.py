@@ -87,8 +87,8 @@ class Convex:
     def settle(self, tol: float) -> float:
         """Sweep until no bound moves by `tol`; returns how much work that took."""
         step = self.step()
-        upper = settle(self.above, step, tol)
-        lower = settle(self.below, step, tol)
+        upper = settle(self.above, step, tol, self.rows.halved)
+        lower = settle(self.below, step, tol, self.rows.halved)
         return step.groups.cost * self.x.size * (upper + 2 * lower)
 
     def likely(self) -> float:

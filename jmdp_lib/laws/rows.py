@@ -102,10 +102,15 @@ class Rows:
         )
 
     @property
+    def halved(self) -> bool:
+        """Whether there are half-steps."""
+        return bool(self.factors.max() == 1.0)
+
+    @property
     def steps(self) -> float:
         """By how much errors of single steps add up, at most; of half-steps, every second factor is
         one."""
-        return (2.0 if self.factors.max() == 1.0 else 1.0) / (1.0 - self.gamma)
+        return (2.0 if self.halved else 1.0) / (1.0 - self.gamma)
 
     @cached_property
     def _chain(self) -> Chain:

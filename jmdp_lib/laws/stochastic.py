@@ -97,7 +97,7 @@ class Stochastic:
         none = np.zeros((0, 2))
         reads = Reads(np.array(cells, np.int32), none, none.ravel(), none.ravel())
         step = Step(groups, reads, self.rows.rounding)
-        return groups.cost * beyond * settle(self.bounds, step, tol)
+        return groups.cost * beyond * settle(self.bounds, step, tol, self.rows.halved)
 
     def bracket(self) -> Floats:
         """(2, Q, 2n) lower and upper bounds of the gaps at the cuts."""

@@ -18,7 +18,7 @@ from jmdp_lib.fast import threaded
 from jmdp_lib.laws.rows import Outcomes
 from jmdp_lib.machine import cached, inline
 
-_CHUNK = 32  # rows that are done at a time
+_CHUNK = 32  # rows that are done at a time where that is worth it
 _LONG = 1 << 12  # bounds in a chunk from which on threads are worth it
 _plain: Any = cached(nogil=True, error_model="numpy", fastmath={"contract"}, _nrt=False)
 
@@ -80,9 +80,13 @@ class Step(NamedTuple):
     slack: float
 
 
-def settle(bounds: Floats, step: Step, tol: float) -> int:
-    """Sweep until no bound moves by `tol`, in place; returns how many sweeps that took."""
-    room = np.empty((_CHUNK, 4, bounds.shape[2]))
+def settle(bounds: Floats, step: Step, tol: float, halved: bool) -> int:
+    """Sweep until no bound moves by `tol`, in place; returns how many sweeps that took.
+
+    Half-steps lead to pairs and these to half-steps, so that many rows can be done at once; whole
+    steps are best done one by one, each from what the ones before it have become.
+    """
+    room = np.empty((_CHUNK if halved else 1, 4, bounds.shape[2]))
     sweeps = 1
     while _sweep(bounds, *step, room) > tol:
         sweeps += 1
