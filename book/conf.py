@@ -19,7 +19,6 @@ autosummary_ignore_module_all = False
 autosummary_imported_members = True
 templates_path = ["templates"]
 default_role = "literal"  # `code` in docstrings
-suppress_warnings = ["docutils"]  # until all docstrings are in Google style
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 # Signatures are shown as they are written.
 ALIASES = "ArrayLike Bracket Bytes Floats Ints Joint Policy Seed StateAction Steps TableFunction"

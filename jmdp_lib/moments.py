@@ -214,7 +214,7 @@ class Moments(ReadOnly):
         )
 
     def _excess(self, branches: Sequence[StateAction]) -> float:
-        """The same of returns minus the offset; one of no coordinates."""
+        """E of the product of the returns minus the offset; without any return, 1."""
         if not branches:
             return 1.0
         means = [float(self.mean[x]) - self.offset for x in branches]

@@ -10,7 +10,7 @@
 # # 12. Learning when branches merge: gap variances in nine games
 #
 # Chapter 6 ends with a network whose gap variances are 3 to 14 times too small. What does a network need to get them right? We
-# add one large shock to all rewards of a state and tell the networks its size. Then the variance of a gap is a constant times the chance that
+# add one large shock to all rewards of a state and tell the networks its size. Then the variance of a gap is a constant times the discounted chance that
 # its branches have not merged. What is left to learn is *when branches merge*.
 #
 # We learn this in nine games at four discounts: 36 cases. A case is calibrated if the 95% interval of learned over simulated gap variance lies
@@ -111,7 +111,7 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 12.1.** Simulated independent over coupled gap variance, times $\gamma^2$: one where branches never meet again, and larger where they do.
 #
-# <!-- alt: Marks of nine games over four discounts. Pong, BattleZone, Boxing and, at small discounts, Freeway are at one. Asterix is a little above, Atlantis and Space Invaders near two, Ms. Pacman falls from four to two and Qbert from 24 to five. -->
+# <!-- alt: Marks of nine games over four discounts. Pong, BattleZone, Boxing and, at small discounts, Freeway are at one. Asterix is a little above, Atlantis and Space Invaders near two, Ms. Pacman falls from four to two and Qbert from 24 to four. -->
 
 # %%
 near_one = over.loc[["Pong", "BattleZone", "Boxing"]]

@@ -97,20 +97,20 @@ def test_a_model_knows_its_noise():
 ROW = [0.25, 0.75]
 ONE_ACTION = [[1.0]] * 3
 CALLS = [
-    (jl.jipe2, ()),
-    (jl.jipe, (3,)),
-    (jl.apply_t2, (np.zeros((3, 1)), np.zeros((3, 1, 3, 1)))),
-    (jl.simulate_pairs, (0, (0, 0), 9)),
-    (jl.simulate_returns, (9,)),
-    (jl.laws.policy_gaps, (ONE_ACTION,)),
+    (jl.jipe2, (), {}),
+    (jl.jipe, (), {"order": 3}),
+    (jl.apply_t2, (np.zeros((3, 1)), np.zeros((3, 1, 3, 1))), {}),
+    (jl.simulate_pairs, ((0, 0),), {"state": 0, "num_pairs": 9}),
+    (jl.simulate_returns, (9,), {}),
+    (jl.laws.policy_gaps, (ONE_ACTION,), {}),
 ]
 
 
 @pytest.mark.parametrize(
     ("rows", "state"), [([ROW, ROW, ROW[::-1]], 2), ([ROW, [1.0, 0.0], ROW[::-1]], 1)]
 )
-@pytest.mark.parametrize(("function", "arguments"), CALLS)
-def test_a_state_with_another_law_is_named(function, arguments, rows, state):
+@pytest.mark.parametrize(("function", "arguments", "options"), CALLS)
+def test_a_state_with_another_law_is_named(function, arguments, options, rows, state):
     other = jl.JMDP(rows, np.zeros((3, 2, 1)), np.zeros((3, 2, 1), int), 0.5)
     with pytest.raises(ValueError, match=f"one law of tables.* state {state} has"):
-        function(other, ONE_ACTION, *arguments, coupling="common")
+        function(other, ONE_ACTION, *arguments, **options, coupling="common")

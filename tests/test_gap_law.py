@@ -12,7 +12,7 @@ import pytest
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2
+from jmdp_lib.fast.collapsed import CollapsedT2, Gaps
 from jmdp_lib.fast.reachable import PairSet
 from jmdp_lib.laws.brackets import StepBracket
 from jmdp_lib.laws.convex import Convex
@@ -319,7 +319,7 @@ def test_all_gaps_are_asked_and_one_action_has_none() -> None:
 def reached(jm, policy, query, coupling="joint"):
     """What `Rows.of` makes rows of: the operator, the pairs of states, and the gap."""
     system = CollapsedT2.of("gap_law", jm, policy, coupling)
-    pairs = PairSet.of(system, AskedGaps.of(jm, [query]))
+    pairs = PairSet.of(system, Gaps.of(jm, [query]))
     return system, pairs, np.array([query])
 
 

@@ -242,9 +242,3 @@ def test_equal_tables_of_a_state_become_one():
     torch.testing.assert_close(data.weights.sum(1), torch.ones(9))
     assert len(data.pairs) == 2 * len(once.pairs)
     assert bool((data.pairs[:, 0] != data.pairs[:, 1]).all())
-
-
-def test_bad_tables_are_named():
-    jm = jl.windy_gridworld(2)
-    with pytest.raises(ValueError, match=r"observations must have shape \(state = 4, byte\)"):
-        tables_of(jm, np.zeros((3, 1), dtype=np.uint8))

@@ -12,7 +12,7 @@ from strategies import problems, random_policy, shared_noise_model
 
 import jmdp_lib as jl
 from jmdp_lib.fast import MultisetOperator
-from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2
+from jmdp_lib.fast.collapsed import CollapsedT2, Gaps
 from jmdp_lib.model import Coupling
 from jmdp_lib.operators.pairs import PairOperator
 
@@ -52,7 +52,7 @@ def test_the_step_of_a_pair_is_brute_force(seed, coupling):
     for (s, a), (t, b) in product(every, repeat=2):
         if (s, a) == (t, b):
             continue
-        pair = AskedGaps(*(np.array([x]) for x in ((s, a, b) if s == t else (s, a, b, t))))
+        pair = Gaps(*(np.array([x]) for x in ((s, a, b) if s == t else (s, a, b, t))))
         law = system.step(pair)
         found = np.zeros((jm.num_states,) * 2)
         np.add.at(found, (law.first, law.second), law.weights)

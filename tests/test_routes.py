@@ -14,7 +14,7 @@ from strategies import ROUTES, problems, random_jmdp, random_policy, shared_nois
 import jmdp_lib as jl
 from jmdp_lib.fast import systems
 from jmdp_lib.fast.affine import solve
-from jmdp_lib.fast.collapsed import AskedGaps, CollapsedT2
+from jmdp_lib.fast.collapsed import CollapsedT2, Gaps
 from jmdp_lib.fast.reachable import PairSet
 
 EVERY = ROUTES[1:]
@@ -67,15 +67,15 @@ def test_only_memory_refuses_a_coordinate(leave):
 
 @given(problems(max_states=6), st.integers(1, 4))
 @settings(max_examples=30)
-def test_queries_are_answered_and_nothing_else(problem, count):
+def test_wanted_gaps_are_answered_and_nothing_else(problem, count):
     jm, policy, rng = problem
     exact = jl.jipe2(jm, policy, tol=1e-11).moments
     states = rng.integers(jm.num_states, size=count)
     some = jl.jipe2(jm, policy, tol=1e-11, states=states).moments
     np.testing.assert_allclose(some.covariance[states], exact.covariance[states], atol=1e-8)
     others = np.setdiff1d(np.arange(jm.num_states), states)
-    asked = np.eye(jm.num_actions, dtype=bool)
-    assert np.isnan(some.covariance[others][:, ~asked]).all()
+    alone = np.eye(jm.num_actions, dtype=bool)
+    assert np.isnan(some.covariance[others][:, ~alone]).all()
     np.testing.assert_allclose(some.variance, exact.variance, atol=1e-8)  # all of them, at once
     if jm.num_actions > 1:
         one = jl.jipe2(jm, policy, tol=1e-11, gaps=[(states[0], 1, 0)]).moments
@@ -94,11 +94,11 @@ def wide_and_cyclic():
 
 def test_the_closure_is_what_branches_reach():
     local = [(jm, policy, None) for _, jm, policy in CASES]
-    for jm, policy, queries in (*local, *wide_and_cyclic()):
+    for jm, policy, states in (*local, *wide_and_cyclic()):
         system = CollapsedT2(jm, policy)
-        asked = AskedGaps.of(jm, queries)
-        pairs = PairSet.of(system, asked)
-        reached = pairs_reached(system, asked)
+        gaps = Gaps.of(jm, states=states)
+        pairs = PairSet.of(system, gaps)
+        reached = pairs_reached(system, gaps)
         assert pairs.size == np.triu(reached).sum()
         i, j = np.tril_indices(pairs.numbering.order.size)
         order = pairs.numbering.order
@@ -109,10 +109,10 @@ def test_the_closure_is_what_branches_reach():
     assert jl.jipe2(grid, goal).num_unknowns == 419_050  # the figure of the design
 
 
-def pairs_reached(system, asked):
+def pairs_reached(system, gaps):
     """(S, S) booleans: where two branches of the gaps can be, one step of all pairs at a time."""
     step, met = (system.kernel > 0).astype(int), system.diagonal.tocoo()
-    first = system.step(asked)
+    first = system.step(gaps)
     reached = np.zeros(step.shape, bool)
     more = reached.copy()
     more[first.first, first.second] = True
@@ -212,7 +212,7 @@ def test_what_cannot_fit_is_refused_beforehand(leave):
         jl.jipe2(jm, goal, route="dense")
     with pytest.raises(MemoryError, match=r"1,600 states reaches more pairs than fit into.*GiB"):
         jl.jipe2(jm, uniform)
-    assert jl.jipe2(jm, goal, states=[3]).converged  # few queries still fit
+    assert jl.jipe2(jm, goal, states=[3]).converged  # few gaps still fit
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_overflow_is_an_error_and_no_endless_loop():
         solve(Shift(np.nan, 5), 1e-8, 0.9)
 
 
-def test_a_warning_names_the_line_that_asked():
+def test_a_warning_names_the_line_of_the_call():
     jm = jl.windy_gridworld(5)
     for arguments in ({"route": "dense"}, {"route": "sweeps"}):
         with pytest.warns(jl.ConvergenceWarning) as caught:

@@ -147,10 +147,10 @@ def _play_pair(player: EnvironmentPlayer, records: PairRecords, pair: int, drawn
         records.alive[pair, :, t] = alive
         one = same and chosen[0] == chosen[1]
         player.states, player.actions, player.alive = states, chosen, alive
-        played = player.step([same])
-        records.rewards[pair, alive, t] = np.clip(played.rewards, -1.0, 1.0)[alive]
-        states = played.next_states
-        alive = [lives and not ends for lives, ends in zip(alive, played.over, strict=True)]
+        rewards, after, over, *_ = player.step([same])
+        records.rewards[pair, alive, t] = np.clip(rewards, -1.0, 1.0)[alive]
+        states = after
+        alive = [lives and not ends for lives, ends in zip(alive, over, strict=True)]
         if not any(alive):
             return
 

@@ -179,7 +179,9 @@ def make(
     options: argparse.Namespace, part: str, game: str | None = None, seed: int | None = None
 ) -> bool:
     """A part, or a game or a seed of it, and before that its search; whether all is finished."""
-    facts = provenance(PROJECT) | {"device": options.device}
+    on_gpu = options.device != "cpu"
+    device = f"{torch.cuda.get_device_name()}, products in TF32" if on_gpu else "cpu"
+    facts = provenance(PROJECT) | {"device": device}
     if part == "grid":
         table = PARTS["grid"] | (MINIATURE["grid"] if options.miniature else {})
         records.save(options.out, part, {"": learned_gaps(table)}, facts | {"settings": table})

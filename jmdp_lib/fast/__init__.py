@@ -4,7 +4,7 @@
     affine      solves such systems: BiCGSTAB with a safeguard, Gauss-Seidel for sparse chains
     dense       the third system on all pairs of states, on a processor or a torch device
     threads     compiled functions on all threads
-    reachable   the same on the pairs that the asked gaps reach
+    reachable   the same on the pairs that the wanted gaps reach
     systems     all three, by the route that `jipe2` takes: the source of its moments
     multisets   T_n on multisets of states, and the source of the moments of `jipe`
 
@@ -14,9 +14,9 @@ understand the paper can leave this folder closed.
 
 from jmdp_lib.fast.affine import Chain, solve
 from jmdp_lib.fast.collapsed import (
-    AskedGaps,
     CollapsedBackup,
     CollapsedT2,
+    Gaps,
     PairStep,
     checked_gaps,
     products,
@@ -37,11 +37,11 @@ from jmdp_lib.fast.systems import (
 from jmdp_lib.fast.threads import threaded
 
 __all__ = [
-    "AskedGaps",
     "Chain",
     "CollapsedBackup",
     "CollapsedT2",
     "DensePairs",
+    "Gaps",
     "MomentsFromMultisets",
     "MultisetOperator",
     "PairArrays",

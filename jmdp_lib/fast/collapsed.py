@@ -97,8 +97,7 @@ class CollapsedBackup(Backup):
 
 
 class CollapsedT2(PairOperator):
-    """T_2 with what its linear systems need: the policy's chain, and steps of pairs that are asked
-    for."""
+    """T_2 with what its linear systems need: the policy's chain, and steps of chosen pairs."""
 
     @classmethod
     def of(cls, solver: str, jm: JMDP, policy: Policy, coupling: str | Coupling = JOINT) -> Self:
@@ -132,8 +131,8 @@ class CollapsedT2(PairOperator):
         """(S,) r."""
         return np.einsum("sa,sa->s", self.policy, self.jm.averaging @ self.jm.rewards)
 
-    def step(self, gaps: AskedGaps, by_table: bool = False) -> PairStep:
-        """One step of the pairs that are asked for, under the coupling.
+    def step(self, gaps: Gaps, by_table: bool = False) -> PairStep:
+        """One step of the pairs, under the coupling.
 
         by_table: branches that draw independently have an outcome for every two tables, too.
         """
@@ -166,7 +165,7 @@ class CollapsedT2(PairOperator):
         # The pair (a, b) stands for (b, a) too: the covariance is symmetric.
         size = self.jm.num_states
         require(self.table_bytes, f"the pair law of {size:,} states")
-        gaps = AskedGaps.of(self.jm)
+        gaps = Gaps.of(self.jm)
         both = self.policy[gaps.states, gaps.first] * self.policy[gaps.states, gaps.second]
         gaps = gaps.part(np.flatnonzero(both))
         step = self.step(gaps)
@@ -202,7 +201,7 @@ class CollapsedT2(PairOperator):
         actions = 16.0 * self.policy.size * self.policy.shape[1]
         return 150.0 * self.jm.rewards.size + actions + 100.0 * entries
 
-    def blocks(self, backup: CollapsedBackup, pairs: PairValues, gaps: AskedGaps) -> Floats:
+    def blocks(self, backup: CollapsedBackup, pairs: PairValues, gaps: Gaps) -> Floats:
         """(S, A, A), C(s,a; s,b) one step before c; nan for two actions that were not gaps."""
         blocks = np.full((*self.policy.shape, self.policy.shape[1]), np.nan)
         np.einsum("saa->sa", blocks)[...] = backup.variance
@@ -212,7 +211,7 @@ class CollapsedT2(PairOperator):
             blocks[part.states, part.second, part.first] = between
         return blocks
 
-    def covariances(self, backup: CollapsedBackup, pairs: PairValues, gaps: AskedGaps) -> Floats:
+    def covariances(self, backup: CollapsedBackup, pairs: PairValues, gaps: Gaps) -> Floats:
         """(Q,), C(s,a; t,b) one step before c."""
         step = self.step(gaps)
         values = self.jm.gamma**2 * pairs(step.first, step.second)
@@ -227,8 +226,8 @@ PairValues = Callable[[Ints, Ints], Floats]
 
 
 @dataclass(frozen=True)
-class AskedGaps:
-    """The gaps that are asked for, of actions a < b at a state s: three arrays (Q,).
+class Gaps:
+    """Wanted gaps, of actions a < b at a state s: three arrays (Q,).
 
     Or pairs of state-actions at two states: the second action is played at `others`, (Q,).
     """
@@ -239,9 +238,7 @@ class AskedGaps:
     others: Ints | None = None
 
     @classmethod
-    def of(
-        cls, jm: JMDP, gaps: ArrayLike | None = None, states: ArrayLike | None = None
-    ) -> AskedGaps:
+    def of(cls, jm: JMDP, gaps: ArrayLike | None = None, states: ArrayLike | None = None) -> Gaps:
         """From the keywords of a solver: all pairs of actions at all states if both are None.
 
         gaps: rows (state, a, b), (N, 3). states: (N,), for all pairs of their actions.
@@ -257,12 +254,12 @@ class AskedGaps:
         rows[:, 1:].sort()
         return cls(*np.ascontiguousarray(np.unique(rows, axis=0).T))
 
-    def part(self, which: Any) -> AskedGaps:
+    def part(self, which: Any) -> Gaps:
         """Some of them, by an index or a slice."""
         others = None if self.others is None else self.others[which]
-        return AskedGaps(self.states[which], self.first[which], self.second[which], others)
+        return Gaps(self.states[which], self.first[which], self.second[which], others)
 
-    def parts(self, entries: Ints) -> Iterator[AskedGaps]:
+    def parts(self, entries: Ints) -> Iterator[Gaps]:
         """Parts that fit into memory; entries (S,): how many outcomes a pair at each state has."""
         size = max(1, _CHUNK // int(entries.max()))
         for start in range(0, self.states.size, size):

@@ -18,12 +18,12 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.fast.collapsed import AskedGaps, CollapsedBackup, CollapsedT2
+from jmdp_lib.fast.collapsed import CollapsedBackup, CollapsedT2, Gaps
 from jmdp_lib.fast.dense import largest_of
 from jmdp_lib.machine import cached, hot, inline
 
 
-def reached_states(system: CollapsedT2, gaps: AskedGaps) -> Ints:
+def reached_states(system: CollapsedT2, gaps: Gaps) -> Ints:
     """The states that branches of the gaps come to."""
     jm = system.jm
     others = gaps.states if gaps.others is None else gaps.others
@@ -127,7 +127,7 @@ class PairSet:
     acyclic: bool
 
     @classmethod
-    def of(cls, system: CollapsedT2, gaps: AskedGaps, most: float = np.inf) -> PairSet | None:
+    def of(cls, system: CollapsedT2, gaps: Gaps, most: float = np.inf) -> PairSet | None:
         """Follow the branches of gaps until nothing new is reached; None beyond `most` pairs."""
         numbering = Numbering.of(system, reached_states(system, gaps))
         number = numbering.number

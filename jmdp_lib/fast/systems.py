@@ -1,6 +1,6 @@
 """The fixed point of the collapsed T_2: three linear systems, one after the other.
 
-The third has a coordinate for every pair of states. It is solved on the pairs that the asked gaps
+The third has a coordinate for every pair of states. It is solved on the pairs that the wanted gaps
 reach where these are few, and on all pairs otherwise.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast.affine import Chain, solve
-from jmdp_lib.fast.collapsed import AskedGaps, CollapsedBackup, CollapsedT2
+from jmdp_lib.fast.collapsed import CollapsedBackup, CollapsedT2, Gaps
 from jmdp_lib.fast.dense import DensePairs, at_pairs
 from jmdp_lib.fast.reachable import OrderedPairs, PairSet
 
@@ -95,7 +95,7 @@ class SolvedPairs:
         """Sigma(s, a, t, b)."""
         (s, a), (t, b) = coordinates
         others = None if s == t else np.array([t])
-        pair = AskedGaps(np.array([s]), np.array([a]), np.array([b]), others)
+        pair = Gaps(np.array([s]), np.array([a]), np.array([b]), others)
         covariance = self.system.covariances(self.backup, self.pairs, pair)
         if np.isnan(covariance[0]):
             solved = solve_pairs(self.system, choose_pairs(self.system, pair), self.accuracy)
@@ -119,13 +119,13 @@ class SolvedPairs:
         return self.system.full_covariance(solved.backup, c) + np.multiply.outer(mean, mean)
 
 
-def solve_reachable(system: CollapsedT2, gaps: AskedGaps, accuracy: float) -> SolvedPairs:
+def solve_reachable(system: CollapsedT2, gaps: Gaps, accuracy: float) -> SolvedPairs:
     """On the pairs of states that the gaps reach."""
     return solve_pairs(system, choose_pairs(system, gaps, or_all=False), accuracy)
 
 
 def solve_dense(
-    system: CollapsedT2, gaps: AskedGaps, accuracy: float, device: str | None = None
+    system: CollapsedT2, gaps: Gaps, accuracy: float, device: str | None = None
 ) -> SolvedPairs:
     """On all pairs of states, whatever the gaps."""
     if device is None:  # torch says itself what a device lacks
@@ -134,7 +134,7 @@ def solve_dense(
 
 
 def solve_fastest(
-    system: CollapsedT2, gaps: AskedGaps, accuracy: float, device: str | None = None
+    system: CollapsedT2, gaps: Gaps, accuracy: float, device: str | None = None
 ) -> SolvedPairs:
     """On the reachable pairs, or on all if that is faster; on a device on all."""
     reached = choose_pairs(system, gaps) if device is None else None
@@ -177,7 +177,7 @@ def solve_pairs(
     )
 
 
-def choose_pairs(system: CollapsedT2, gaps: AskedGaps, or_all: bool = True) -> PairSet | None:
+def choose_pairs(system: CollapsedT2, gaps: Gaps, or_all: bool = True) -> PairSet | None:
     """The pairs that the gaps reach; None for all pairs, if these fit and are faster.
 
     or_all: whether all pairs may be taken. A MemoryError says that neither fits.

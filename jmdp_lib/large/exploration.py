@@ -31,7 +31,7 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.fast import AskedGaps, Chain, CollapsedT2, solve_chains
+from jmdp_lib.fast import Chain, CollapsedT2, Gaps, solve_chains
 from jmdp_lib.large.implicit import Region
 
 
@@ -78,7 +78,7 @@ class View:
     """
 
     system: CollapsedT2
-    asked: AskedGaps
+    asked: Gaps
     value: Floats
     core: Any
     alone: Losses
@@ -98,22 +98,22 @@ def view_explored(region: Region, goal: float, theta: float = 0.0) -> View:
     as what they add to D sums up to `theta` standard deviations.
     """
     system = region.system()
-    asked = AskedGaps.of(system.jm, states=region.asked)
+    gaps = Gaps.of(system.jm, states=region.asked)
     explored = np.isin(np.arange(system.jm.num_states), region.explored)
     gamma = system.jm.gamma
     accuracy = 0.01 * goal
     branch = _single_branches(system, explored, goal)
-    step = system.step(asked)
+    step = system.step(gaps)
     one_action = explored & (system.policy.max(1) == 1.0)
     merged = (step.first == step.second) & one_action[step.first]
     mass = np.tile(gamma**2 * step.weights * ~merged, 2)
     where = np.tile(step.row, 2), np.concatenate([step.first, step.second])
     # (Q, M) where the branches of each gap are one step later
-    ends = sparse.csr_array((mass, where), (asked.states.size, explored.size))
+    ends = sparse.csr_array((mass, where), (gaps.states.size, explored.size))
     later = np.asarray(ends.sum(0), float)
-    start = 2.0 * np.bincount(asked.states, minlength=explored.size).astype(float)
+    start = 2.0 * np.bincount(gaps.states, minlength=explored.size).astype(float)
     visits = (start + _visits(system, explored, gamma**2, later, accuracy)) * explored
-    by_gap = visits / max(1, asked.states.size)
+    by_gap = visits / max(1, gaps.states.size)
     core = explored & _matters(system, branch, region.asked, by_gap, theta)
     alone = _losses_of_one_branch(system, branch, core, accuracy)
     both = Losses(*(ends @ loss for loss in alone))
@@ -121,7 +121,7 @@ def view_explored(region: Region, goal: float, theta: float = 0.0) -> View:
     bounds = Losses(2.0 * both.value, 2.0 * both.distance, both.later)
     entered = _visits(system, core, gamma**2, later, accuracy) * ~core
     scores = _visits(system, explored, gamma, entered * branch.value_error, accuracy) * ~explored
-    return View(system, asked, branch.value, core, alone, bounds, visits, scores)
+    return View(system, gaps, branch.value, core, alone, bounds, visits, scores)
 
 
 class SingleBranches(NamedTuple):

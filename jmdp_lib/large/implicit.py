@@ -29,7 +29,7 @@ TableFunction = Callable[[Any], tuple[ArrayLike, ArrayLike, Sequence[Sequence[Ha
 class ImplicitJMDP:
     """A joint MDP whose outcome tables come from a function of the state: nothing is enumerated.
 
-    Attributes:
+    Args:
         tables: tables(s) -> probabilities (K,), rewards (K, A), and next states, K lists of A
             hashable states. Table k has probability probs[k]; action a then earns rewards[k, a]
             and moves to next_states[k][a]. It must be pure: all randomness is in the tables. It
@@ -39,7 +39,7 @@ class ImplicitJMDP:
         reward_range: (lo, hi), all rewards lie between these. The narrower, the sooner an
             answer is certified.
         knows_noise: whether table k of every state is what noise k does there, as
-            `coupling="common"` needs it.
+            `coupling="common"` needs it; True unless given.
 
     It pickles if the function does that it is made of. A state is checked when its tables are asked
     for; every message shows the state.
@@ -89,7 +89,17 @@ class ImplicitJMDP:
         step: Callable[[Any, int, int], tuple[float, Hashable]],
         reward_range: tuple[float, float],
     ) -> ImplicitJMDP:
-        """From step(s, a, u) -> (reward, next_state) and noise_probs (K,), as `JMDP.from_step`.
+        """From a step function and its noise, as `JMDP.from_step`.
+
+        Args:
+            num_actions: $|A|$.
+            gamma: discount factor in [0, 1).
+            noise_probs: (K,) probabilities of the noise u.
+            step: step(s, a, u) -> (reward, next_state). It must be pure.
+            reward_range: (lo, hi), all rewards lie between these.
+
+        Returns:
+            The model, which knows its noise.
 
         Example:
             >>> import jmdp_lib as jl
@@ -109,6 +119,12 @@ class ImplicitJMDP:
     def from_jmdp(cls, jm: JMDP) -> ImplicitJMDP:
         """A model that was enumerated, with states 0 to $|S| - 1$.
 
+        Args:
+            jm: the model.
+
+        Returns:
+            The same model, whose tables are asked for state by state.
+
         Example:
             >>> import jmdp_lib as jl
             >>> jl.large.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3)).at(4)[2]
@@ -118,7 +134,17 @@ class ImplicitJMDP:
         return cls(tables, jm.num_actions, jm.gamma, jm.reward_range, knows_noise=jm.knows_noise)
 
     def at(self, state: Hashable) -> tuple[Floats, Floats, list[Hashable]]:
-        """The checked tables of a state: probabilities (K,), rewards (K, A), K * A next states."""
+        """The checked tables of a state.
+
+        Args:
+            state: any state.
+
+        Returns:
+            Probabilities (K,), rewards (K, A), and a list of K * A next states.
+
+        Raises:
+            ValueError: the tables make no sense; the message shows the state.
+        """
         try:
             probs, rewards, successors = self._asked(state)
             prob = checks.distributions("probabilities", probs, "table")
@@ -147,9 +173,17 @@ class ImplicitJMDP:
     def query(
         self, state: Hashable, actions: Sequence[int], rng: np.random.Generator
     ) -> tuple[list[float], list[Hashable]]:
-        """Rewards (m,) and next states (m,) of distinct actions, from one draw of a table.
+        """Rewards and next states of distinct actions, from one draw of a table.
 
         Tables are kept, since asking for them takes longer than drawing one.
+
+        Args:
+            state: any state.
+            actions: m distinct actions.
+            rng: draws the table.
+
+        Returns:
+            Rewards (m,) and next states (m,).
 
         Example:
             >>> import jmdp_lib as jl

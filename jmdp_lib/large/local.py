@@ -90,17 +90,28 @@ def local_jipe2(
 ) -> LocalSolution:
     """Gap means and variances at a few states, exploring only what matters to them.
 
-    policy: a function of a state that returns probabilities (A,) or an action, or an array whose
-        entry policy[state] is one of these: (S, A) if states are 0 to $|S| - 1$, or
-        (rows, columns, A) if they are (row, column).
-    states: those whose gaps are wanted.
-    tol: accuracy of the mean and the standard deviation of every gap, relative to the largest
-        absolute reward (of an `ImplicitJMDP`, the larger absolute end of its range), or to the
-        width of the range of rewards if that is less: a constant added to all rewards changes no
-        gap. Exploration goes on until error_bound is at most that; the result has then converged.
-    coupling: "joint", "independent" or "common", as in `jipe2`.
-    max_states: how many states are explored at most. If that, or the memory, does not suffice, a
-        `ConvergenceWarning` says what was reached.
+    Args:
+        model: an `ImplicitJMDP`, or a JMDP, of which only a few states are wanted.
+        policy: a function of a state that returns probabilities (A,) or an action, or an array
+            whose entry policy[state] is one of these: (S, A) if states are 0 to $|S| - 1$, or
+            (rows, columns, A) if they are (row, column).
+        states: N states whose gaps are wanted.
+        tol: accuracy of the mean and the standard deviation of every gap, 0.001 unless given. It is
+            relative to the largest absolute reward (of an `ImplicitJMDP`, the larger absolute end
+            of its range), or to the width of the range of rewards if that is less: a constant added
+            to all rewards changes no gap. Exploration goes on until error_bound is at most that;
+            the result has then converged.
+        coupling: "joint", "independent" or "common", as in `jipe2`; "joint" unless given.
+        max_states: how many states are explored at most, 50,000 unless given. If that, or the
+            memory, does not suffice, a `ConvergenceWarning` says what was reached.
+
+    Returns:
+        The gaps of the N states with the error of each, and what was explored.
+
+    Raises:
+        ValueError: an argument makes no sense, or the tables of a state do not; the message shows
+            the state.
+        MemoryError: not even the pairs of the wanted states fit.
 
     Example:
         >>> import jmdp_lib as jl

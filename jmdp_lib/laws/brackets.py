@@ -35,8 +35,12 @@ class StepBracket:
     """Bounds of a distribution function at 2n cuts, in ascending order.
 
     For the interval [x, y] in row k of points (n, 2), cut 2k is $P(G < x)$, and cut 2k + 1 is
-    $P(G <= y)$. low, high: (2n,), ascending. The outermost points may be infinite, and bounds there
-    are rounded as all others are: low may end just below one.
+    $P(G <= y)$. The outermost points may be infinite, and bounds there are rounded as all others
+    are: low may end just below one.
+
+    Attributes:
+        points: (n, 2) intervals.
+        low, high: (2n,) ascending bounds at the cuts.
     """
 
     points: Floats
@@ -44,7 +48,15 @@ class StepBracket:
     high: Floats
 
     def cdf(self, x: Floats, strict: bool) -> tuple[Floats, Floats]:
-        """(m,) each, of $P(G <= x)$, or of $P(G < x)$, at x (m,)."""
+        """Bounds of $P(G <= x)$, or of $P(G < x)$.
+
+        Args:
+            x: (m,) where.
+            strict: whether x itself is left out.
+
+        Returns:
+            Lower and upper bounds, (m,) each.
+        """
         starts, ends = self.points.T
         side: Any = "left" if strict else "right"
         # How many cuts do not exceed what is wanted, and how many are below it.
@@ -53,7 +65,22 @@ class StepBracket:
         return np.append(0.0, self.low)[not_above], np.append(self.high, 1.0)[below]
 
     def worst_mean(self, p: float) -> Bracket:
-        """The average of the quantiles below p, $0 < p <= 1$."""
+        """The average of the quantiles below p.
+
+        Args:
+            p: a probability, $0 < p <= 1$.
+
+        Returns:
+            The lower and the upper bound.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
+            >>> law, = jl.laws.gap_law(jm, jl.goal_policy(3), gaps=[(4, 0, 2)])
+            >>> low, high = law.steps.worst_mean(0.1)
+            >>> low < law.cvar(0.1)[0] < law.cvar(0.1)[1] < high  # both orders say more
+            True
+        """
         cuts = self.points.ravel()
         answers = []
         for x, steps, side in (
@@ -69,9 +96,12 @@ class StepBracket:
 
 @dataclass(frozen=True, eq=False)
 class PhiBracket:
-    """Bounds of $phi(x) = E (x - G)^+$ at points x (n,): above, and lines below it, (n,) each.
+    """Bounds of $phi(x) = E (x - G)^+$ at n points: above, and lines below it.
 
-    The line of a point has the value `below` there, and the slope `slopes`.
+    Attributes:
+        x: (n,) the points, ascending.
+        above: (n,) upper bounds of phi there.
+        below, slopes: (n,) the value of each point's line there, and its slope.
     """
 
     x: Floats
@@ -80,12 +110,34 @@ class PhiBracket:
     slopes: Floats
 
     def lower(self, x: Floats) -> Floats:
-        """The highest line below phi at x (m,), of those of the two points around it."""
+        """The highest line below phi, of those of the two points around x.
+
+        Args:
+            x: (m,) where.
+
+        Returns:
+            (m,) lower bounds of phi.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> import numpy as np
+            >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
+            >>> law, = jl.laws.gap_law(jm, jl.goal_policy(3), gaps=[(4, 0, 2)])
+            >>> law.phi.lower(np.array([0.0, 1.0])).round(3)  # of E (0 - G)^+ and E (1 - G)^+
+            array([0.003, 0.085])
+        """
         lines = np.stack([self.below, self.slopes])
         return np.maximum(highest_lines(self.x, lines, x)[0], 0.0)
 
     def cdf(self, x: Floats) -> tuple[Floats, Floats]:
-        """(m,) each: a lower bound of $P(G < x)$, and an upper bound of $P(G <= x)$."""
+        """Bounds of probabilities: phi has slopes between $P(G < x)$ and $P(G <= x)$.
+
+        Args:
+            x: (m,) where.
+
+        Returns:
+            Lower bounds of $P(G < x)$, and upper bounds of $P(G <= x)$, (m,) each.
+        """
         parts = np.array_split(x, 1 + x.size * self.x.size // _MANY)
         low, high = np.hstack([self._chords(part) for part in parts])
         return low, high
@@ -99,7 +151,14 @@ class PhiBracket:
         return np.clip([low, high], 0.0, 1.0)
 
     def cvar(self, p: float) -> Bracket:
-        """The mean of the worst share p of outcomes."""
+        """The mean of the worst share p of outcomes.
+
+        Args:
+            p: the share, $0 < p < 1$.
+
+        Returns:
+            The lower and the upper bound.
+        """
         low = (self.x - self.above / p).max()
         width = np.diff(self.x)
         # Where the lines of two points meet.
@@ -159,8 +218,19 @@ class GapLaw(ReadOnly):
 
         It holds everywhere at once with probability $1 - alpha$.
 
-        truncation_error: how far each gap can be from the truth; one as small as that is a tie.
-        limits: (lo, hi) that holds all gaps, if it is known: then all brackets are finite.
+        Args:
+            gap: what the law is of, (s, a, b) or (i, j): it becomes `GapLaw.gap`.
+            gaps: (N,) independent samples, in the unit of the rewards.
+            alpha: one minus the confidence, 0.05 unless given.
+            truncation_error: how far each gap can be from the truth, zero unless given; one as
+                small as that is a tie.
+            limits: (lo, hi) that holds all gaps, if it is known: then all brackets are finite.
+
+        Returns:
+            The law in brackets that hold with this confidence.
+
+        Raises:
+            ValueError: an argument makes no sense, or a gap is not within the limits.
 
         Example:
             >>> import jmdp_lib as jl
@@ -230,7 +300,15 @@ class GapLaw(ReadOnly):
         return float(max((high - low).max() for low, high in ends))
 
     def cdf(self, x: ArrayLike, *, strict: bool = False) -> Bracket:
-        """$P(G <= x)$, or $P(G < x)$ if strict, for a number or an array."""
+        """$P(G <= x)$, or $P(G < x)$.
+
+        Args:
+            x: a number or an array, in the unit of the rewards.
+            strict: whether x itself is left out; False unless given.
+
+        Returns:
+            The lower and the upper bound, of the shape of x.
+        """
         at = checks.as_array("x", x).astype(float)
         checks.refuse("x", at, np.isnan(at), "is not a number", ["entry"] * at.ndim)
         low, high = (end.reshape(at.shape) for end in self._brackets(at.ravel(), strict))
@@ -245,14 +323,29 @@ class GapLaw(ReadOnly):
         return np.fmax(low, least), np.fmin(high, most)  # phi says nothing of infinite x
 
     def quantile(self, p: float) -> Bracket:
-        """The least $x$ with $P(G <= x) >= p$, for $0 < p < 1$."""
+        """The least $x$ with $P(G <= x) >= p$.
+
+        Args:
+            p: a probability, $0 < p < 1$.
+
+        Returns:
+            The lower and the upper bound, in the unit of the rewards; infinite where nothing is
+            known.
+        """
         p = checks.real("p", p, "(0, 1)")
         cuts = self.points.ravel()
         low = np.append(-np.inf, cuts)[np.searchsorted(self.high, p)]
         return float(low), float(np.append(cuts, np.inf)[np.searchsorted(self.low, p)])
 
     def cvar(self, p: float) -> Bracket:
-        """The mean of the worst share p of outcomes, $0 < p < 1$: the average quantile below p."""
+        """The mean of the worst share p of outcomes: the average quantile below p.
+
+        Args:
+            p: the share, $0 < p < 1$.
+
+        Returns:
+            The lower and the upper bound, in the unit of the rewards.
+        """
         p = checks.real("p", p, "(0, 1)")
         low, high = self._both.worst_mean(p)
         if self.phi is None:

@@ -29,9 +29,9 @@ from scipy.optimize import linprog
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.fast import (
-    AskedGaps,
     CollapsedBackup,
     CollapsedT2,
+    Gaps,
     PairArrays,
     PairMap,
     PairStep,
@@ -78,13 +78,23 @@ def coupling_range(jm: JMDP, policy: Policy, *, tol: float = 1e-8) -> CouplingRa
     distinct states stay independent, as with `coupling="joint"`. Noise that all states share,
     `coupling="common"`, is none of these: its gap variances can lie outside of the range.
 
-    Only the marginal laws of `jm` matter: for an MDP, take `JMDP.from_mdp`. The
-    ranges are exact for two actions. For more actions they contain the exact ones, and may be
-    wider, since one outcome table has to serve all pairs of actions.
+    For an MDP, take `JMDP.from_mdp`. The ranges are exact for two actions. For more actions they
+    contain the exact ones, and may be wider, since one outcome table has to serve all pairs of
+    actions.
 
-    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-    tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward: the result
-        has converged once error_bound is at most tol * jm.reward_bound.
+    Args:
+        jm: the model, of which only the marginal laws matter.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward, 1e-8
+            unless given: the result has converged once error_bound is at most
+            tol * jm.reward_bound.
+
+    Returns:
+        The ends of the range, (S, A, A) each, and their certificate.
+
+    Raises:
+        ValueError: an argument makes no sense.
+        MemoryError: the pairs of states, or of tables, do not fit.
 
     Example:
         >>> import jmdp_lib as jl
@@ -96,7 +106,7 @@ def coupling_range(jm: JMDP, policy: Policy, *, tol: float = 1e-8) -> CouplingRa
     """
     system = CollapsedT2.of("coupling_range", jm, policy, INDEPENDENT)
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    gaps = AskedGaps.of(jm)
+    gaps = Gaps.of(jm)
     num_cells = float((np.diff(jm.starts)[gaps.states] ** 2).sum())
     require(
         56.0 * jm.num_states**2 + 400.0 * num_cells, f"coupling_range on {jm.num_states:,} states"
@@ -150,7 +160,7 @@ class Cells:
 
     system: CollapsedT2
     backup: CollapsedBackup
-    gaps: AskedGaps
+    gaps: Gaps
     step: PairStep
 
     @cached_property

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.fast import AskedGaps, CollapsedT2, PairSet, checked_gaps
+from jmdp_lib.fast import CollapsedT2, Gaps, PairSet, checked_gaps
 from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket
 from jmdp_lib.laws.convex import Convex
 from jmdp_lib.laws.rows import Rows
@@ -55,19 +55,6 @@ def gap_law(
 ) -> list[GapLaw]:
     """The laws of gaps $G = Z(s, a) - Z(s, b)$, one for each, as brackets that contain the truth.
 
-    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-    gaps: (N, 3), rows (state, a, b); unless given, all pairs a < b of all states.
-    states: (N,), for all pairs a < b of these states; instead of `gaps`.
-    width: how wide the brackets of $P(G < x)$ and $P(G <= x)$ may be at the read points.
-    coupling: as in `jipe2`.
-    at: the read points, beside zero, which is always one of them.
-    points: the least number of grid points where gaps are likely to be. More of them narrow the
-        brackets everywhere: those of probabilities in proportion to their distance, those of
-        `cvar` with its square.
-    max_points: the largest size of the whole grid. If it, or a fixed amount of work, cannot be
-        enough for `width`, no time is spent on it: a `ConvergenceWarning` says what was reached,
-        and what `width` would take. Each law's `width` says what was reached, too.
-
     Bounds are rounded outwards. Rewards, their differences, and read points are rounded to the
     twelfth digit of the largest reward, so that 0.1 + 0.2 - 0.3 is zero: the brackets are for the
     model rounded so. What all rewards have in common (`JMDP.reward_offset`) is subtracted first.
@@ -77,6 +64,29 @@ def gap_law(
     30 random states (benchmarks/gap_law.py), `gap_law` took 10 processor seconds and left
     $P(G <= 0)$ in a bracket 0.008 wide; a million pairs took 4, and their 95% interval is 0.002
     wide. For `cvar` it is the other way round: the bracket is 70 times narrower, and certain.
+
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        gaps: (N, 3), rows (state, a, b); unless given, all pairs a < b of all states.
+        states: (N,), for all pairs a < b of these states; instead of `gaps`.
+        width: how wide the brackets of $P(G < x)$ and $P(G <= x)$ may be at the read points; 0.001
+            unless given.
+        coupling: which branches share a draw, as in `jipe2`: "joint" unless given.
+        at: (P,) the read points, in the unit of the rewards, beside zero, which is always one.
+        points: the least number of grid points where gaps are likely to be, 512 unless given. More
+            of them narrow the brackets everywhere: those of probabilities in proportion to their
+            distance, those of `cvar` with its square.
+        max_points: the largest size of the whole grid, 4096 unless given. If it, or a fixed amount
+            of work, cannot be enough for `width`, no time is spent on it: a `ConvergenceWarning`
+            says what was reached, and what `width` would take.
+
+    Returns:
+        A `GapLaw` for each of the gaps, in the order of `gaps`. Its `width` says what was reached.
+
+    Raises:
+        ValueError: an argument makes no sense.
+        MemoryError: the pairs of states that the gaps reach, or the grid, do not fit.
 
     Example:
         >>> import jmdp_lib as jl
@@ -111,9 +121,9 @@ def gap_law(
     return search.laws(listed, reads)
 
 
-def _wanted(jm: JMDP, gaps: ArrayLike | None, states: ArrayLike | None) -> tuple[AskedGaps, Ints]:
+def _wanted(jm: JMDP, gaps: ArrayLike | None, states: ArrayLike | None) -> tuple[Gaps, Ints]:
     """The gaps that are wanted, and (Q, 3) the same in the order and with the signs given."""
-    wanted = AskedGaps.of(jm, gaps, states)
+    wanted = Gaps.of(jm, gaps, states)
     if gaps is not None:
         return wanted, checked_gaps(jm, gaps)
     return wanted, np.stack([wanted.states, wanted.first, wanted.second], axis=1)

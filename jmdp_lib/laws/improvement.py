@@ -68,9 +68,19 @@ def cautious_improvement(
     statement about values. This takes many queries: the intervals are normal, and they know nothing
     of outcomes that no query showed.
 
-    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-    width: of the brackets of probabilities, as in `gap_law`. Wider brackets take less time, but
-        fewer states switch.
+    Args:
+        jm: the model, whose tables are known or counted.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        level: in [0, 1], how likely an action must be better; 0.5 unless given.
+        width: of the brackets of probabilities, as in `gap_law`, 0.02 unless given. Wider brackets
+            take less time, but fewer states switch.
+
+    Returns:
+        The new policy, where it differs from the old one, and why.
+
+    Raises:
+        ValueError: an argument makes no sense.
+        MemoryError: what `gap_law` needs does not fit.
 
     Example:
         >>> import jmdp_lib as jl

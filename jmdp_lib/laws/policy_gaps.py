@@ -45,10 +45,10 @@ from scipy import sparse
 
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.fast import (
-    AskedGaps,
     Chain,
     CollapsedBackup,
     CollapsedT2,
+    Gaps,
     PairArrays,
     PairMap,
     PairStep,
@@ -82,11 +82,21 @@ def policy_gaps(
     Both rules start in the same state, for every state, and draw their actions with the same
     numbers: equal rules have gap 0, and rules that differ in a few states differ only after these.
 
-    policy, other: the two rules, each in any form that `jipe2` accepts.
-    coupling: which branches share a draw, as in `jipe2`: by default "joint", those at one state;
-        "independent", those that are one; "common", all of them.
-
     Takes about 70 bytes for every pair of states.
+
+    Args:
+        jm: the model.
+        policy: the first rule, in any form that `jipe2` accepts.
+        other: the rule whose return is subtracted, in any of these forms.
+        coupling: which branches share a draw, as in `jipe2`: by default "joint", those at one
+            state; "independent", those that are one; "common", all of them.
+
+    Returns:
+        The mean (S,) and the variance (S,) of the gap, for every state to start in.
+
+    Raises:
+        ValueError: an argument makes no sense.
+        MemoryError: the pairs of states do not fit.
 
     Example:
         >>> import jmdp_lib as jl
@@ -181,7 +191,7 @@ class _GapPairs(PairMap):
         jm = self.first.jm
         size = jm.num_states
         alike = np.einsum("saa->sa", drawn)
-        gaps = AskedGaps(*np.nonzero(drawn * ~np.eye(jm.num_actions, dtype=bool)))
+        gaps = Gaps(*np.nonzero(drawn * ~np.eye(jm.num_actions, dtype=bool)))
         weights = drawn[gaps.states, gaps.first, gaps.second]
         step = self.first.step(gaps)
         at = gaps.states[step.row], step.first * size + step.second
@@ -191,7 +201,7 @@ class _GapPairs(PairMap):
         added = np.einsum("sa,sa->s", alike, jm.averaging @ moved**2)
         return leads, added + np.bincount(gaps.states, weights * self._spread(gaps, step), size)
 
-    def _spread(self, gaps: AskedGaps, step: PairStep) -> Floats:
+    def _spread(self, gaps: Gaps, step: PairStep) -> Floats:
         """(Q,) E[(y_a - y~_b - g(s))^2] of two actions."""
         left, right = self.backups
         s, a, b = gaps.states, gaps.first, gaps.second

@@ -23,7 +23,7 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.fast import AskedGaps, Chain, CollapsedT2, PairSet, ragged, solve
+from jmdp_lib.fast import Chain, CollapsedT2, Gaps, PairSet, ragged, solve
 from jmdp_lib.machine import require
 
 _DIGITS = 12  # decimals of rewards that count, in units of the largest one
@@ -231,7 +231,7 @@ class _Steps:
         each = np.arange(len(self.gaps))
         parts = [
             Outcomes(merged, none.astype(float), none + self.zero, none, alike),
-            self.moves(self.pairs.size + each, AskedGaps(*self.gaps.T), np.ones(each.size)),
+            self.moves(self.pairs.size + each, Gaps(*self.gaps.T), np.ones(each.size)),
             self.both_move(one_state),
         ]
         apart = np.flatnonzero(self.apart)
@@ -246,9 +246,9 @@ class _Steps:
         chance[(s == t)[:, None, None] & np.eye(policy.shape[1], dtype=bool)] = 0.0
         pair, a, b = np.nonzero(chance)
         others = None if (s == t).all() else t[pair]
-        return self.moves(pairs[pair], AskedGaps(s[pair], a, b, others), chance[pair, a, b])
+        return self.moves(pairs[pair], Gaps(s[pair], a, b, others), chance[pair, a, b])
 
-    def moves(self, row: Ints, asked: AskedGaps, chance: Floats) -> Outcomes:
+    def moves(self, row: Ints, asked: Gaps, chance: Floats) -> Outcomes:
         """What follows when two branches play actions, for each row (M,)."""
         step = self.system.step(asked, by_table=True)
         assert step.tables is not None

@@ -92,11 +92,14 @@ def settle(bounds: Floats, step: Step, tol: float) -> int:
 def place(x: Floats, points: Floats, kinds: Floats) -> Reads:
     """Where points (n,) are read on a grid x, for kinds (2, K)."""
     widths = np.diff(x)
-    y = (points - kinds[0][:, None]) / kinds[1][:, None]
-    cells = np.clip(np.searchsorted(x, y, "right") - 1, 0, widths.size - 1)
-    shares = (y - x[cells]) / widths[cells]
-    # Factors are copied to the layout that all have, or all is compiled once more.
-    return Reads(cells.astype(np.int32), shares, widths, kinds[1].copy())
+    cells: Any = np.empty((kinds.shape[1], points.size), np.int32)
+    shares = np.empty(cells.shape)
+    for kind, (d, factor) in enumerate(kinds.T):  # one by one: there may be a hundred thousand
+        y = (points - d) / factor
+        cells[kind] = np.clip(np.searchsorted(x, y, "right") - 1, 0, widths.size - 1)
+        shares[kind] = (y - x[cells[kind]]) / widths[cells[kind]]
+    factors = kinds[1].copy()  # of the layout that all have, or all is compiled once more
+    return Reads(cells, shares, widths, factors)
 
 
 @inline

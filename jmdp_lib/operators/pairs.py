@@ -188,9 +188,10 @@ class PairOperator:
         average = self.average
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
         value = (self.policy * state.excess).sum(1)  # m
-        own = np.einsum("sasa->sa", state.covariance) + (state.excess - value[:, None]) ** 2
+        variance = np.einsum("sasa->sa", state.covariance)  # of Z(s, a)
+        spread = variance + (state.excess - value[:, None]) ** 2  # E (Z(s, a) - m(s))^2
         system = self.without_offset
-        backup = system.backup(value, np.einsum("sa,sa->s", self.policy, own))
+        backup = system.backup(value, (self.policy * spread).sum(1))
         covariance = system.full_covariance(backup, pair)
         offset = self.jm.reward_offset + self.jm.gamma * state.offset
         return PairState(backup.mean, covariance, offset)

@@ -31,8 +31,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import combinations, islice
-from operator import and_, or_
-from typing import Any, NamedTuple
+from operator import and_, eq, or_
+from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -75,9 +75,7 @@ class OneRun:
         """The values of a column where the mask is, of another one elsewhere."""
         return one if mask else other
 
-    def equal(self, one: Any, other: Any) -> Any:
-        """Whether states are equal."""
-        return one == other
+    equal = staticmethod(eq)  # whether states are
 
     def count(self, mask: Any) -> int:
         """How often a mask is."""
@@ -186,18 +184,9 @@ class Arrays:
         return np.asarray(array.cpu() if self.is_torch else array)
 
 
-class Played(NamedTuple):
-    """What a step returned, a column for each of m branches.
-
-    over: whether episodes ended, or None. cut: which of these a time limit cut off, or None.
-    queries: how many were made, if that is known.
-    """
-
-    rewards: Any
-    next_states: Any
-    over: Any = None
-    cut: Any = None
-    queries: Any = None
+Played = tuple[Any, Any, Any, Any, Any]
+"""What a step returned, by branches: rewards, next states, whether episodes ended, or None, and
+which of these a time limit cut off, or None; and how many queries were made, if that is known."""
 
 
 class BatchPlayer(Player):

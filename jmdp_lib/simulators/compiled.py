@@ -80,7 +80,8 @@ class CompiledPlayer(Player):
 
         def fill(rng: np.random.Generator, rows: slice) -> None:
             own = BranchRuns(runs.returns[rows], labels[rows], runs.queries[rows])
-            fill_runs(rng, own, Branches.of(width), self.model, task)
+            scratch: Any = (*np.zeros((4, width), np.int64), np.zeros(width))
+            fill_runs(rng, own, Branches(*scratch), self.model, task)
 
         # Decisions look after few runs: all threads take part in these.
         per_stream = _FEW if chunk.counted else RUNS_PER_STREAM
@@ -150,11 +151,6 @@ class Branches(NamedTuple):
     one: Ints
     source: Ints
     numbers: Floats
-
-    @classmethod
-    def of(cls, size: int) -> Branches:
-        states, steps, one, source = np.zeros((4, size), np.int64)
-        return cls(states, steps, one, source, np.zeros(size))
 
 
 @cached(nogil=True)

@@ -377,11 +377,9 @@ class _Runs:
 
     def _interval(self, a: int, b: int, times: float = 1.0) -> tuple[float, float]:
         """The interval of a mean gap, a < b, if its runs had come so many times."""
-        rest = self.plan.largest_future(self.spread)
         bound = None if self.reward_range is None else self.plan.largest_return(self.spread)
         alpha = self.alpha / len(self.plan.pairs)
-        apart = self.apart[a, b]
-        cut = may_change(apart, rest)
+        cut = may_change(self.apart[a, b], self.plan.largest_future(self.spread))
         return gap_interval(self._gaps(a, b), cut, self.intervals[a, b], alpha, bound, times)
 
     def _growth(self, a: int, b: int) -> float:
@@ -394,24 +392,23 @@ class _Runs:
         grown = _GROWTH ** np.arange(_MOST_LOOKS)
         return float(np.append(grown, math.inf)[bisect_left(grown, True, key=decides)])
 
-    def outlook(self) -> tuple[tuple[tuple[Any, Any, float, float], ...], float]:
+    def outlook(self, found: GapEstimate | None) -> dict[str, Any]:
         """`Decision.open_pairs` and `Decision.deciding_budget`."""
-        if self.verdict != "undecided" or not self.history:
-            return (), math.nan
+        if self.verdict != "undecided" or not self.history or found is None:
+            return {}
         names = self.plan.names
         ranked = sorted(self.active, key=lambda k: -self.returns[k].mean())
-        pairs = []
-        for i, j in combinations(ranked, 2):
-            sign = 1.0 if i < j else -1.0
-            gap = sign * self._gaps(min(i, j), max(i, j))
-            pairs.append((names[i], names[j], float(gap.mean()), float(gap.std() / gap.size**0.5)))
+        pairs = tuple(
+            (names[i], names[j], float(found.mean[i, j]), float(found.mean_error[i, j]))
+            for i, j in combinations(ranked, 2)
+        )
         growth = max(self._growth(ranked[0], j) for j in ranked[1:])
-        return tuple(pairs), self.queries * growth
+        return {"open_pairs": pairs, "deciding_budget": self.queries * growth}
 
     def decision(self) -> Decision:
         """What is known so far."""
         remaining = tuple(self.plan.names[i] for i in self.active)
-        open_pairs, deciding_budget = self.outlook()
+        found = self.estimates()
         return Decision(
             actions=tuple(self.plan.names),
             verdict=self.verdict,
@@ -426,10 +423,9 @@ class _Runs:
             ),
             method=self.method(),
             history=History.of(self.history, self.intervals.shape),
-            estimates=self.estimates(),
+            estimates=found,
             entropy=checks.entropy(self.seed),
-            open_pairs=open_pairs,
-            deciding_budget=deciding_budget,
+            **self.outlook(found),
         )
 
     def estimates(self) -> GapEstimate | None:

@@ -317,7 +317,7 @@ def _play_chunk(chunk: Chunk, keep: bool, elsewhere: bool) -> Any:
 
     elsewhere: with a player of its own, since threads may share this one.
     """
-    plan = chunk.plan.with_own_player() if elsewhere else chunk.plan
+    plan = replace(chunk.plan, player=chunk.plan.player.own()) if elsewhere else chunk.plan
     runs = plan.player.play(chunk._replace(plan=plan))
     return _summed(plan, [runs], keep) if plan.player.sums_chunks else runs
 

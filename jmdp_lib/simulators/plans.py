@@ -249,10 +249,6 @@ class Plan:
         kinds = range(len(self.kinds)) if self.compared == "action" else self.kinds
         return np.equal.outer(kinds, kinds)
 
-    def with_own_player(self) -> Plan:
-        """For another thread."""
-        return replace(self, player=self.player.own())
-
     def only(self, chosen: Sequence[int]) -> Plan:
         """Some of the branches."""
         return replace(

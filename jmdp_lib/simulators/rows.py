@@ -104,20 +104,23 @@ class RowPlayer(BatchPlayer):
         return [*map(self.number_of, actions)]
 
     def choose(self, uniforms: Columns) -> Columns:
-        rows = zip(self.policies, self.seen(self.states), uniforms, self.alive, strict=True)
-        return [self._action(x, seen, u) if lives else None for x, seen, u, lives in rows]
+        return [
+            bisect_right(policy.steps[seen], number)
+            if policy.steps and seen in policy.steps
+            else lives and self._action(policy, seen, number)
+            for policy, seen, number, lives in zip(
+                self.policies, self.seen(self.states), uniforms, self.alive, strict=True
+            )
+        ]
 
     def _action(self, policy: PlayedPolicy, seen: Any, number: float) -> Any:
         """The action of a policy; of those that it chooses at random, the one of a number."""
         if self.num_actions is None:
             return self.number_of(policy.source(checks.read_only(seen)))
-        kept = policy.steps
-        if kept is not None and seen in kept:
-            return bisect_right(kept[seen], number)
         probs = checks.policy_row(policy.source, seen, self.num_actions)
         steps = probs[:-1].cumsum().tolist()
-        if kept is not None and len(kept) < _MOST_KEPT:
-            kept[seen] = steps
+        if policy.steps is not None and len(policy.steps) < _MOST_KEPT:
+            policy.steps[seen] = steps
         return bisect_right(steps, number)
 
     def widen(self, rewards: Columns, actions: Columns, seen: Columns) -> None:
@@ -158,7 +161,12 @@ class QueriedPlayer(RowPlayer):
         self.here = state
         self.num_states = getattr(simulator, "num_states", None)
         if self.num_states is None:
-            _check_hashable(state)
+            try:
+                hash(state)
+            except TypeError:
+                raise ValueError(
+                    f"state must be hashable, such as a tuple, got {state!r}"
+                ) from None
             check_simulator(simulator, _DISCOUNTS, [state])
         else:
             check_simulator(simulator, _DISCOUNTS)
@@ -205,7 +213,7 @@ class QueriedPlayer(RowPlayer):
         least, most = self.extremes
         if min(rewards) < least or max(rewards) > most:
             self.widen(rewards, actions, states)
-        return Played(rewards, after, None, None, queries)
+        return rewards, after, None, None, queries
 
 
 class EnvironmentPlayer(RowPlayer):
@@ -281,7 +289,7 @@ class EnvironmentPlayer(RowPlayer):
                 over[branch] = ended
                 cut[branch] = truncated and not terminated
         self.widen(rewards, self.actions, seen)
-        return Played(rewards, after, over, cut, len(draws))
+        return rewards, after, over, cut, len(draws)
 
     def _placed(self, draws: list[Draw]) -> list[tuple[int, Any, list[int]]]:
         """An environment for every action that is played, in its state and with its draw.
@@ -317,14 +325,6 @@ class EnvironmentPlayer(RowPlayer):
 def _listed(space: Any) -> int | None:
     """How many elements a Gymnasium space has, where these are numbers from 0 on."""
     return int(space.n) if type(space).__name__ == "Discrete" and space.start == 0 else None
-
-
-def _check_hashable(state: Any) -> None:
-    """Refuse what cannot be a state where states have no numbers."""
-    try:
-        hash(state)
-    except TypeError:
-        raise ValueError(f"state must be hashable, such as a tuple, got {state!r}") from None
 
 
 def inside_episode(env: Any, state: Any) -> Any:

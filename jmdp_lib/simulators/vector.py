@@ -280,7 +280,9 @@ class VectorPlayer(BatchPlayer):
         rows = (xp.concat(self.states), xp.concat(self.actions), self._noise(sharing))
         found = self._ask("step", self._stepped, *rows)
         found["rewards"] = xp.astype(found["rewards"], xp.float64, copy=False)
-        return Played(**{name: self._by_branch(x) for name, x in found.items()})
+        names = ("rewards", "next_states", "over")
+        rewards, states, over = (name in found and self._by_branch(found[name]) for name in names)
+        return rewards, states, over or None, None, None
 
     def _by_branch(self, rows: Any) -> list[Any]:
         """Rows (m * n, ...) as m columns."""

@@ -153,6 +153,7 @@ def iterate(
                 limit = enough_sweeps(residuals[0], target, gamma)
             bar.total = limit
             bar.update()
+            # What rounding allows takes as long as a residual: it is looked at when it may matter.
             if residuals[-1] <= target or len(residuals) >= limit or len(residuals) % 100 == 0:
                 rounding = ulps * operator.distance(start, operator.zero())
                 certified = residuals[-1] + rounding <= target
@@ -211,6 +212,7 @@ def solution(
     rounding of returns says below which size a standard deviation cannot be told from zero.
     """
     mean = excess + offset
+    # Where nothing but the offset is paid, the bound of what is left is one, whatever the unit.
     largest = min(jm.without_offset.reward_bound, jm.reward_bound) + float(np.abs(excess).max())
     solved = float(np.sqrt(variance_error + (1e-12 * largest) ** 2))
     rounding = rounding_of_returns(jm.gamma, jm.reward_bound)

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
 from jmdp_lib.fast import (
-    AskedGaps,
     CollapsedT2,
+    Gaps,
     SolvedPairs,
     solve_dense,
     solve_fastest,
@@ -218,7 +218,7 @@ def _linear_systems(
 ) -> Solution:
     """The fixed point, solved for returns without what the rewards have in common."""
     jm = operator.jm
-    wanted = AskedGaps.of(jm, gaps, states)
+    wanted = Gaps.of(jm, gaps, states)
     system = CollapsedT2(jm.without_offset, operator.policy, operator.coupling)
     solved = solve(system, wanted, tol * system.jm.reward_bound, **options)
     end = certify(
