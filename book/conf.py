@@ -19,12 +19,11 @@ autosummary_ignore_module_all = False
 autosummary_imported_members = True
 templates_path = ["templates"]
 default_role = "literal"  # `code` in docstrings
-suppress_warnings = ["docutils"]  # until all docstrings are in Google style
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 # Signatures are shown as they are written.
 ALIASES = "ArrayLike Bracket Bytes Floats Ints Joint Policy Seed StateAction Steps TableFunction"
 autodoc_type_aliases = {name: name for name in ALIASES.split()}
-autodoc_preserve_defaults = True
+smartquotes_action = "De"  # no curly quotes: words of options are copied
 autodoc_typehints_format = "short"
 nb_execution_mode = "off"  # the notebooks are committed executed
 nb_render_markdown_format = "gfm"  # tables in outputs

@@ -35,8 +35,12 @@ class StepBracket:
     """Bounds of a distribution function at 2n cuts, in ascending order.
 
     For the interval [x, y] in row k of points (n, 2), cut 2k is $P(G < x)$, and cut 2k + 1 is
-    $P(G <= y)$. low, high: (2n,), ascending. The outermost points may be infinite, and bounds there
-    are rounded as all others are: low may end just below one.
+    $P(G <= y)$. The outermost points may be infinite, and bounds there are rounded as all others
+    are: low may end just below one.
+
+    Attributes:
+        points: (n, 2) intervals.
+        low, high: (2n,) ascending bounds at the cuts.
     """
 
     points: Floats
@@ -92,9 +96,12 @@ class StepBracket:
 
 @dataclass(frozen=True, eq=False)
 class PhiBracket:
-    """Bounds of $phi(x) = E (x - G)^+$ at points x (n,): above, and lines below it, (n,) each.
+    """Bounds of $phi(x) = E (x - G)^+$ at n points: above, and lines below it.
 
-    The line of a point has the value `below` there, and the slope `slopes`.
+    Attributes:
+        x: (n,) the points, ascending.
+        above: (n,) upper bounds of phi there.
+        below, slopes: (n,) the value of each point's line there, and its slope.
     """
 
     x: Floats

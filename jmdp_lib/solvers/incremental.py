@@ -108,6 +108,7 @@ class IncrementalSolution(Solution):
         updates: (n,) updates made before each checkpoint.
         errors: (n,), $||M - M_{ref}||_lambda$, nan without a reference.
         values, visits: the coordinates and how often each was updated; `form` says their layout.
+        form: "full" or "centred", as it was asked for.
         entropy: an integer that repeats the run when it is passed as `rng`.
     """
 
