@@ -113,7 +113,7 @@ def test_the_error_bound_is_nearly_attained(gamma, monkeypatch):
     size = 60
     rewards = np.tile(np.array([-1.0, 1.0])[:, None], size)
     jm = jl.JMDP([[0.5, 0.5]], rewards[None], np.zeros((1, 2, size), int), gamma)
-    fine = jl.laws.coupling_range(jm, policy := jl.uniform_policy(jm), 1e-12)
+    fine = jl.laws.coupling_range(jm, policy := jl.uniform_policy(jm), tol=1e-12)
     assert fine.converged
     monkeypatch.setattr(coupling_range, "_ROUNDS", 1)
     with pytest.warns(jl.ConvergenceWarning, match="coupling_range stopped"):

@@ -75,15 +75,15 @@ class Simulator(Sized, Protocol):
     def query(
         self, state: int, actions: Sequence[int], rng: np.random.Generator
     ) -> tuple[ArrayLike, ArrayLike]:
-        """What distinct actions lead to under one shared draw.
+        """Rewards (m,) and next states (m,) of distinct actions under one shared draw.
 
         Args:
-            state: where the actions are taken.
-            actions: m of them.
-            rng: where all randomness comes from.
+            state: where the actions are tried.
+            actions: (m,) distinct actions.
+            rng: the generator from which all randomness comes.
 
         Returns:
-            Rewards (m,) and next states (m,), lists or arrays.
+            Rewards and next states, (m,) each: lists and arrays are both welcome.
         """
 
 
