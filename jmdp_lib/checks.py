@@ -9,7 +9,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,13 +25,6 @@ class Sized(Protocol):
     @property
     def num_actions(self) -> int:
         """|A|."""
-
-
-class Sizes(NamedTuple):
-    """States and actions of what is no model: of an array, or of an environment's spaces."""
-
-    num_states: int
-    num_actions: int
 
 
 Floats = NDArray[np.float64]
@@ -433,12 +426,6 @@ def unmasked(name: str, values: Any) -> None:
     """Refuse a masked array of NumPy, or a list of them, whose mask would be lost."""
     if any(map(np.ma.is_masked, values if isinstance(values, list | tuple) else [values])):
         raise ValueError(f"{name} has masked entries: put numbers there, as by .filled(0.0)")
-
-
-def axes(ax: Any) -> None:
-    """Refuse what nobody can draw on."""
-    if not hasattr(ax, "add_patch"):
-        raise ValueError(f"ax must be axes of Matplotlib, as plt.subplots() makes, got {ax!r}")
 
 
 def as_array(name: str, values: ArrayLike) -> NDArray[Any]:

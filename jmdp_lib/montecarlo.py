@@ -14,16 +14,14 @@ A further sampler is a kernel that fills rows of an array; `fill_rows` calls it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import get_num_threads
 
 from jmdp_lib import checks
 from jmdp_lib.checks import RNG, Floats, Ints, Policy
-from jmdp_lib.machine import both, hot, inline, progress
+from jmdp_lib.fast import fill_rows
+from jmdp_lib.machine import both, hot, inline
 from jmdp_lib.model import (
     DEFAULT_COUPLING,
     JMDP,
@@ -100,28 +98,6 @@ def horizon_for(jm: JMDP, truncation: float) -> int:
     """Steps after which at most this share of the largest return, r_max / (1 - g), is left."""
     other = "pass horizon= to simulate_pairs, a larger truncation=, or a model with a smaller gamma"
     return checks.derived_horizon(jm.gamma, truncation, _LONGEST, other)
-
-
-def fill_rows(
-    fill: Callable[[np.random.Generator, slice], None],
-    size: int,
-    per_stream: int,
-    root: np.random.SeedSequence,
-) -> None:
-    """Call fill(rng, rows) for all rows, in threads: kernels release the GIL.
-
-    Every chunk of rows has a random stream of its own, so threads do not change the numbers.
-    """
-
-    def fill_chunk(start: int) -> None:
-        stream = np.random.default_rng(checks.part(root, start // per_stream))
-        fill(stream, slice(start, start + per_stream))
-
-    starts = range(0, size, per_stream)
-    with ThreadPoolExecutor(get_num_threads()) as pool:
-        chunks = pool.map(fill_chunk, starts)
-        for _ in progress(len(starts), "runs of a JMDP", "chunk", chunks):
-            pass
 
 
 class BranchModel(NamedTuple):

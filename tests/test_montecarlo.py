@@ -8,6 +8,7 @@ from strategies import random_jmdp, random_policy, shared_noise_model
 
 import jmdp_lib as jl
 from jmdp_lib import montecarlo
+from jmdp_lib.fast import threads
 
 COUPLINGS = ("joint", "independent", "common")
 EACH = pytest.mark.parametrize("coupling", COUPLINGS)
@@ -76,8 +77,8 @@ def test_a_sample_depends_on_its_seed_alone(sample, chunk, monkeypatch):
     jm = random_jmdp(np.random.default_rng(0))
     count = 4 * chunk + 9
     runs = []
-    for threads in (1, 2):
-        monkeypatch.setattr(montecarlo, "get_num_threads", lambda n=threads: n)
+    for number in (1, 2):
+        monkeypatch.setattr(threads, "get_num_threads", lambda n=number: n)
         runs.append(sample(jm, count, 5))
     np.testing.assert_array_equal(*runs)
     for num in (1, chunk - 1, chunk, chunk + 1):

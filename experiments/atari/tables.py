@@ -24,7 +24,7 @@ from experiments.processes import in_processes
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Draw, Observed, Snapshot
 from jmdp_lib.checks import RNG, Floats, Ints
-from jmdp_lib.model.simulator import Outcome
+from jmdp_lib.simulators.coupled_env import Outcome
 
 Bytes = NDArray[np.uint8]
 # States per trajectory: enough to pay for the way to its start; few for evaluation, where states

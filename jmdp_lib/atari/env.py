@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.atari.emulator import compact, load, ram_and_paddles, rom_id
-from jmdp_lib.model.simulator import Outcome
-from jmdp_lib.simulators.coupled_env import Coupled
+from jmdp_lib.simulators.coupled_env import Coupled, Outcome
 
 Bytes = NDArray[np.uint8]
 MAX_FRAMES = 108_000  # of an episode, which is truncated then, as is usual for Atari

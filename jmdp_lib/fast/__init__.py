@@ -3,7 +3,7 @@
     collapsed   T_2 averaged over the policy: three linear systems, and steps of chosen pairs
     affine      solves such systems: BiCGSTAB with a safeguard, Gauss-Seidel for sparse chains
     dense       the third system on all pairs of states, on a processor or a torch device
-    threads     compiled functions on all threads
+    threads     compiled functions on all threads, and rows filled in threads
     reachable   the same on the pairs that the wanted gaps reach
     systems     all three, by the route that `jipe2` takes: the source of its moments
     multisets   T_n on multisets of states, and the source of the moments of `jipe`
@@ -34,7 +34,7 @@ from jmdp_lib.fast.systems import (
     solve_pairs,
     solve_reachable,
 )
-from jmdp_lib.fast.threads import threaded
+from jmdp_lib.fast.threads import fill_rows, threaded
 
 __all__ = [
     "Chain",
@@ -51,6 +51,7 @@ __all__ = [
     "SolvedPairs",
     "checked_gaps",
     "choose_pairs",
+    "fill_rows",
     "products",
     "ragged",
     "scaled_kernels",

@@ -1,17 +1,21 @@
-"""Compiled functions that run on all threads, where that is safe."""
+"""What runs in threads: compiled functions, where that is safe, and chunks of random rows."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+from numba import get_num_threads
 from numba.np.ufunc.parallel import get_thread_count, threading_layer
 
-from jmdp_lib.machine import cached
+from jmdp_lib import checks
+from jmdp_lib.machine import cached, progress
 
 
 class _Threads:
@@ -55,3 +59,25 @@ def threaded(function: Callable[..., Any], size: Callable[..., int], least: int)
 
     run.__doc__ = function.__doc__
     return run
+
+
+def fill_rows(
+    fill: Callable[[np.random.Generator, slice], None],
+    size: int,
+    per_stream: int,
+    root: np.random.SeedSequence,
+) -> None:
+    """Call fill(rng, rows) for all rows, in threads: kernels release the GIL.
+
+    Every chunk of rows has a random stream of its own, so threads do not change the numbers.
+    """
+
+    def fill_chunk(start: int) -> None:
+        stream = np.random.default_rng(checks.part(root, start // per_stream))
+        fill(stream, slice(start, start + per_stream))
+
+    starts = range(0, size, per_stream)
+    with ThreadPoolExecutor(get_num_threads()) as pool:
+        chunks = pool.map(fill_chunk, starts)
+        for _ in progress(len(starts), "runs of a JMDP", "chunk", chunks):
+            pass

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from numpy.typing import ArrayLike
 
-from jmdp_lib import checks
 from jmdp_lib.checks import Floats
+from jmdp_lib.figures.diagrams import check_axes
 
 _WIN = "#0072B2"
 _LOSS = "#D55E00"
@@ -46,7 +46,7 @@ def agreement(
         >>> ax.get_legend_handles_labels()[1]
         ['two runs']
     """
-    checks.axes(ax)
+    check_axes(ax)
     x, y = np.ravel(np.asarray(expected)), np.ravel(np.asarray(found))
     marker = "os^D"[len(ax.lines) // 2 % 4]
     look: dict[str, Any] = {"marker": marker, "ms": 3, "mfc": "none", "mew": 0.7}
@@ -80,7 +80,7 @@ def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float]) -> Axes:
         >>> ax.get_xlim() == ax.get_ylim()
         True
     """
-    checks.axes(ax)
+    check_axes(ax)
     edges: Any = np.linspace(*limits, _CELLS + 1)
     wins = pairs[:, 0] > pairs[:, 1]
     scale = PowerNorm(0.5, vmin=0.0, vmax=np.histogram2d(pairs[:, 0], pairs[:, 1], edges)[0].max())
@@ -119,7 +119,7 @@ def plot_gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
         >>> len(figures.plot_gap_law(Figure().subplots(), gaps, limit=3.0).patches) > 0
         True
     """
-    checks.axes(ax)
+    check_axes(ax)
     parts = [gaps[gaps < 0], gaps[gaps >= 0]]
     look: dict[str, Any] = {"color": [_LOSS, _WIN], "stacked": True}
     top = np.max(ax.hist(parts, _BARS, range=(-limit, limit), **look)[0])

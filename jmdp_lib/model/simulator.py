@@ -1,8 +1,7 @@
 """What a simulator is: it can be asked for the outcomes of several actions under one shared draw.
 
 Such a call is a query. `Simulator` is what the learning solvers and `JMDP.from_simulator` need, a
-JMDP without its tables. Every answer is checked here. `Outcome` is what an environment with a
-state of its own, `CoupledEnv` or `jmdp_lib.atari.CoupledAtari`, returns instead.
+JMDP without its tables. Every answer is checked here.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -202,27 +201,3 @@ def checked_query(
             f"simulator.query(state {state!r}, actions {list(actions)}) must return rewards "
             f"and next states, in this order: {error!r}"
         ) from error
-
-
-class Outcome(NamedTuple):
-    """One coordinate of a drawn outcome table: what this action did under the shared draw.
-
-    A tuple, since making a frozen dataclass for every outcome slows fast emulators down.
-
-    Attributes:
-        action: the queried action.
-        reward: its reward.
-        observation: of the successor state.
-        terminated: whether this branch ended; the branches of one query can end differently.
-        truncated: whether a time limit cut this branch.
-        info: what the simulator says besides.
-        snapshot: the successor, to be given to `restore`; its own table is not drawn yet.
-    """
-
-    action: Any
-    reward: float
-    observation: Any
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
-    snapshot: Any

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import lazy_loader
 
-from jmdp_lib.model.simulator import Outcome, Simulator, SimulatorError
+from jmdp_lib.model.simulator import Simulator, SimulatorError
 from jmdp_lib.simulators.confidence import Decision
 from jmdp_lib.simulators.decisions import compare_actions, compare_policies
 from jmdp_lib.simulators.estimates import estimate_gaps
@@ -13,14 +13,16 @@ from jmdp_lib.simulators.vector import VectorSimulator
 from jmdp_lib.simulators.worlds import StepSimulator
 
 if TYPE_CHECKING:
-    from jmdp_lib.simulators.coupled_env import CoupledEnv
+    from jmdp_lib.simulators.coupled_env import CoupledEnv, Outcome
 
 __all__ = ["CoupledEnv", "Decision", "GapEstimate", "Outcome", "Simulator", "SimulatorError"]
 __all__ += ["StepSimulator", "VectorSimulator", "compare_actions", "compare_policies"]
 __all__ += ["estimate_gaps"]
 
-# It alone needs Gymnasium, and is loaded when it is first used.
-__getattr__, *_ = lazy_loader.attach(__name__, submod_attrs={"coupled_env": ["CoupledEnv"]})
+# They alone need Gymnasium, and are loaded when they are first used.
+__getattr__, *_ = lazy_loader.attach(
+    __name__, submod_attrs={"coupled_env": ["CoupledEnv", "Outcome"]}
+)
 
 
 def __dir__() -> list[str]:

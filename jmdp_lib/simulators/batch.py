@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import combinations, islice
 from operator import and_, eq, or_
-from typing import Any
+from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
@@ -405,13 +405,20 @@ class BatchPlayer(Player):
         self.apart = apart
 
 
+class Sizes(NamedTuple):
+    """States and actions of what is no model: of an array, or of an environment's spaces."""
+
+    num_states: int
+    num_actions: int
+
+
 def policy_table(policy: Any, num_actions: int, num_states: int | None) -> Floats:
     """Probabilities (S, A) of a table; num_states: None if the table itself says it."""
     if array_api_compat.is_array_api_obj(policy) and not isinstance(policy, np.ndarray):
         policy = Arrays.of(policy).host(policy)
     shown = checks.policy_array(policy)
     count = num_states or (len(shown) if shown.ndim else 1)
-    return checks.policy_matrix(checks.Sizes(count, num_actions), policy)
+    return checks.policy_matrix(Sizes(count, num_actions), policy)
 
 
 def _followed(columns: Any, together: Columns, values: Columns) -> Columns:

@@ -13,6 +13,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.fast import fill_rows
 from jmdp_lib.machine import cached, hot, inline
 from jmdp_lib.model import JMDP, Coupling, checked_coupling
 from jmdp_lib.montecarlo import (
@@ -20,7 +21,6 @@ from jmdp_lib.montecarlo import (
     BranchModel,
     coupled,
     earned_alone,
-    fill_rows,
     with_action,
 )
 from jmdp_lib.operators.draws import draw

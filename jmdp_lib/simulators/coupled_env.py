@@ -30,7 +30,6 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import RNG
 from jmdp_lib.machine import extra
-from jmdp_lib.model.simulator import Outcome
 
 with extra("atari"):
     import gymnasium
@@ -43,6 +42,30 @@ from jmdp_lib.simulators.rows import distinct_in
 
 _TRIAL_STEPS = 20
 HERE = object()
+
+
+class Outcome(NamedTuple):
+    """One coordinate of a drawn outcome table: what this action did under the shared draw.
+
+    A tuple, since making a frozen dataclass for every outcome slows fast emulators down.
+
+    Attributes:
+        action: the queried action.
+        reward: its reward.
+        observation: of the successor state.
+        terminated: whether this branch ended; the branches of one query can end differently.
+        truncated: whether a time limit cut this branch.
+        info: what the simulator says besides.
+        snapshot: the successor, to be given to `restore`; its own table is not drawn yet.
+    """
+
+    action: Any
+    reward: float
+    observation: Any
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+    snapshot: Any
 
 
 class Coupled(ABC):

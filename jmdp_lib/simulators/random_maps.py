@@ -20,6 +20,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import RNG, Floats, Ints, Policy
+from jmdp_lib.fast import fill_rows
 from jmdp_lib.machine import cached, require
 from jmdp_lib.model import (
     DEFAULT_COUPLING,
@@ -28,7 +29,7 @@ from jmdp_lib.model import (
     checked_coupling,
     require_tables,
 )
-from jmdp_lib.montecarlo import discounted, fill_rows, horizon_for
+from jmdp_lib.montecarlo import discounted, horizon_for
 from jmdp_lib.operators.draws import AliasTables, draw, of_actions, of_tables
 
 _SAMPLES = 64  # per random stream
