@@ -224,7 +224,7 @@ def test_without_rewards_every_answer_is_zero(solver):
     for power, found in solver(jm, random_policy(rng, jm), 1.0):
         if power:
             np.testing.assert_allclose(found, 0.0, atol=1e-9)
-    (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), states=[GAP])
+    (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), gaps=[GAP])
     assert law.prob_tie == pytest.approx((1.0, 1.0))
 
 
