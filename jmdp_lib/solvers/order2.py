@@ -231,7 +231,8 @@ def _linear_systems(
     )
     last = float(solved.residuals[-1])
     solver_error = (last + solved.rounding) / (1.0 - jm.gamma)
-    variance_error = 4.0 * last * system.weight / (1.0 - jm.gamma**2)  # c contracts by gamma^2
+    # A gap variance sums four entries of C, on which T_2 contracts by gamma^2.
+    variance_error = 4.0 * last * system.weight / (1.0 - jm.gamma**2)
     return solution(
         jm,
         end,
