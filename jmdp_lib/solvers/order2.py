@@ -117,7 +117,8 @@ def jipe2(
     options: dict[str, Any] = {"gaps": gaps, "states": states, "device": device}
     options |= {"initial": initial, "max_iterations": max_iterations}
     given = {name: value for name, value in options.items() if value is not None}
-    solve, takes = ROUTES[checks.one_of("route", route, [*ROUTES])]
+    checks.one_of("route", route, [*ROUTES])
+    solve, takes = ROUTES[route]
     for name in given:
         if name not in takes:
             takers = " or ".join(f"route={other!r}" for other in ROUTES if name in ROUTES[other][1])
@@ -248,7 +249,7 @@ def _linear_systems(
 
 
 # What solves each route, and the options that it takes.
-ROUTES: dict[str, tuple[Callable[..., Solution], tuple[str, ...]]] = {
+ROUTES: dict[Route, tuple[Callable[..., Solution], tuple[str, ...]]] = {
     "auto": (partial(_linear_systems, solve_fastest), ("gaps", "states", "device")),
     "sweeps": (_sweeps, ("initial", "max_iterations")),
     "reachable": (partial(_linear_systems, solve_reachable), ("gaps", "states")),
