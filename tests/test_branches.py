@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 
 import gymnasium
@@ -241,7 +241,9 @@ def test_what_is_cut_off_is_stated():
     largest = 0.5**2 * np.ptp([*SMALL.rewards.ravel(), 0.0]) / 0.5
     assert 0.0 < found.truncation_error[0, 1] <= largest
     assert np.allclose(high - low, 2 * (1.959964 * found.mean_error + found.truncation_error))
-    one = replace(GapStatistics(*np.zeros((9, 1))), prob_worse=np.array([0.5]))
+    one = replace(
+        GapStatistics(*np.zeros((len(fields(GapStatistics)), 1))), prob_worse=np.array([0.5])
+    )
     half = GapEstimate(**asdict(one), num_runs=100)
     assert np.allclose(half.interval("prob_worse"), [[0.4038315], [0.5961685]])  # Wilson's
     with pytest.raises(ValueError, match="'mean', 'prob_worse', 'prob_tie', 'prob_better', got"):

@@ -50,6 +50,7 @@ def test_what_a_solution_answers_does_not_depend_on_the_route(jm, policy, coupli
     for how in [*EVERY, {}, {"gaps": [(1, 0, 1)]}]:
         sol = jl.jipe2(jm, policy, tol=1e-11, coupling=coupling, **how)
         assert sol.converged
+        assert sol.route == how.get("route", sol.route)
         np.testing.assert_allclose(sol.moments.mean, exact.mean, atol=close)
         if "gaps" not in how:
             np.testing.assert_allclose(sol.moments.covariance, exact.covariance, atol=close)

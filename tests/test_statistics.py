@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, astuple, fields, replace
 
 import numpy as np
 import pytest
@@ -102,7 +102,7 @@ def test_intervals_that_rest_on_too_few_runs_say_so():
 
 @pytest.mark.filterwarnings("ignore:the intervals of")
 def test_levels():
-    none = GapStatistics(*np.zeros((9, 1)))
+    none = GapStatistics(*np.zeros((len(fields(GapStatistics)), 1)))
     one = replace(none, mean=np.ones(1), mean_error=np.array([0.5]), variance=np.array([0.1]))
     gaps = GapEstimate(**asdict(one), num_runs=100)
     assert np.allclose(gaps.interval("mean"), [[1 - 0.5 * 1.959964], [1 + 0.5 * 1.959964]])

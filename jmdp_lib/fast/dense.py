@@ -44,7 +44,7 @@ class PairArrays(NamedTuple):
 
 
 class PairMap(ABC):
-    """x -> F(x) on all pairs of states, for `solvers.affine.solve`."""
+    """x -> F(x) on all pairs of states, for `fast.affine.solve`."""
 
     @property
     @abstractmethod

@@ -117,10 +117,10 @@ class PairOperator:
 
     @cached_property
     def moves(self) -> list[sparse.csr_array]:
-        """Matrices M_d (S*A, S): two branches at distinct states move by c -> sum_d M_d c M_d'.
+        """Matrices M_k (S*A, S): two branches at distinct states move by c -> sum_k M_k c M_k'.
 
         That is the one matrix of transitions where the branches draw independently. With common
-        noise there is one for each noise d, sqrt(p_d) at the state that d leads to.
+        noise there is one for each noise k, sqrt(p_k) at the state that k leads to.
         """
         if not self.coupling.across_states:
             return [self.jm.transitions]
@@ -190,9 +190,9 @@ class PairOperator:
         value = (self.policy * state.excess).sum(1)  # m
         variance = np.einsum("sasa->sa", state.covariance)  # of Z(s, a)
         spread = variance + (state.excess - value[:, None]) ** 2  # E (Z(s, a) - m(s))^2
-        system = self.without_offset
-        backup = system.backup(value, (self.policy * spread).sum(1))
-        covariance = system.full_covariance(backup, pair)
+        centred = self.without_offset
+        backup = centred.backup(value, (self.policy * spread).sum(1))
+        covariance = centred.full_covariance(backup, pair)
         offset = self.jm.reward_offset + self.jm.gamma * state.offset
         return PairState(backup.mean, covariance, offset)
 

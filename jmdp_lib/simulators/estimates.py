@@ -215,14 +215,14 @@ def _estimate_rows(
     jm: JMDP, policy: Policy, gaps: ArrayLike, num_runs: int, rng: RNG, settings: Settings
 ) -> GapEstimate:
     """Estimates (K,) of rows (state, action, other action), each played by itself."""
-    asked = checked_gaps(jm, gaps).tolist()
+    rows = checked_gaps(jm, gaps).tolist()
     root = checks.seed_of(rng, "sample_gaps")
-    player = CompiledPlayer(jm, asked[0][0], settings.coupling)
-    plan = Plan.of_actions(player, policy, asked[0][1:], settings)
+    player = CompiledPlayer(jm, rows[0][0], settings.coupling)
+    plan = Plan.of_actions(player, policy, rows[0][1:], settings)
     ready: Any = plan.player
     statistics = []
     values = []
-    for s, *pair in asked:
+    for s, *pair in rows:
         own = replace(plan, player=replace(ready, state=s), names=pair)
         chunks, _ = _play(own, num_runs, checks.part(root, s, *pair), False, None)
         statistics.append(asdict(_statistics(own, chunks)))

@@ -122,10 +122,10 @@ class GapStatistics:
         sums: Any = GapSums(*np.moveaxis(rows, 2, 0))  # (parts, P) each
         n = sums.size.sum(0)
         mean = (sums.size * sums.mean).sum(0) / n
-        off = sums.mean - mean
-        fourth = sums.fourth + 4.0 * off * sums.cube + 6.0 * off**2 * sums.square
-        fourth = np.sum(fourth + sums.size * off**4, axis=0)
-        square = np.sum(sums.square + sums.size * off**2, axis=0)
+        shift = sums.mean - mean
+        fourth = sums.fourth + 4.0 * shift * sums.cube + 6.0 * shift**2 * sums.square
+        fourth = np.sum(fourth + sums.size * shift**4, axis=0)
+        square = np.sum(sums.square + sums.size * shift**2, axis=0)
         variance = square / (n - 1)
         spread = np.sqrt(np.maximum(fourth - square**2 / n, 0.0) / (n - 1))  # of the squares
         return cls(

@@ -127,7 +127,7 @@ class Certificate(NamedTuple):
 
 def iterate(
     operator: Operator[State],
-    start: State,
+    state: State,
     gamma: float,
     allowed: float,
     max_iterations: int | None = None,
@@ -143,25 +143,25 @@ def iterate(
     limit = None if max_iterations is None else checks.at_least("max_iterations", max_iterations, 1)
     target = allowed * (1.0 - gamma)
     residuals: list[float] = []
-    ulps = rounding_of(operator.longest_sum)
+    relative = rounding_of(operator.longest_sum)
     with progress(None, name, "sweep") as bar:
         while True:
-            new = operator.apply(start)
-            residuals.append(operator.distance(new, start))
-            start = new
+            new = operator.apply(state)
+            residuals.append(operator.distance(new, state))
+            state = new
             if limit is None:
                 limit = enough_sweeps(residuals[0], target, gamma)
             bar.total = limit
             bar.update()
             # What rounding allows takes as long as a residual: it is looked at when it may matter.
             if residuals[-1] <= target or len(residuals) >= limit or len(residuals) % 100 == 0:
-                rounding = ulps * operator.distance(start, operator.zero())
+                rounding = relative * operator.distance(state, operator.zero())
                 certified = residuals[-1] + rounding <= target
                 hopeless = residuals[-1] <= rounding and rounding >= target  # nothing certifies it
                 if certified or hopeless or len(residuals) >= limit:
                     break
     end = certify(np.array(residuals), rounding, gamma, allowed, len(residuals), name)
-    return start, end
+    return state, end
 
 
 def certify(

@@ -117,7 +117,8 @@ def jipe2(
     options: dict[str, Any] = {"gaps": gaps, "states": states, "device": device}
     options |= {"initial": initial, "max_iterations": max_iterations}
     given = {name: value for name, value in options.items() if value is not None}
-    solve, takes = ROUTES[checks.one_of("route", route, [*ROUTES])]
+    checks.one_of("route", route, [*ROUTES])
+    solve, takes = ROUTES[route]
     for name in given:
         if name not in takes:
             takers = " or ".join(f"route={other!r}" for other in ROUTES if name in ROUTES[other][1])
@@ -231,7 +232,8 @@ def _linear_systems(
     )
     last = float(solved.residuals[-1])
     solver_error = (last + solved.rounding) / (1.0 - jm.gamma)
-    variance_error = 4.0 * last * system.weight / (1.0 - jm.gamma**2)  # c contracts by gamma^2
+    # A gap variance sums four entries of C, on which T_2 contracts by gamma^2.
+    variance_error = 4.0 * last * system.weight / (1.0 - jm.gamma**2)
     return solution(
         jm,
         end,
@@ -247,7 +249,7 @@ def _linear_systems(
 
 
 # What solves each route, and the options that it takes.
-ROUTES: dict[str, tuple[Callable[..., Solution], tuple[str, ...]]] = {
+ROUTES: dict[Route, tuple[Callable[..., Solution], tuple[str, ...]]] = {
     "auto": (partial(_linear_systems, solve_fastest), ("gaps", "states", "device")),
     "sweeps": (_sweeps, ("initial", "max_iterations")),
     "reachable": (partial(_linear_systems, solve_reachable), ("gaps", "states")),
