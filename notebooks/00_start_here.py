@@ -197,7 +197,7 @@ assert np.allclose(table["gap variance"], formula, rtol=1e-6)
 #
 # In the paper's gridworld an agent walks from cell to cell. After
 # each move a gust may push the agent one more cell to the left: one draw for all four actions. The policy goes right and then
-# up. The paper leaves rewards, discount and gust probability open, here and for its reward chain. In this book the goal, top right, is absorbing and pays 1 in every step, and so does the end of the chain ([decision 13](../book/paper.md#decision-13)). Actions 0 to 3 are up, right, down, left. States 0 to 24 are the cells, row by row from the top left. Results are arrays indexed `[state, a, b]`. We ask about *right* against *left* in the middle cell, state 12:
+# up. The paper leaves rewards, discount and gust probability open, here and for its reward chain. In this book the goal, top right, is absorbing and pays 1 on arrival and in every step after, the end of the chain only after ([decision 13](../book/paper.md#decision-13)). Actions 0 to 3 are up, right, down, left. States 0 to 24 are the cells, row by row from the top left. Results are arrays indexed `[state, a, b]`. We ask about *right* against *left* in the middle cell, state 12:
 # the mean and variance of the gap, the bound on $P(G \le 0)$, and, from the law of the gap, the probabilities of a loss and of a tie.
 
 # %%
@@ -375,7 +375,7 @@ possible = jl.laws.coupling_range(few, policy)
 low, high = (x[0, 0, 1] for x in (possible.gap_variance_low, possible.gap_variance_high))
 alone = jl.jipe2(few, policy, coupling="independent").moments.gap_variance[0, 0, 1]
 text, inside = f"{low:.1f}, {alone:.1f}, {high:.1f}", low + 1 < alone < high - 1
-claims.check("Var G, over all couplings: least < independent < largest", text, inside)
+claims.check("Var G, couplings of one state: least < independent < largest", text, inside)
 
 # %% [markdown]
 # **If there is data and no simulator,** ordinary transitions, one action at a time, identify at most the *mean* of every gap, and in general not its variance. [Which coupling is true of my problem?](../book/which_coupling.md) says what to record instead, how to test it, and what to report if it was not recorded.

@@ -40,8 +40,8 @@ assert sweeps >= 200, f"{sweeps=}: at least 200"
 # ## 2.1 The windy gridworld
 #
 # There are four moves: up, right, down and left. After the move a gust may push the agent one more cell to the left. One draw serves
-# *all four actions*, so their outcomes are tied together. The goal, top right, is absorbing and pays 1 in every
-# step (section 2.3 asks why). The evaluated policy goes right until the last column and then up. The picture is read off the model's outcome tables: the first table of a cell is calm air, the second a gust.
+# *all four actions*, so their outcomes are tied together. The goal, top right, is absorbing and pays 1 on arrival and in every
+# later step (section 2.3 asks why). The evaluated policy goes right until the last column and then up. The picture is read off the model's outcome tables: the first table of a cell is calm air, the second a gust.
 
 # %%
 small, small_goal = jl.windy_gridworld(3), jl.goal_policy(3)

@@ -116,7 +116,7 @@ print("U against R:", np.round(pair, 3))
 #
 # **"Structured."** The first column of the grid looks the same in both panels, because the wall stops the gust: there it only undoes *right*, and if only one action has
 # a random outcome, there is nothing to couple. Under this policy, which is deterministic, branches that meet merge, so the coupling can matter only where a gust moves
-# at least two actions, and there it does. (Under the uniform policy it matters in the first column too: branches that meet there can part again.)
+# at least two actions, and there it does. (Under the uniform policy it matters in the first column too: branches that meet can take different actions.)
 
 # %%
 calm, gust = grid.next_states[0::2], grid.next_states[1::2]  # (S, A) each
@@ -394,9 +394,10 @@ depot_laws = [
     )[0]
     for c in ("joint", "common")
 ]
-error = 4.5 * 0.5 / np.sqrt(min(num_pairs, 100_000))  # 4.5 standard errors at most
+scale = 4.5 / np.sqrt(min(num_pairs, 100_000))  # times sqrt(p (1 - p)): 4.5 standard errors
 for coupling, law in zip(("joint", "common"), depot_laws, strict=True):
     low, high = law.cdf(1e-5)
+    error = scale * np.sqrt(high * (1 - low))
     inside = low - error <= chance[coupling] <= high + error
     text = f"{chance[coupling]:.3f}, [{low:.3f}, {high:.3f}]"
     claim = f"depot, {coupling}: simulated P(G <= 0) in its bracket, to 4.5 s.e."
@@ -405,10 +406,13 @@ jm, policy, query = worlds["queues: fast, slow"]
 (law,) = jl.laws.gap_law(jm, policy, gaps=[query], width=0.01, coupling="common")
 signs = [law.prob_worse, law.prob_tie, law.prob_better]
 shares = three.loc[("queues: fast, slow", "common"), ["P(G < 0)", "P(G = 0)", "P(G > 0)"]]
-outside = max(max(low - x, x - high) for x, (low, high) in zip(shares, signs, strict=True))
+outside = max(
+    max(low - x, x - high) / np.sqrt(high * (1 - low))
+    for x, (low, high) in zip(shares, signs, strict=True)
+)
 text = ", ".join(f"{np.mean(ends):.3f}" for ends in signs)
 claim = "queues, common: simulated shares of G <, =, > 0 in their brackets, to 4.5 s.e."
-claims.check(claim, text, outside < error, enough=enough)
+claims.check(claim, text, outside < scale, enough=enough)
 
 # %%
 fig, axes = plt.subplots(2, 3, figsize=(6.75, 3.4), height_ratios=[2, 1])

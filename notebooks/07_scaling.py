@@ -187,8 +187,8 @@ plt.show()
 # %% [markdown]
 # ## 7.4 What is left
 #
-# The attribute `pairs` of a solution says for how many pairs it was solved. On a grid of $N \times N$ cells the literal operator has
-# $16 N^4$ coordinates, and collapse leaves $N^4$. Under the goal policy, wherever one branch is, the other can only be in one of five rows or in the last two columns,
+# `num_unknowns` of a solution says for how many pairs it was solved. On a grid of $N \times N$ cells the literal operator has
+# $16 N^4$ coordinates, and collapse leaves $N^4$. Under the goal policy, two branches are at most two rows apart until one of them is in the last two columns,
 # which leaves a multiple of $N^3 = |\mathcal S|^{3/2}$ pairs. ("Reachable" counts each pair once.) We estimate the power from the two largest grids and allow an error of 0.02 for terms of
 # lower order.
 

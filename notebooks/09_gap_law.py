@@ -266,7 +266,7 @@ claims.check(claim, text, outside.max() < 4)
 # ## 9.4 How much do moments tell?
 #
 # Section 5.4 of the paper bounds $P(G \le 0)$ in terms of the mean and the variance. Sharp bounds exist for any even number of moments
-# (Chebyshev, Markov, Stieltjes; [Krein and Nudelman (1977)](../book/background.md#ref-krein)). Let $H$ be the Hankel matrix of the moments of order 0 to $n$, and $K(x, y) = (1, x, x^2, \dots)\, H^{-1} (1, y, y^2, \dots)^\top$. If $H$ is invertible, the law that attains the bound has atoms at $t$ and at the zeros of $K(\cdot, t)$, and an atom at $x$ has the mass $1/K(x, x)$. The moments are those of `jipe(order=n)`. We divide the true probability by its bound, for all gaps of a 3x3 grid whose mean is positive.
+# (Chebyshev, Markov, Stieltjes; [Krein and Nudelman (1977)](../book/background.md#ref-krein)). Let $H$ be the Hankel matrix of the moments of order 0 to $n$, and $K(x, y) = (1, x, x^2, \dots)\, H^{-1} (1, y, y^2, \dots)^\top$. If $H$ is invertible and $K(\cdot, t)$ has $n/2$ zeros, the law that attains the bound has atoms at $t$ and at the zeros of $K(\cdot, t)$, and an atom at $x$ has the mass $1/K(x, x)$. The moments are those of `jipe(order=n)`. We divide the true probability by its bound, for all gaps of a 3x3 grid whose mean is positive.
 
 
 # %%

@@ -127,7 +127,7 @@ claims.check("orders 4 and 3: mean gap <= 1, and so decided", text, alike)
 #
 # $$P\big(\mu \in C_n \text{ for all } n\big) \ge 1 - \alpha .$$
 #
-# The first kind, the default, **bets**, and needs a range: let the gaps $x_t$ be independent and lie in $[l, u]$, and put $z_t = (x_t - l)/(u - l)$. A gambler
+# The first kind, the default, **bets**, and needs a range: let the gaps $x_t$ be independent, of one law on $[l, u]$, and put $z_t = (x_t - l)/(u - l)$. A gambler
 # wagers that the mean of the $z_t$ exceeds $m$. In every round she stakes a share $b$ of her capital, which is then multiplied by $1 + b\,(z_t/m - 1)$. On average that is 1 if the mean is $m$, so the wager is fair. Split a capital of less than 1 into sixteen parts $w_j = \tfrac{1}{j(j+1)}$; part $j$ always stakes the
 # share $b_j = 2^{1-j}$. After $n$ gaps they have grown to
 #

@@ -142,7 +142,7 @@ queues = jl.simulators.VectorSimulator(queue_step, coins, num_actions=2, gamma=0
 # %% [markdown]
 # ## 11.2 What a run is worth
 #
-# A 95% interval of half-width $w$ for the mean gap needs about $n = (1.96 / w)^2\, \mathrm{Var}\,G$ runs. The mean gap is the same under all couplings (section 0.5); its variance is not. The common coupling is what simulation calls *common random numbers*.
+# A 95% interval of half-width $w$ for the mean gap needs about $n = (1.96 / w)^2\, \mathrm{Var}\,G$ runs. The mean gap is the same under all couplings (section 3.6); its variance is not. The common coupling is what simulation calls *common random numbers*.
 #
 # **Which one is right?** If you ask how the same day would have gone under another action, the coupling is a statement about the world. Here customers come whatever is in stock, so it is *common*. If you
 # want the mean gap and nothing else, take the one with the smallest variance.
