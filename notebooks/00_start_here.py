@@ -144,7 +144,7 @@ plt.show()
 #
 # This world is simple enough for a formula. Let $\sigma_1^2$ be the variance of the *first day's* difference: $(3 - 2)^2$, $3^2 + 2^2$ or $(3 + 2)^2$, times the
 # variance of the sky, which is almost 1. The mean of that difference is 2. The next morning both branches are in the same state, and each tosses a coin. With probability one half the coins agree: both branches do the same, and nothing differs any more. Otherwise one branch
-# sells ice cream and the other does not, as today. Either may be the one, with equal probability, so what this adds to the gap is $\gamma G'$ or $-\gamma G'$, where $G'$ is distributed as $G$ and independent of today: its mean is zero and its second moment $\gamma^2\, \mathbb E[G^2]$. Together,
+# sells ice cream and the other does not, as today. Either may be the one, with equal probability, so what this adds to the gap is $\gamma G'$ or $-\gamma G'$, where $G'$ is distributed as $G$ and independent of today: what is added has mean zero and second moment $\gamma^2\, \mathbb E[G^2]$. Together,
 #
 # $$\mathbb E[G] = 2, \qquad \mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac12 \gamma^2\,\mathbb E[G^2], \qquad \mathrm{Var}\,G = \frac{\sigma_1^2 + 4}{1 - \gamma^2/2} - 4 .$$
 
@@ -168,8 +168,8 @@ table = pd.DataFrame(rows).T
 table.T.round(3)
 
 # %% [markdown]
-# The first three rows are exact. `gap_law` encloses the whole distribution of a gap, its **law**, between two bounds: the rows `P(G < 0), from` and `to` are certain bounds on the probability that ice cream turns out worse (chapter 9). The last row is the paper's bound on
-# $P(G \le 0)$, $\sigma_G^2/(\sigma_G^2 + \mu_G^2)$, with the mean $\mu_G$ and the variance $\sigma_G^2$ of the gap. From these two numbers alone, no better bound
+# The first three rows come from `jipe2`. `gap_law` encloses the whole distribution of a gap, its **law**, between two bounds: the rows `P(G < 0), from` and `to` are certain bounds on the probability that ice cream turns out worse (chapter 9). The last row is the paper's bound on
+# $P(G \le 0)$, $\sigma_G^2/(\sigma_G^2 + \mu_G^2)$, with the mean $\mu_G > 0$ and the variance $\sigma_G^2$ of the gap. From these two numbers alone, no better bound
 # is possible.
 
 # %%
@@ -329,7 +329,7 @@ plt.show()
 # <!-- alt: Left, a grid with a blue and an orange path, with numbered steps, that start in one cell, separate, meet in the last column and continue as one black path to the goal. Middle, a curve that falls from one to nearly zero after fourteen steps. Right, three bars that get shorter: separate runs, merging, merging and a shared first gust. -->
 
 # %% [markdown]
-# After merging, the difference of the two returns no longer changes: whatever luck comes later comes to both. Two separate runs, in contrast, add up all the luck of both branches. So merging alone never makes $\mathrm{Var}\,G$ larger than $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$. Here it takes about a quarter off, and the shared first gust a quarter of what is left. A coupling can still make the gap *more* variable than that sum, if what is good for one action is bad for the other: for umbrellas $\mathrm{Var}\,G$ is 29.1 and the sum is 18.0.
+# After merging, the difference of the two returns no longer changes: whatever luck comes later comes to both. Two separate runs, in contrast, add up all the luck of both branches. Returns that only merge are not negatively correlated, so merging never makes $\mathrm{Var}\,G$ larger than $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$. Here it takes about a quarter off, and the shared first gust a quarter of what is left. A coupling can still make the gap *more* variable than that sum, if what is good for one action is bad for the other: for umbrellas $\mathrm{Var}\,G$ is 29.1 and the sum is 18.0.
 
 # %%
 assert np.all(np.diff(apart) <= 1e-12)  # merged pairs stay merged
@@ -364,7 +364,7 @@ order = by_coupling == sorted(by_coupling, reverse=True)
 claims.check("right against left, Var G: " + " > ".join(couplings), text, order)
 
 # %% [markdown]
-# **If the coupling is unknown,** `coupling_range` gives the least and the largest gap variance over all ways to couple the actions of one state with the same marginals; with more than two actions its range may be wider than that. Independence lies inside; it is not a cautious choice. For umbrellas, with ten kinds of sky, the marginals say no more than this:
+# **If the coupling is unknown,** `coupling_range` gives the least and the largest gap variance over all ways to couple the actions of one state with the same marginals (with more than two actions, bounds on these). Independence lies inside; it is not a cautious choice. For umbrellas, with ten kinds of sky, the marginals say no more than this:
 
 # %%
 kinds = ndtri((np.arange(10) + 0.5) / 10)

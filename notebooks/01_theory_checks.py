@@ -345,9 +345,9 @@ plt.show()
 # - **Two states**, $s \ne \tilde s$: $(R, S') \sim \mathcal J_1(\cdot \mid s, a)$ and $(\tilde R, \tilde S') \sim \mathcal J_1(\cdot \mid \tilde s, \tilde a)$, and next actions $A' \sim \pi(\cdot \mid S')$, $\tilde A' \sim \pi(\cdot \mid \tilde S')$, all independent between the branches (17).
 # - **Two actions, one state**, $s = \tilde s$, $a \ne \tilde a$: $(R, S', \tilde R, \tilde S') \sim \mathcal J_2(\cdot \mid s, (a, \tilde a))$, one table, and then next actions independently, as before (18).
 #
-# **The true moments are a fixed point** (19). By section 1.2, $Z(x) = R + \gamma Z_1(X')$, where $Z_1$ is independent of the first step and has the distribution of $Z$. Multiply two such returns and take the expectation, first conditionally on the draws of Figure 1.3. Every $Z_1$ then becomes a $\mu$, and every product of two a $\Sigma$. Section 1.5 shows that there is no other fixed point.
+# **The true moments are a fixed point**, $M^\pi = T_2 M^\pi$ (19). By section 1.2, $Z(x) = R + \gamma Z_1(X')$, where $Z_1$ is independent of the first step and has the distribution of $Z$. Multiply two such returns and take the expectation, first conditionally on the draws of Figure 1.3. Every $Z_1$ then becomes a $\mu$, and every product of two a $\Sigma$. Section 1.5 shows that there is no other fixed point.
 #
-# **In code.** Let a model be given as arrays: state $s$ draws table $k$ with probability `probs[s, k]` (0 where it has fewer), in which action $a$ earns `rewards[s, k, a]` and leads to `next_states[s, k, a]`. Average out the next actions first: $v(s) = \mathbb E\, M_\mu(s, A')$; $w(s, t) = \mathbb E\, M_\Sigma(s, A', t, \tilde A')$ for two branches, with independent next actions, which merge where $s = t$ and $A' = \tilde A'$; $d(s) = \mathbb E\, M_\Sigma(s, A', s, A')$ for one branch. Then average over the tables:
+# **In code.** Let a model be given as arrays: state $s$ draws table $k$ with probability `probs[s, k]` (0 where it has fewer), in which action $a$ earns `rewards[s, k, a]` and leads to `next_states[s, k, a]`. Average out the next actions first: $v(s) = \mathbb E\, M_\mu(s, A')$; $w(s, t) = \mathbb E\, M_\Sigma(s, A', t, \tilde A')$ for two branches, with independent next actions (where these are equal and $s = t$, the two are one branch); $d(s) = \mathbb E\, M_\Sigma(s, A', s, A')$ for one branch. Then average over the tables:
 
 
 # %%
@@ -370,13 +370,13 @@ def t2(probs, rewards, next_states, gamma, policy, mean, second):
 
 
 # %% [markdown]
-# **Two sweeps by hand.** Take Example 2.2, with the rewards of section 1.1, $\gamma = 0.9$ and a fair coin as policy. From $M_0 = 0$ two sweeps give, in the order $(0, 1), (0, 2), (1, 1), (1, 2)$,
+# **Two sweeps by hand.** Take Example 2.2, with the rewards of section 1.1, $\gamma = 0.9$ and a fair coin as policy. From $M_0 = 0$ two sweeps give, in the order $(0, 1), (0, 2), (1, 1), (1, 2)$ (the paper counts actions from 1),
 #
 # $$\mu_1 = (0, 0, 1, 1), \qquad \mu_2 = (0.45, 0.45, 1.45, 1.45),$$
 # $$\Sigma_1 = \begin{pmatrix} 0 & 0 & 0 & 0 \\ 0 & 0 & 0 & 0 \\ 0 & 0 & 1 & 1 \\ 0 & 0 & 1 & 1 \end{pmatrix},$$
 # $$\Sigma_2 = \begin{pmatrix} 0.405 & 0 & 0.6525 & 0.6525 \\ 0 & 0.405 & 0.6525 & 0.6525 \\ 0.6525 & 0.6525 & 2.305 & 1.9 \\ 0.6525 & 0.6525 & 1.9 & 2.305 \end{pmatrix}.$$
 #
-# The first row of $\Sigma_2$ has all three cases. *One branch* is in state 1 next with probability $\tfrac12$: $\gamma^2 \cdot \tfrac12 = 0.405$. *Two actions of state 0* lead to opposite states, of which one pays nothing: 0. *Two states:* $(1, 1)$ earns 1, the other branch is in state 1 next with probability $\tfrac12$, and both are with probability $\tfrac14$: $\gamma \cdot \tfrac12 + \gamma^2 \cdot \tfrac14 = 0.6525$. So after two sweeps the variance of the gap in state 0 is $2 \cdot 0.405 - 2 \cdot 0 = 0.81$; in the end it is 1.879 (exercise 1).
+# The first row of $\Sigma_2$ has all three cases. *One branch* is in state 1 next with probability $\tfrac12$: $\gamma^2 \cdot \tfrac12 = 0.405$. *Two actions of state 0* lead to opposite states, of which one pays nothing: 0. *Two states:* $(1, 1)$ earns 1, the other branch is in state 1 next with probability $\tfrac12$, and both are with probability $\tfrac14$: $\gamma \cdot \tfrac12 + \gamma^2 \cdot \tfrac14 = 0.6525$. So after two sweeps the variance of the gap in state 0, whose mean is zero, is $\Sigma_{11} + \Sigma_{22} - 2\Sigma_{12} = 2 \cdot 0.405 - 2 \cdot 0 = 0.81$; in the end it is 1.879 (exercise 1).
 #
 # `apply_t2` is the library's `t2`, and `jipe2` finds the fixed point. They must agree with ours, from a random guess on the gridworld and after 400 sweeps of Example 2.2:
 
@@ -412,7 +412,7 @@ claims.check("T_2 by hand = apply_t2 = jipe2: difference < 1e-12", f"{apart:.6f}
 #
 # $$\|M\|_\lambda = \max\big\{\|M_\mu\|_\infty,\ \tfrac1\lambda\|M_\Sigma\|_\infty\big\}. \tag{20}$$
 #
-# Then $\|T_2 M - T_2 M'\|_\lambda \le \gamma\,\|M - M'\|_\lambda$ for all collections $M$ and $M'$.
+# Then $\|T_2 M - T_2 M'\|_\lambda \le \gamma\,\|M - M'\|_\lambda$ for all collections $M$ and $M'$, if all $|R| \le 1$.
 #
 # *Proof.* Write $\Delta = M - M'$. Terms without $M$ cancel in $T_2 M - T_2 M'$, so
 #
@@ -467,7 +467,7 @@ claims.check("modulus: 0.9 with the weight for |R| <= 3, above 1 for |R| <= 1", 
 #
 # Subtract the last term and divide by $1 - \gamma$. $\blacksquare$
 #
-# The norm of $M - T_2 M$ is the **residual**. The right-hand side of (23), the **certificate**, can be computed without knowing $M^\pi$. It is `sol.error_bound`, and `sol.converged` says whether it is at most `tol` times $r_{\max}$, the largest absolute reward (`jm.reward_bound`).
+# The norm of $M - T_2 M$ is the **residual**. The right-hand side of (23), the **certificate**, can be computed without knowing $M^\pi$. `sol.error_bound` is at least as large: means are within it, and second moments within $\lambda$ times it. `sol.converged` says whether it is at most `tol` times $r_{\max}$, the largest absolute reward (`jm.reward_bound`).
 #
 # We compare residual, certificate and true error on the gridworld and on the *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each state a fair coin that pays 1 to one of the two. The last state pays 1 in every step (section 0.3). From $M_0 = 0$ the residual of $M_k$ is $\gamma^k$ in both worlds, and the true error is *equal* to the certificate. Chapter 2 explains why.
 
