@@ -13,7 +13,7 @@
 #
 # **What you will learn.** The paper's definitions; the operator $T_2$ and exactly which random draws the futures of two actions share; why it is a contraction, and how its residual certifies an answer; the same for moments of any order, for learning from samples and for features.
 #
-# **What it needs.** Markov decision processes, expectation, variance and covariance, and the idea of a contraction. [Notation and background](../book/background.md) lists every symbol. Chapter 0 is the gentler start. To run it: `pip install -e ".[notebooks]"` in the project's folder.
+# **What it needs.** Markov decision processes, expectation, variance and covariance, and the idea of a contraction. [Notation and background](../book/background.md) lists every symbol. To run it: `pip install -e ".[notebooks]"` in the project's folder.
 #
 # Where the paper is silent or slips, we had to decide. [Reading the paper](../book/paper.md) lists these decisions.
 
@@ -91,7 +91,7 @@ rewards, next_states = examples["Example 1"].query(state=0, actions=[0, 1], rng=
 print("one table of Example 1: rewards", rewards, "next states", next_states)
 
 # %% [markdown]
-# Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience tells them apart. Yet the variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards; we let state 1 pay 1 and state 0 nothing, whatever the action, and the policy tosses a fair coin. In Example 2.1 both actions earn the same and lead to the same state, so the gap is zero. (`JMDP.from_mdp` couples the actions of an MDP so that good luck for one is good luck for all; from this MDP it builds Example 2.1.)
+# Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience tells them apart. Yet the variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards; we let state 1 pay 1 and state 0 nothing, whatever the action, and the policy tosses a fair coin. In Example 2.1 both actions earn the same and lead to the same state, so the gap is zero. (`JMDP.from_mdp` builds Example 2.1 from this MDP.)
 
 # %%
 assert all(jm.is_coupled for jm in examples.values())
@@ -118,7 +118,7 @@ claims.check("Var G: Example 2.1 = from_mdp = 0, Example 2.2 > 1", text, differ)
 #
 # so that the table is $\big((g(S_t, a, U_t), h(S_t, a, U_t))\big)_a$ (9).
 #
-# **The one-step coupling regime.** Two branches that are at the *same* state read the *same* table. Two branches that are at *different* states draw independently. (Read literally, (8) has one $U_t$ for all states; that is [decision 5](../book/paper.md#decision-5). Section 0.5 says when each of the three couplings of the library is sensible.)
+# **The one-step coupling regime.** Two branches that are at the *same* state read the *same* table. Two branches that are at *different* states draw independently. (Read literally, (8) has one $U_t$ for all states: [decision 5](../book/paper.md#decision-5).)
 #
 # `JMDP.from_step` builds tables from exactly this: a function `step(s, a, u)` that returns $g$ and $h$, and the probabilities of $U$.
 #
@@ -345,7 +345,7 @@ plt.show()
 # - **Two states**, $s \ne \tilde s$: $(R, S') \sim \mathcal J_1(\cdot \mid s, a)$ and $(\tilde R, \tilde S') \sim \mathcal J_1(\cdot \mid \tilde s, \tilde a)$, and next actions $A' \sim \pi(\cdot \mid S')$, $\tilde A' \sim \pi(\cdot \mid \tilde S')$, all independent between the branches (17).
 # - **Two actions, one state**, $s = \tilde s$, $a \ne \tilde a$: $(R, S', \tilde R, \tilde S') \sim \mathcal J_2(\cdot \mid s, (a, \tilde a))$, one table, and then next actions independently, as before (18).
 #
-# **The true moments are a fixed point**, $M^\pi = T_2 M^\pi$ (19). By section 1.2, $Z(x) = R + \gamma Z_1(X')$, where $Z_1$ is independent of the first step and has the distribution of $Z$. Multiply two such returns and take the expectation, first conditionally on the draws of Figure 1.3. Every $Z_1$ then becomes a $\mu$, and every product of two a $\Sigma$. Section 1.5 shows that there is no other fixed point.
+# **The true moments are a fixed point**, $M^\pi = T_2 M^\pi$ (19). By section 1.2, $Z(x) = R + \gamma Z_1(X')$, where $Z_1$ is independent of the first step and has the distribution of $Z$. Multiply two such returns and take the expectation, first conditionally on the draws of Figure 1.3. Every $Z_1$ then becomes a $\mu$, and every product of two a $\Sigma$.
 #
 # **In code.** Let a model be given as arrays: state $s$ draws table $k$ with probability `probs[s, k]` (0 where it has fewer), in which action $a$ earns `rewards[s, k, a]` and leads to `next_states[s, k, a]`. Average out the next actions first: $v(s) = \mathbb E\, M_\mu(s, A')$; $w(s, t) = \mathbb E\, M_\Sigma(s, A', t, \tilde A')$ for two branches, with independent next actions (where these are equal and $s = t$, the two are one branch); $d(s) = \mathbb E\, M_\Sigma(s, A', s, A')$ for one branch. Then average over the tables:
 

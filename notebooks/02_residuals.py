@@ -396,8 +396,7 @@ assert abs(head_start - 82) < 1
 #
 # <details><summary>Solution</summary>
 #
-# As under the goal policy nothing is random at the goal, so what $C$ holds fades by $\gamma^2\zeta_\mu$, and the larger factor is $\gamma\zeta_\mu = 0.484$: a little wandering more than doubles the factor of 0.19, so convergence is slower. The measured factor comes down to it from above, and is
-# within 5% of it once the first 24 sweeps are left out.
+# As under the goal policy nothing is random at the goal, so what $C$ holds fades by $\gamma^2\zeta_\mu$, and the larger factor is $\gamma\zeta_\mu = 0.484$: a little wandering more than doubles the factor of 0.19, so convergence is slower. The measured factor comes down to it from above.
 #
 # </details>
 

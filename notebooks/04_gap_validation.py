@@ -420,7 +420,7 @@ print(f"{(skewness < -1e-6).sum()} of {len(gaps)} skewed to losses; {shape.iloc[
 assert shape.iloc[0, 1] < 0
 
 # %% [markdown]
-# **What to read next.** [Reading the paper](../book/paper.md) has every equation and its function. Chapters 5 and 6 go on to Atari games. Chapter 9 encloses the whole distribution of a gap, so that no bound from two moments is needed.
+# **What to read next.** [Reading the paper](../book/paper.md) has every equation and its function. Chapters 5 and 6 go on to Atari games. Chapter 9 encloses the whole distribution of a gap.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

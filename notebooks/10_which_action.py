@@ -445,7 +445,7 @@ assert best == 2 == jl.jipe2(jl.inventory(**costly), up_to_six).moments.mean[0].
 # <details><summary>Solution</summary>
 #
 # Where one queue is full and the other one holds one to four jobs, whichever of the two is full. The job is lost, which costs 5 once. Had it
-# been admitted, it would have cost 1 in every step until it was served, and would have kept others waiting. A simulation decides so, too.
+# been admitted, it would have cost 1 in every step until it was served, and would have kept others waiting.
 #
 # </details>
 
@@ -457,7 +457,7 @@ while improved.switched.any():
 joins = improved.policy.argmax(1).reshape(6, 6)  # [jobs in the first, jobs in the second]
 assert np.flatnonzero(joins[:5, 5] == 1).tolist() == [1, 2, 3, 4]
 assert np.flatnonzero(joins[5, :5] == 0).tolist() == [1, 2, 3, 4]
-played = {"state": 11, "method": "asymptotic", "rng": seed}  # one job in the first queue, five
+played = {"state": 11, "method": "asymptotic", "rng": seed}
 world = jl.two_queues_simulator()
 assert jl.simulators.compare_actions(world, improved.policy, [0, 1], **played).best == 1
 
