@@ -647,7 +647,7 @@ for x in blocks:
     draws = [jl.sample_t2(grid, goal, mean, second, x, rng=rng) for _ in range(num_draws)]
     error = abs(np.mean(draws) - expected[len(x) - 1][tuple(np.ravel(x))])
     worst = max(worst, error * np.sqrt(num_draws) / (np.std(draws) + 1e-12))
-claim = "mean of each sampled backup = T_2: largest error < 5 s.e."
+claim = "mean of sampled backups, one of each kind, = T_2: error < 5 s.e."
 claims.check(claim, f"{worst:.1f}", worst < 5, enough=num_draws >= 1000)
 
 # %% [markdown]
@@ -663,7 +663,7 @@ claims.check(claim, f"{worst:.1f}", worst < 5, enough=num_draws >= 1000)
 #
 # </details>
 #
-# With $\alpha = n^{-0.8}$ at the $n$-th visit, the error in the end is of order $n^{-0.4}$. Section 8.1 explains this rate, and why we accept a slope within 0.12 of $-0.4$ on logarithmic axes.
+# With $\alpha = n^{-0.8}$ at the $n$-th visit, the error in the end is of order $n^{-0.4}$ if backups are noisy. Section 8.1 explains this rate, and why we accept a slope within 0.12 of $-0.4$ on logarithmic axes.
 
 # %%
 small = jl.windy_gridworld(2, gamma=0.3)

@@ -150,9 +150,9 @@ class Claims:
     """`check` asserts a claim and remembers it; `print` lists `claim | value | verdict`.
 
     The verdict is "holds" if the claim was confirmed; "cited" if the value is only read from a
-    committed file; "differs from the paper" (or "from the release") if something else was found
-    than the paper prints (or the authors' code gives); "not reproduced" if a result of the paper
-    was not found again; and "goal missed" if a goal of our own was not reached.
+    committed file; "differs from the paper" if something else was found than the paper prints;
+    "not reproduced" if a result of the paper was not found again; and "goal missed" if a goal of
+    our own was not reached.
     A claim about a sample may say whether the sample is large enough to show it. If it is not, the
     verdict is "too few runs to tell", and nothing fails.
 
@@ -174,7 +174,6 @@ class Claims:
         "cited",
         "not reproduced",
         "differs from the paper",
-        "differs from the release",
         "goal missed",
         TOO_FEW,
     )
