@@ -247,7 +247,7 @@ plt.show()
 # Projected JIPE-2 (section 1.9) alternates $T_2$ with weighted least squares in the features $\phi(x)$. If the modulus $\kappa$ of $\Pi\, T_2$ is below 1, it converges, and (78) bounds
 # the error by $1/(1 - \kappa)$ times that of the best answer $\Pi M^\pi$ that the features can express.
 #
-# So if they can express the truth, the method finds it. With fewer features, here radial bumps on the 5x5 grid with a copy for each action, the
+# So if they can express the truth, the method finds it where weights are positive. With fewer features, here radial bumps on the 5x5 grid with a copy for each action, the
 # error falls as the number of bumps grows and stays below the bound. **This is no promise about gaps.** With 8, 20 and 40 such features, the average gap variance is 40, 6 and 3.5 times as
 # large as it should be.
 #
@@ -334,7 +334,7 @@ by_weights = {w: solve(weights=w) for w in ("occupancy", "stationary")}
 laws = {w: sol.pair_weights for w, sol in by_weights.items()}
 mass = {w: law.sum() - np.einsum("sasa->", law) for w, law in laws.items()}
 wrong = {
-    w: np.nanmax(np.abs(s.moments.gap_variance - answer.gap_variance))
+    w: np.abs(np.nan_to_num(s.moments.gap_variance) - answer.gap_variance).max()
     for w, s in by_weights.items()
 }
 one, other = mass["occupancy"], mass["stationary"]
@@ -381,7 +381,7 @@ cones = {c: jl.projected_jipe2(wide, goal, phi, cone=c) for c in ("augmented", "
 variances = {c: np.einsum("saa->sa", s.moments.covariance).ravel() for c, s in cones.items()}
 gram = {c: np.linalg.eigvalsh(s.Theta)[0] / np.abs(s.Theta).max() for c, s in cones.items()}
 least = {c: v.min() for c, v in variances.items()}
-valid = least["psd"] < -1e-6 < least["augmented"]
+valid = least["psd"] < -1e-6 and least["augmented"] > 0
 text = f"{least['psd']:.2f}, {least['augmented']:.2f}"
 claims.check("least variance: psd < 0 < augmented", text, valid)
 assert min(gram["augmented"], gram["psd"]) > -1e-9
@@ -418,7 +418,7 @@ def depot_error(updates, runs=2):
 
 falls = depot_error(4_000_000) / depot_error(16_000_000)
 expected = 4**0.375
-assert expected / 2 < falls < expected * 2
+assert max(1.2, expected / 2) < falls < expected * 2
 
 # %% [markdown]
 # **Exercise 2.** Give `projected_jipe2` the weights `"product"`, for which the projection has a closed form. What happens to

@@ -123,7 +123,7 @@ claims.check("orders 4 and 3: mean gap <= 1, and so decided", text, alike)
 # ## 10.3 Confidence sequences: intervals for many looks
 #
 # The usual 95% interval is valid for one look. If you look after every run and stop as soon as it excludes zero, you will
-# sooner or later stop, even if a random gap has mean zero. You need a **confidence sequence** for the mean $\mu$ ([Howard et al. (2021)](../book/background.md#ref-howard)): intervals $C_1, C_2, \dots$ with
+# sooner or later stop, even if a random gap of finite variance has mean zero. You need a **confidence sequence** for the mean $\mu$ ([Howard et al. (2021)](../book/background.md#ref-howard)): intervals $C_1, C_2, \dots$ with
 #
 # $$P\big(\mu \in C_n \text{ for all } n\big) \ge 1 - \alpha .$$
 #
