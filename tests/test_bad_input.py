@@ -272,7 +272,11 @@ def case(message, call, *arguments, **options):
         case(r"mean\[0\] \(entry 0\) = nan is not finite", jl.cantelli_bound, np.nan, 1),
         case(r"variance\[0\] \(entry 0\) = inf is not finite", jl.cantelli_bound, 1, np.inf),
         case("columns must be at least 1", jl.rbf_features, 3, 0, 2),
-        case("Unable to allocate", jl.tabular_features, SimpleNamespace(num_states=90_000, num_actions=4)),
+        case(
+            "Unable to allocate",
+            jl.tabular_features,
+            SimpleNamespace(num_states=90_000, num_actions=4),
+        ),
         case("num_actions must be at least 1", jl.action_features, np.ones((3, 2)), 0),
         case("sum of noise_probs = 1.1", simulators.StepSimulator, 1, 2, 0.9, [0.5, 0.6], never),
         case("has no num_states, num_actions, gamma, query", jl.incremental_jipe2, object()),
