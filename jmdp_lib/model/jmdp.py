@@ -102,7 +102,7 @@ class JMDP(ReadOnly):
         )
 
     def _set(self, **fields: Any) -> Self:
-        """Fields that are checked, once and for all."""
+        """Store fields that were checked, read-only from now on."""
         self.__setstate__(fields)
         return self
 

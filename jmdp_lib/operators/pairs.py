@@ -147,7 +147,8 @@ class PairOperator:
     def longest_sum(self) -> int:
         """How many terms one coordinate of T_2 M sums at most."""
         widest = int(np.diff(self.kernel.indptr).max())
-        return int(np.diff(self.jm.starts).max()) + 4 * widest + len(self.moves)  # a sum of sums
+        # Tables of a state; P once in r (P m)' and in (P m) r', twice in P W P'; noises.
+        return int(np.diff(self.jm.starts).max()) + 4 * widest + len(self.moves)
 
     def backup(self, value: Floats, value_variance: Floats) -> Backup:
         """T_2 on m and v; their fixed points give every mean and every variance."""

@@ -19,6 +19,7 @@ from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, MomentSource, enough_sweeps
 
 State = TypeVar("State")
+_SUMS = 1e-12  # relative rounding of the sums in a solution, generously
 
 
 class ConvergenceWarning(UserWarning):
@@ -212,29 +213,30 @@ def solution(
     rounding of returns says below which size a standard deviation cannot be told from zero.
     """
     mean = excess + offset
+    # Deviations below these are not told from zero, for the solver and for the returns.
     # Where nothing but the offset is paid, the bound of what is left is one, whatever the unit.
     largest = min(jm.without_offset.reward_bound, jm.reward_bound) + float(np.abs(excess).max())
-    solved = float(np.sqrt(variance_error + (1e-12 * largest) ** 2))
-    rounding = rounding_of_returns(jm.gamma, jm.reward_bound)
+    of_solver = float(np.sqrt(variance_error + (_SUMS * largest) ** 2))
+    of_returns = rounding_of_returns(jm.gamma, jm.reward_bound)
     moments = Moments(
         order=order,
         mean=mean,
         _covariance=covariance,
         source=source,
-        mean_error=end.error_bound + 1e-12 * (jm.reward_bound + float(np.abs(mean).max())),
-        resolution=float(np.hypot(solved, rounding)),
+        mean_error=end.error_bound + _SUMS * (jm.reward_bound + float(np.abs(mean).max())),
+        resolution=float(np.hypot(of_solver, of_returns)),
         offset=offset,
     )
-    if rounding > solved and covariance is not None:
-        _warn_of_lost_gaps(moments, solved, rounding)
+    if of_returns > of_solver and covariance is not None:
+        _warn_of_lost_gaps(moments, of_solver, of_returns)
     return Solution(moments, *end, route=route, num_unknowns=num_unknowns)
 
 
-def _warn_of_lost_gaps(moments: Moments, solved: float, rounding: float) -> None:
+def _warn_of_lost_gaps(moments: Moments, of_solver: float, of_returns: float) -> None:
     """Warn of gaps that vary by less than returns are rounded by, but by more than nothing."""
     deviation = np.sqrt(moments.gap_variance)
-    if ((deviation > solved) & (deviation < rounding)).any():
+    if ((deviation > of_solver) & (deviation < of_returns)).any():
         warn(
-            f"some gaps have standard deviations below {rounding:.1g}, the rounding of returns of "
-            "this size: subtract a constant from all rewards before they are rounded"
+            f"some gaps have standard deviations below {of_returns:.1g}, the rounding of returns "
+            "of this size: subtract a constant from all rewards before they are rounded"
         )

@@ -161,6 +161,7 @@ def _swept_from(
     state, end = iterate(centred, start, jm.gamma, allowed, max_iterations, "JIPE-2")
     variance_error = 2.0 * centred.weight * end.error_bound
     variance_error += false_variance(jm.gamma, end.error_bound)
+    # What the rewards have in common comes back at the end, outside of what `iterate` bounds.
     error_bound = end.error_bound + rounding_of_returns(jm.gamma, jm.reward_bound)
     end = end._replace(error_bound=error_bound)
     return _swept(jm, state, end, jm.return_offset, variance_error)
