@@ -18,7 +18,7 @@ import numpy as np
 from timing import once
 
 import jmdp_lib as jl
-from notebooks import chapter
+from notebooks.tools import chapter
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "book" / "own_simulator.md"

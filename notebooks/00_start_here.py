@@ -34,7 +34,7 @@ from scipy.special import ndtri
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from notebooks import chapter
+from notebooks.tools import chapter
 
 chapter.style()
 claims = chapter.Claims()

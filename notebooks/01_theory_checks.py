@@ -36,7 +36,7 @@ from matplotlib.patches import FancyBboxPatch
 
 import jmdp_lib as jl
 from jmdp_lib.fast import MultisetOperator
-from notebooks import chapter
+from notebooks.tools import chapter
 
 chapter.style()
 claims = chapter.Claims()

@@ -29,7 +29,7 @@ import pandas as pd
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from notebooks import chapter
+from notebooks.tools import chapter
 
 chapter.style()
 claims = chapter.Claims()

@@ -52,7 +52,7 @@ import pandas as pd
 from experiments.release import plots, results, runs
 from experiments.release.settings import PROTOCOL, settings_of
 from jmdp_lib.atari import CoupledAtari, Draw
-from notebooks import chapter
+from notebooks.tools import chapter
 
 assert film_steps >= 1, f"{film_steps=}: at least 1"
 chapter.style()

@@ -43,7 +43,7 @@ import pandas as pd
 from experiments.release import plots, results
 from experiments.release.limits import copies_recursion
 from experiments.release.settings import PROTOCOL, settings_of
-from notebooks import chapter
+from notebooks.tools import chapter
 
 chapter.style()
 claims = chapter.Claims()

@@ -37,7 +37,7 @@ import pandas as pd
 from matplotlib.colors import LogNorm
 
 import jmdp_lib as jl
-from notebooks import chapter
+from notebooks.tools import chapter
 
 chapter.style()
 claims = chapter.Claims()

@@ -37,7 +37,7 @@ from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from notebooks import chapter
+from notebooks.tools import chapter
 
 chapter.style()
 claims = chapter.Claims()

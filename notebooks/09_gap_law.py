@@ -34,7 +34,7 @@ import numpy as np
 import pandas as pd
 
 import jmdp_lib as jl
-from notebooks import chapter
+from notebooks.tools import chapter
 
 chapter.style()
 claims = chapter.Claims()

@@ -39,7 +39,7 @@ import seaborn as sns
 from scipy import stats
 
 import jmdp_lib as jl
-from notebooks import chapter
+from notebooks.tools import chapter
 
 chapter.style()
 claims = chapter.Claims()

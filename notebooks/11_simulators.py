@@ -39,7 +39,7 @@ from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib.machine import extra
-from notebooks import chapter
+from notebooks.tools import chapter
 
 with extra("torch"):
     import torch

@@ -51,7 +51,7 @@ from experiments.atari.settings import RULES
 from experiments.atari.small_models import with_shock
 from jmdp_lib import figures
 from jmdp_lib.atari import CoupledAtari
-from notebooks import chapter
+from notebooks.tools import chapter
 
 chapter.style()
 claims = chapter.Claims()

@@ -27,7 +27,7 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, by: str = "gamma") -> Axes:
 
     Example:
         >>> from experiments.atari import plots, results
-        >>> from notebooks import chapter
+        >>> from notebooks.tools import chapter
         >>> from matplotlib.figure import Figure
         >>> runs = chapter.results(["figures/atari/calibrated.csv"]).query("states == 1")
         >>> table = results.ratios(runs[(runs.game == "Pong") & (runs.kind == "near")])

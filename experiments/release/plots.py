@@ -132,7 +132,7 @@ def ratios(
 
     Example:
         >>> from experiments.release import plots, results
-        >>> from notebooks import chapter
+        >>> from notebooks.tools import chapter
         >>> from matplotlib.figure import Figure
         >>> tables = [chapter.results([f"figures/atari/{x}.csv"]) for x in ("predictions", "pairs")]
         >>> rows = results.ratios(*tables, "launcher", b=0.25)

@@ -127,7 +127,9 @@ def _end_of_range(cells: Cells, sign: float, tol: float) -> tuple[Floats, float]
 
     sign: 1 for the least covariances, -1 for the largest.
     """
-    system, gaps, step = cells.system, cells.gaps, cells.step
+    system = cells.system
+    gaps = cells.gaps
+    step = cells.step
     variance = cells.backup.variance
     rate = system.jm.gamma**2
     # Gap variances are sought more exactly than tol asks: relative to the largest variance.
@@ -210,8 +212,10 @@ class PlannedPairs(PairMap):
     @cached_property
     def arrays(self) -> PairArrays:
         """As of `DensePairs`, but for the branches at one state."""
-        cells, system = self.cells, self.cells.system
-        gaps, step = cells.gaps, cells.step
+        cells = self.cells
+        system = cells.system
+        gaps = cells.gaps
+        step = cells.step
         size = system.jm.num_states
         both = (
             2.0 * system.policy[gaps.states, gaps.first] * system.policy[gaps.states, gaps.second]

@@ -165,22 +165,12 @@ def compare_policies(
         coupling: which branches share a draw: by default "joint", those at one state, as in
             `policy_gaps`. "common" is one draw per time step for all: the same customers, wherever
             the policies have led. "independent": none.
-        reward_range: (lo, hi) that holds all rewards. A JMDP and an `ImplicitJMDP` know theirs, and
-            a simulator may declare one; otherwise `method="betting"` asks for it.
-        method: which confidence sequence it is. "betting" needs the range, and its intervals hold
-            at every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024).
-            "asymptotic" is for rewards whose range nobody knows: its intervals hold for large
-            samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and
-            suppose that no event that the runs did not show would change the mean. An event of
-            probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: the result says
-            how rare it has to be. An action that is worse by a rare loss is then called better more
-            often than not (`benchmarks/decisions.md`).
-        gamma: discount factor; unless given, that of the simulator, or 0.99. It may be 1 together
-            with a `horizon`.
+        reward_range: (lo, hi) that holds all rewards, or what the model or simulator declares, as
+            in `compare_actions`.
+        method: "betting", valid at every sample size, which needs a range of the rewards; or
+            "asymptotic", valid for large samples, as in `compare_actions`.
+        gamma: discount factor; unless given, that of the simulator, or 0.99.
         horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
-            If gamma is 1, the returns of so many steps are compared; intervals are infinite once a
-            run shows branches that still go on there. A time limit of an environment cuts branches
-            off earlier, as in `estimate_gaps`: intervals allow for what these would have earned.
 
     Returns:
         The verdict with the intervals of all mean gaps; its `estimates` has the estimates of all

@@ -196,7 +196,8 @@ class QueriedPlayer(RowPlayer):
         if self.coupling.across_states:
             draw = rng.bit_generator.random_raw
             self.moment["state"]["state"] = draw() << 64 | draw()
-            ask, rng = self._in_common, self.shared
+            ask = self._in_common
+            rng = self.shared
         sim = self.simulator
         if True in sharing:
             answers: list[Any] = [None] * len(states)

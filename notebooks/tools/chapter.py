@@ -1,7 +1,7 @@
 """What every chapter uses: one look, files of figures and data, a slider, checked claims.
 
 An installation in place, `pip install -e ".[notebooks]"`, puts the project's folder on Python's path:
-`from notebooks import chapter` works in a kernel that was started in any folder.
+`from notebooks.tools import chapter` works in a kernel that was started in any folder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def style() -> None:
 
     Example:
         >>> import matplotlib.pyplot as plt
-        >>> from notebooks import chapter
+        >>> from notebooks.tools import chapter
         >>> with plt.style.context("default"):
         ...     chapter.style()
         ...     print(plt.rcParams["axes.spines.top"])
@@ -46,12 +46,12 @@ def results(files: Sequence[str]) -> pd.DataFrame:
     It is the one that the notebook lies in; for a notebook elsewhere, that of this file.
 
     Example:
-        >>> from notebooks import chapter
+        >>> from notebooks.tools import chapter
         >>> table = chapter.results(["figures/atari/calibrated.csv"])
         >>> sorted(table.gamma.unique().tolist())
         [0.1, 0.5, 0.9, 0.99]
     """
-    places = (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1])
+    places = (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2])
     root = next(folder for folder in places if (folder / "pyproject.toml").exists())
     return pd.concat([pd.read_csv(root / file) for file in files], ignore_index=True)
 
@@ -74,7 +74,7 @@ def save(
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-        >>> from notebooks import chapter
+        >>> from notebooks.tools import chapter
         >>> from matplotlib.figure import Figure
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     chapter.save(Figure(), "empty", {"x": [1.0, 2.0]}, folder)
@@ -108,7 +108,7 @@ def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str)
     axes of all frames are where they are in the first, so their number must be the same.
 
     Example:
-        >>> from notebooks import chapter
+        >>> from notebooks.tools import chapter
         >>> from matplotlib.figure import Figure
         >>> def draw(gamma):
         ...     fig = Figure(figsize=(2, 1))
@@ -157,7 +157,7 @@ class Claims:
     verdict is "too few runs to tell", and nothing fails.
 
     Example:
-        >>> from notebooks import chapter
+        >>> from notebooks.tools import chapter
         >>> claims = chapter.Claims()
         >>> claims.check("one and one", 1 + 1, 1 + 1 == 2)
         >>> claims.check("a rate of at most 5%", "1 of 3", False, enough=False)
