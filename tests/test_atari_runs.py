@@ -104,6 +104,7 @@ def test_a_part_and_its_search_in_miniature(tmp_path, monkeypatch, capsys):
     words = ["sigma:pong:20", "--miniature"]
     trials = {name: PARTS["sigma"]["trials"][name] for name in ("base", "dim256")}
     monkeypatch.setitem(PARTS["sigma"], "trials", trials)
+    monkeypatch.setattr(runs, "COMMITTED", tmp_path)  # without a search
     work, out = tmp_path / "work", tmp_path / "work" / "results"
     assert command(tmp_path, *words, "--minutes", "0") == 1
     said = "4 runs of sigma_search are left: to go on, give the same command again"

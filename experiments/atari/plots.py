@@ -19,11 +19,11 @@ KIND_STYLES = {
 VERDICT_STYLES = {"inside": "#0072B2", "cannot tell": "0.8", "outside": "#D55E00"}
 
 
-def gap_ratios(ax: Axes, table: pd.DataFrame, by: str = "gamma") -> Axes:
+def gap_ratios(ax: Axes, table: pd.DataFrame, by: str = "gamma", ticks: str = "constant") -> Axes:
     """Learned / simulated gap variance with 95% intervals: a group per game, a column within.
 
-    table: rows of `results.ratios`, and of kind "constant", which are ticks. by: the column that
-    tells the places of a group apart, gamma or sigma.
+    table: rows of `results.ratios`. by: the column that tells the places of a group apart, gamma or
+    sigma. ticks: rows of this kind are ticks.
 
     Example:
         >>> from experiments.atari import plots, results
@@ -41,8 +41,8 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, by: str = "gamma") -> Axes:
     x = left[table["game"].map(games.index)] + table[by].map(values.index)
     ax.axhspan(0.95, 1.05, color="0.88", lw=0, zorder=0)
     ax.axhline(1.0, color="0.6", lw=0.8, zorder=0)
-    constant = table["kind"] == "constant"
-    ax.plot(x[constant], table["ratio"][constant], "_", color="black", ms=8)
+    tick = table["kind"] == ticks
+    ax.plot(x[tick], table["ratio"][tick], "_", color="black", ms=8)
     for kind, (color, marker, shift) in KIND_STYLES.items():
         mine = table["kind"] == kind
         if mine.any():
