@@ -13,22 +13,22 @@
 # add one large shock to all rewards of a state and tell the networks its size. Then a gap's variance is a constant times the discounted chance that
 # its branches have not merged, and what is left to learn is *when branches merge*.
 #
-# We learn this in nine games at four discounts: 36 cases. A case is calibrated if the 95% interval of learned over simulated gap variance lies
+# Nine games at four discounts make 36 cases. A case is calibrated if the 95% interval of learned over simulated gap variance lies
 # inside $1 \pm 5\%$.
 #
-# - Two networks have a term for *equal* states, and one of them also a term for *near* states. With the better of the two, which other states
-#   choose for each case, 23 cases are calibrated and none is shown to be wrong: 15 of 16 in the four games whose settings we tuned, 8 of 20 in the others. At
+# - Two networks have a term for *equal* states, and one of them also for *near* states. With the better of the two
+#   23 cases are calibrated and none is shown to be wrong: 15 of 16 in four games whose settings we tuned, 8 of 20 in the others. At
 #   $\gamma = 0.99$, the paper's only discount, it is 4 of 9.
-# - A formula without data is calibrated in 12 cases, and the simulated average at other states in 17.
+# - A formula without data is calibrated in 12 cases (10 in tuned games), and the simulated average at other states in 17 (14).
 # - The paper's Gram network is calibrated in none. Told the shock, and with up to 1,024 dimensions, in five, all at $\gamma \le 0.5$; at 0.99 its gap
 #   variances are 0.24 to 0.66 of the simulated ones.
-# - The shock decides. Under sticky actions the near network is calibrated in 9 of 12 cases at $\sigma = 1$ and in none without a shock, where
-#   most of the variance is not learned (section 12.6).
+# - The shock decides. Under sticky actions the near network is calibrated in 9 of 12 cases (one seed) at $\sigma = 1$, and in none without a shock. There it learns, with a small
+#   budget, little of the variance.
 #
 # **What you will learn.** Why a Gram network cannot hold the covariance of many states, and what a right variance does not tell you.
 #
 # **What it needs.** Chapters 5 and 6. To run the notebook, install the project with `pip install -e ".[notebooks]"` in its
-# folder. All numbers come from `figures/atari/`; `experiments/atari/runs.toml` lists their runs, and JSON files say how they were made.
+# folder. All numbers come from `figures/atari/`; `experiments/atari/runs.toml` lists their runs, and JSON files say how they, and older ones, were made.
 
 # %% tags=["parameters"]
 run_files = ["figures/atari/calibrated.csv", "figures/atari/told.csv"]
@@ -86,8 +86,7 @@ assert rewards in ({1.0}, {-1.0})  # at a state that pays nothing
 #
 # **The reference** is simulation: two branches start at one state with two actions and go on with uniform random actions. While they
 # stand at the same state they share a table; if they also take the same action, they are one from then on. Discounts
-# and shocks are added in closed form. Each game has 64 states, three pairs of actions at each, twelve plays of a pair (four at
-# tuning states) and 300 steps of a play.
+# and shocks are added in closed form. Each game has 64 states with three pairs of actions, each played twelve times for 300 steps.
 
 # %%
 search = chapter.results(search_files)
@@ -104,8 +103,19 @@ over = played.mc_independent / played.mc * played.index.get_level_values("gamma"
 over = over.unstack("gamma").loc[games]
 fig, ax = plt.subplots(figsize=(5.4, 2.6), layout="constrained")
 for k, (game, row) in enumerate(over.iterrows()):
-    ax.semilogy(row.index.astype(str), row, "os^Dvp*<>"[k], ls="-", lw=0.6, mfc="none", label=game)
+    ax.semilogy(
+        row.index.astype(str),
+        row,
+        "os^Dvp*<>"[k],
+        color=f"C{k % 7}",
+        ls="-" if k < 7 else ":",
+        lw=0.6,
+        mfc="none",
+        label=game,
+    )
 ax.set(xlabel=r"$\gamma$", ylabel=r"independent / coupled, times $\gamma^2$")
+ax.set_yticks([1, 2, 5, 10, 20], [1, 2, 5, 10, 20])
+ax.minorticks_off()
 fig.legend(loc="outside right upper")
 chapter.save(fig, "fig_independent_ratio", over.reset_index(), out_dir)
 plt.show()
@@ -164,10 +174,11 @@ claims.check("table and simulation at gamma 0.1: off by, states", text, off < 1 
 # so its rank is the sum of theirs, and its eigenvalues are theirs. A shock gives each $C_i$ a rank of at least one. The second
 # claim is the theorem of Eckart and Young. $\square$
 #
-# The local term is block diagonal by itself, but has to be told which states are equal.
+# The local term is block diagonal by itself, but has to be told which states are equal. (Gap variances alone would fit into as many dimensions as there are actions. What does not fit are the
+# zeros between states, which the backup needs.)
 #
 # **The threshold.** In a $4\times4$ windy gridworld with such a shock, the covariance of all 64 coordinates is known exactly. At the goal all actions are one, so
-# we expect rank $15 \cdot 4 + 1 = 61$. How well can a Gram matrix of rank $d$ do?
+# we expect rank $15 \cdot 4 + 1 = 61$.
 
 # %%
 grid = with_shock(jl.windy_gridworld(4, gamma=0.9), 1.0)
@@ -217,23 +228,23 @@ text = f"{means[32]:.2f}; {means[64]:.2f}"
 claims.check("Gram networks of dimension 32; 64", text, means[32] < 0.9 < means[64])
 
 # %% [markdown]
-# The threshold is at 61. In a game each of thousands of states needs a dimension. The near term is for branches at distinct states that may meet soon; its map $f$ is linear and learned.
+# The near term is for branches that may meet soon; its map $f$ is linear and learned.
 #
 # ## 12.3 The rules
 #
 # They stand in `experiments/atari/runs.toml`, parts `calibrated` and `told`. We wrote them before these runs, but after an earlier version had shown us the networks in
 # these games, at the same states: these are no fresh test.
 #
-# - **The shock** is one coordinate of $u$ that local, near and one of two kinds of Gram networks are told.
-# - **Settings.** Each network has the same six trials: a base near our earlier settings, which may favour our networks, and five that change one thing (learning rate, weight decay, width, weight of the gap). Gram, told, has two
-#   more, of 256 and 1,024 dimensions. For each discount the least error at tuning states of the tuned games decides.
+# - **The shock** is a coordinate of $u$ that local, near and "Gram, told" are told.
+# - **Settings.** Each network has the same six trials: a base near our earlier settings, which may favour our networks, and five that change one thing. Gram, told, has two
+#   more, of 256 and 1,024 dimensions. For each discount the least error at tuning states of the tuned games decides (at 0.5 of two of them, except for Gram, told).
 # - **Local or near** is chosen for each case: the one whose average at tuning states is nearer to the simulated one.
 # - **What is reported** comes from three seeds at other states. For lack of time, Gram, told, has two (in Freeway one at 0.9 and 0.99), and Gram, not told, one at $\gamma = 0.5$ and two at 0.9 and
 #   0.99 in the tuned games.
 #
 # ## 12.4 How many cases are calibrated?
 #
-# An interval covers the noise of the simulation and the spread between seeds (Student's $t$; few seeds make it wide), for these states. It lies inside $1 \pm 5\%$, outside, or neither; then one cannot tell.
+# An interval covers the noise of the simulation and the spread between seeds (Student's $t$; with one seed, the simulation alone), for these states. It lies inside $1 \pm 5\%$, outside, or neither; then one cannot tell.
 
 # %%
 table = results.ratios(reported)
@@ -244,6 +255,7 @@ chosen = table.merge(choice).assign(kind="chosen")
 table = pd.concat([results.constants(simulated), table, chosen])
 table["where"] = np.where(table.game.isin(tuned), "tuned", "not tuned")
 methods = ["constant", "tuning mean", "gram", "gram told", "local", "near", "chosen"]
+labels = {kind: label for kind, (label, *_) in plots.KIND_STYLES.items()}
 columns = list(plots.VERDICT_STYLES)
 counts = table.groupby("kind").verdict.value_counts().unstack(fill_value=0).loc[methods, columns]
 split = table.groupby(["where", "gamma", "kind"]).verdict.value_counts().unstack(fill_value=0)
@@ -253,12 +265,7 @@ counts
 fig, axes = plt.subplots(2, 4, figsize=(6.75, 4.0), sharey=True, layout="constrained")
 for row, (where, number) in zip(axes, {"tuned": 4, "not tuned": 5}.items(), strict=True):
     for ax, gamma in zip(row, sorted(table.gamma.unique()), strict=True):
-        bars = (
-            split.loc[where, gamma]
-            .reindex(methods)
-            .rename({"gram": "Gram, not told", "gram told": "Gram, told"})
-        )
-        plots.verdict_bars(ax, bars)
+        plots.verdict_bars(ax, split.loc[where, gamma].reindex(methods).rename(labels))
         ax.set(title=rf"{where}, $\gamma = {gamma:g}$", xlim=(0, number), xticks=range(number + 1))
 for ax in axes[1]:
     ax.set_xlabel("cases")
@@ -267,7 +274,7 @@ chapter.save(fig, "fig_calibrated_counts", split.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 12.3.** The chapter in one picture: verdicts for two baselines that need no network, four networks, and the chosen one of local and near; above in the four games where settings were tuned, below in the five others.
+# **Figure 12.3.** The chapter in one picture: verdicts for two baselines, four networks and the chosen one; above in the tuned games, below in the others.
 #
 # <!-- alt: Eight panels of horizontal bars. In tuned games local, near and chosen are inside in nearly all cases at every discount; so is the tuning mean, and the constant in two or three of four. Gram, not told, is outside everywhere; told, it is inside in three of four at 0.1 and outside in all at 0.99. In the other games, chosen is inside in two, two, three and one of five cases and never outside, while constant and tuning mean are mostly outside. -->
 
@@ -290,9 +297,10 @@ claims.check(
 
 # %% [markdown]
 # At $\gamma = 0.99$ the chosen network is calibrated in 4 of 9 cases, the constant in 2 and the tuning mean in 4.
-# "Cannot tell" is not "right": of the 13 such cases 12 are in games that were not tuned, and 3 are off by more than 5%.
+# Of the 13 cases where one cannot tell, 3 are off by more than 5%.
 #
-# **The fair rival** is the Gram network that is told the shock. With the same two seeds for all:
+# **The fair rival** is the Gram network that is told the shock. With the same two seeds it is calibrated in 5 cases, local in 18, near in 19. But two seeds make wide intervals. At
+# $\gamma \le 0.5$ its ratio itself is within 5% in 14 of 18 cases, near's in 15; at 0.9 and 0.99 in none, near's in 17.
 
 # %%
 same_seeds = reported[reported.seed.isin([10, 11]) & (reported.kind != "gram")]
@@ -300,6 +308,11 @@ rivals = results.ratios(same_seeds)
 fair = (rivals.verdict == "inside").groupby(rivals.kind).sum()
 text = "; ".join(str(fair[kind]) for kind in ("gram told", "local", "near"))
 claims.check("two seeds, inside: Gram told; local; near", text, fair["gram told"] < fair.min() + 1)
+close = ((rivals.ratio - 1).abs() <= RULES["ratio"]).groupby([rivals.gamma > 0.5, rivals.kind])
+close = close.sum().unstack()[["gram told", "local", "near"]]
+text = "; ".join(f"{row[0]}, {row[1]}, {row[2]}" for row in close.to_numpy())
+right = close["gram told"][True] < close["near"][True]
+claims.check("ratios within 5%: gamma to 0.5; above", text, right)
 told = rivals[rivals.kind == "gram told"].groupby("gamma").ratio.agg(["min", "max"])
 text = "; ".join(f"{low:.2f} to {high:.2f}" for low, high in told.to_numpy())
 claims.check("Gram told / simulated, by discount", text, told["max"][0.9] < 0.95)
@@ -310,7 +323,7 @@ shown = shown.assign(game=pd.Categorical(shown.game, games)).sort_values(["game"
 shown = shown.astype({"game": str})
 fig, (ax, zoom) = plt.subplots(2, 1, figsize=(6.75, 4.8), sharex=True, layout="constrained")
 plots.gap_ratios(ax, shown).set_xlabel("")
-fig.legend(loc="outside lower center", ncols=4)
+fig.legend(loc="outside lower center", ncols=5)
 plots.gap_ratios(zoom, shown[~shown.kind.str.startswith("gram")])
 zoom.set(yscale="linear", ylim=(0.85, 1.35))
 for name in [*zoom.texts]:  # they stand above the upper panel
@@ -320,12 +333,12 @@ chapter.save(fig, "fig_gap_ratios", shown, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 12.4.** Learned over simulated gap variance with 95% intervals; ticks: the constant. Grey: $1 \pm 5\%$. Below, the same near one, without the Gram networks.
+# **Figure 12.4.** Learned over simulated gap variance with 95% intervals; ticks: the constant. Grey: $1 \pm 5\%$. Below, the same near one, without Gram networks and local's 1.72 in Space Invaders.
 #
 # <!-- alt: Two panels with nine groups of four discounts. Squares of the Gram network start between 1 and 14 at gamma 0.1 and fall to between 0.02 and 0.16 at 0.99; its diamonds, told the shock, start near one and fall to between 0.24 and 0.66. Triangles of the local and circles of the near network lie close to one; the widest bars are in Space Invaders and Asterix at 0.99 and in Qbert. Ticks of the constant lie near one in Pong, BattleZone and Boxing and far above elsewhere. -->
 
 # %% [markdown]
-# **The shock or the terms?** An earlier run has networks that are *not* told the shock: four games, two discounts, three seeds.
+# **The shock or the terms?** In an earlier run in four games, where networks are *not* told the shock, near is at 0.96 to 1.01 at $\gamma = 0.99$, and Gram at 0.08 to 0.12.
 
 # %%
 ablation = results.ratios(chapter.results(ablation_files))
@@ -337,30 +350,14 @@ for gamma in (0.9, 0.99):
     claims.check(f"gamma {gamma}, not told: Gram; near", text, right)
 
 # %% [markdown]
-# Telling the shock helps the Gram network where the future is short. Where it is long, dimensions help (1,024, the most that we tried, are best at 0.9 and 0.99), but
-# too little; local and near networks learn the shock untold. What is missing are the *terms*.
-#
-# **Local or near.** The near network is closer to one in 21 of 36 cases. At $\gamma = 0.99$ it helps in Atlantis, where branches meet again
-# and again, and hurts in Freeway; the choice by tuning states gets both right.
-
-# %%
-wide = table.pivot(index=case, columns="kind", values="ratio")
-closer = int(((wide.near - 1).abs() < (wide.local - 1).abs()).sum())
-claims.check("near closer to one than local", f"{closer} of {len(wide)}", closer > len(wide) / 2)
-atlantis, freeway = (
-    wide.xs((game, 0.99), level=("game", "gamma")).iloc[0] for game in ("Atlantis", "Freeway")
-)
-text = f"{atlantis.local:.2f}, {atlantis.near:.2f}; {freeway.local:.2f}, {freeway.near:.2f}"
-right = abs(atlantis.near - 1) < abs(atlantis.local - 1) and abs(freeway.near - 1) > abs(
-    freeway.local - 1
-)
-claims.check("local, near at 0.99: Atlantis; Freeway", text, right)
+# So telling the shock helps the Gram network where the future is short. Where it is long, dimensions help, but too little: 1,024, the most that we tried, are best at 0.9 and 0.99, and
+# a layer of 256 units leaves 257 of them to each action. More width *and* dimensions were not tried.
 
 # %% [markdown]
 # ## 12.5 State by state
 #
 # *Skill* is $1 - \mathrm{MSE}_{\text{network}}/\mathrm{MSE}_{\text{baseline}}$ over states, less the noise
-# of the simulation in both: one is perfect, zero as good as the baseline. The mean of the game knows the level, so what is left are differences between states. Where a baseline is right, there is a dash.
+# of the simulation in both: one is perfect, zero as good as the baseline; with a dash, the baseline is right.
 
 # %%
 picked = reported.merge(choice)
@@ -370,6 +367,14 @@ skill.round(2).astype(object).where(skill.notna(), "-")
 
 # %%
 goal = RULES["skill"]
+rival = reported[reported.kind == "gram told"]
+rival_skill = [(results.skills(rival, truth, name) >= goal).sum() for name in ("constant", "mean")]
+claims.check(
+    f"Gram told, skill of {goal} against constant; mean",
+    "{}; {} of 35".format(*rival_skill),
+    False,
+    otherwise="goal missed",
+)
 reached = {name: (each >= goal, each.notna()) for name, each in against.items()}
 for name, (good, known) in reached.items():
     text = f"{good.sum()} of {known.sum()}"
@@ -399,27 +404,29 @@ chapter.save(fig, "fig_gap_scatter", dots[["game", "state", "coupled", "mc", "mc
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 12.5.** Gap variance at $\gamma = 0.9$, predicted by the chosen network (seed 10) against simulated, one dot for each state, with 95% intervals of the simulation. Dotted: the constant. Titles: skill of three seeds against the mean of the game. Axes differ.
+# **Figure 12.5.** Gap variance at $\gamma = 0.9$, predicted by the chosen network (seed 10) against simulated, with 95% intervals of the simulation. Dotted: the constant. Titles: skill of three seeds against the mean of the game. Axes differ.
 #
 # <!-- alt: Nine scatter plots with a diagonal. In Atlantis, Space Invaders, Asterix, Qbert and Ms. Pacman the dots follow the diagonal over a wide range; in Pong, BattleZone and Freeway most dots sit near the constant and the others follow the diagonal; in Boxing they form a cloud near the constant. -->
 
 # %% [markdown]
-# The chosen network reaches a skill of 0.9 against the constant in 30 of 35 cases, and against the mean of the game in 23.
+# The chosen network reaches a skill of 0.9 against the constant in 30 of 35 cases (Gram, told: 15), and against the mean of the game in 23 (7). In Boxing at 0.99 its average is calibrated, and its skill is $-1.2$.
 #
-# **One exact backup** reads the first step from the state's own table and asks the network only for what comes later:
+# **One exact backup** reads the first step from the state's own table. At $\gamma \le 0.9$ it brings 19 calibrated cases of 27 to 25 (Gram, told: 5 to 12).
 
 # %%
-with_table = picked[picked.table.notna()]
-backed_up = results.ratios(with_table, "table").verdict == "inside"
-alone = results.ratios(with_table).verdict == "inside"
-text = f"{backed_up.sum()}, {alone.sum()} of {len(alone)}"
-claims.check("one exact backup, without: inside", text, backed_up.sum() > alone.sum())
+for name, each in {"chosen": picked, "Gram told": rival}.items():
+    with_table = each[each.table.notna() & (each.gamma < 0.99)]
+    backed_up = results.ratios(with_table, "table").verdict == "inside"
+    alone = results.ratios(with_table).verdict == "inside"
+    text = f"{backed_up.sum()}, {alone.sum()} of {len(alone)}"
+    claims.check(f"{name}, one exact backup, without: inside", text, backed_up.sum() > alone.sum())
 
 # %% [markdown]
 # ## 12.6 A smaller shock, or none
 #
-# How much of this does the shock do? Now actions are sticky, $p = 1/4$, so that rewards vary too, and the shock has one of five sizes. Rules, trials and games were written
-# down before the runs (part `sigma`): the paper's four games, and two that no earlier run had. One seed is complete.
+# Now actions are sticky, $p = 1/4$, so that rewards vary too, and the shock has one of five sizes. Rules, trials and games were fixed
+# before the runs (part `sigma`): the paper's four and two new ones. The budget is small: 20,000 states, 2,500 steps of 512, settings from Pong and Atlantis, and one complete seed; intervals are of the simulation alone. The Gram network's best
+# dimension is always the largest.
 
 # %%
 sigma_search = chapter.results(sigma_search_files)
@@ -427,38 +434,51 @@ with_sigma = results.chosen_runs(chapter.results(sigma_files), sigma_search)
 sized = results.ratios(with_sigma[with_sigma.seed == 20])
 keys = ["game", "gamma", "kind", "sigma"]
 ratio, variance = (sized.set_index(keys)[name].unstack() for name in ("ratio", "mc"))
-none = variance[0.0]
-diluted = (variance.sub(none * (1 - ratio[0.0]), axis=0) / variance).stack().rename("ratio")
+learned, none = ratio * variance, variance[0.0]
+shocks = variance.sub(none, axis=0)
+diluted = shocks.add(learned[0.0], axis=0) / variance
+shock_part = learned.sub(learned[0.0], axis=0) / shocks
 inside = (sized.verdict == "inside").groupby([sized.kind, sized.sigma]).sum().unstack()
 inside
 
 # %%
-ticks = diluted.reset_index().query("kind == 'near'").assign(kind="diluted", half=0.0)
-drawn = pd.concat([sized, ticks])
+name = "shock's part right"
+ticks = diluted.stack().rename("ratio").reset_index().query("kind == 'near'").assign(kind=name)
+sticky = chapter.results(sticky_files).query("kind == 'near'")
+longer = sticky[sticky.gamma >= 0.9].assign(kind="near, earlier run")
+drawn = pd.concat([sized, ticks, longer])
 fig, axes = plt.subplots(2, 1, figsize=(6.75, 5.0), sharex=True, layout="constrained")
 for ax, (gamma, each) in zip(axes, drawn.groupby("gamma"), strict=True):
-    plots.gap_ratios(ax, each, by="sigma", ticks="diluted")
+    plots.gap_ratios(ax, each, by="sigma", ticks=name)
     ax.set_ylabel(rf"$\gamma = {gamma:g}$")
 axes[0].set_xlabel("")
-for name in [*axes[1].texts]:
-    name.remove()
+for title in [*axes[1].texts]:
+    title.remove()
 fig.supylabel("gap variance, learned / simulated", fontsize="medium")
-fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
 chapter.save(fig, "fig_shock_size", drawn, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 12.6.** Learned over simulated gap variance under sticky actions, by the size $\sigma$ of the shock, with 95% intervals of the simulation (seed 20). Grey: $1 \pm 5\%$. Ticks: the near network's, if only rewards were wrong, as at $\sigma = 0$.
+# **Figure 12.6.** Learned over simulated gap variance under sticky actions, by the size $\sigma$ of the shock, with 95% intervals of the simulation (seed 20). Grey: $1 \pm 5\%$. Ticks: the near network's, if its shock's part were right and the rest as without a shock. Crosses: earlier runs.
 #
-# <!-- alt: Two panels, gamma 0.9 and 0.99, with six groups of five shocks. All networks rise with sigma. Local and near rise from between 0.06 and 0.9, in BattleZone at 0.9 from 2 to 3, to one at sigma one, and lie on the ticks; at gamma 0.99 they reach one later. Gram, told, stays below, at 0.3 to 0.6 for gamma 0.99. -->
+# <!-- alt: Two panels, gamma 0.9 and 0.99, with six groups of five shocks. Networks mostly rise with sigma. Local and near rise from between 0.06 and 1, in BattleZone at 0.9 from 2 to 3, to one at sigma one, and lie near the ticks; at gamma 0.99 they reach one later. Gram, told, stays below, at 0.3 to 0.6 for gamma 0.99. Crosses of the earlier runs without a shock are above one at 0.9 and at 0.6 to 0.9 at 0.99. -->
 
 # %%
 for kind, each in inside.iterrows():
     text = ", ".join(map(str, each))
     claims.check(f"{kind}, inside of 12 by sigma", text, each.is_monotonic_increasing)
-off = (diluted - ratio.stack()).abs().drop(["gram told"], level="kind").drop([0.0], level="sigma")
-text = f"{off.median():.3f}; {(off < 0.05).sum()} of {len(off)}"
-claims.check("off from the ticks: median; less than 0.05", text, off.median() < 0.01)
+large = shock_part.loc[:, 0.1:]
+for kind in ("local", "near", "gram told"):
+    each = large.xs(kind, level="kind")
+    text = f"{each.min(axis=None):.2f} to {each.max(axis=None):.2f}"
+    right = kind == "gram told" or abs(each - 1).max(axis=None) < 0.2
+    claims.check(f"{kind}, shock's part learned / simulated, sigma 0.1 and more", text, right)
+weights = 2 * large.columns.to_numpy() ** 2
+discounts = large.index.get_level_values("gamma").to_numpy()[:, None]
+formula = weights * discounts**2 / (1 - discounts**2) / shocks[large.columns]
+text = f"{formula.min(axis=None):.2f} to {formula.max(axis=None):.2f}"
+claims.check("the same of the constant", text, formula.max(axis=None) > 1.2)
 gone = ratio[0.0].drop("gram told", level="kind")
 text = f"{gone.median():.2f}; {(gone < 0.4).sum()} of {len(gone)}"
 claims.check(
@@ -466,11 +486,12 @@ claims.check(
 )
 
 # %% [markdown]
-# **The ticks explain it.** Let $V_\sigma$ be the simulated gap variance. A network that has its part from shocks, $V_\sigma - V_0$, right, and of $V_0$ the share $\rho$ that it has
-# without a shock, has the ratio $1 - (1 - \rho)\,V_0/V_\sigma$. So the networks do learn when branches merge, but not how rewards vary, which are rare and
-# have to be foreseen. A larger shock only *dilutes* this error.
+# Let $V_\sigma$ be the simulated gap variance and $C_\sigma$ the learned one. At $\sigma \ge 0.1$ the near network's part from the shock, $C_\sigma - C_0$, is on average 0.95 to 1.02 of the
+# simulated $V_\sigma - V_0$ (the constant: 1.00 to 1.23): it learns when branches merge. Of $V_0$ it has, with this budget, a median of 26%. With the shock's part right, the ratio is $1 - (1 - C_0/V_0)\,V_0/V_\sigma$: a larger
+# shock only *dilutes* that error.
 #
-# The second seed is not complete. Where it is, ratios differ from the first's by a few percent at $\sigma \ge 0.1$, and by up to half below:
+# The second seed's ratios differ by up to 7%, more than the tolerance, at $\sigma \ge 0.1$, and by up to 46% below. Earlier runs without a shock (commit 7decbe5; other code, five times the states, four times the samples)
+# were nearer at $\gamma = 0.99$, 0.60 to 0.91, and too large at 0.9, 1.1 to 2.1, and below, 4 to $10^7$; none was inside. What is due to the budget we do not know.
 
 # %%
 seeds = with_sigma.assign(ratio=lambda x: x.coupled / x.mc)
@@ -480,12 +501,7 @@ large = seeds.index.get_level_values("sigma") >= 0.1
 text = f"{change[large].max():.2f} of {large.sum()}; {change[~large].max():.2f} of {(~large).sum()}"
 claims.check("seeds differ by: sigma 0.1 and more; less", text, change[large].max() < 0.1)
 
-# %% [markdown]
-# Earlier, longer runs without a shock (commit 7decbe5) missed as well:
-
-# %%
-sticky = chapter.results(sticky_files)
-near = sticky[sticky.kind == "near"].pivot_table("ratio", "game", "gamma", sort=False)
+near = sticky.pivot_table("ratio", "game", "gamma", sort=False)
 for columns in ([0.1, 0.5], [0.9], [0.99]):
     least, most = near[columns].min(axis=None), near[columns].max(axis=None)
     claims.check(
@@ -501,7 +517,7 @@ for columns in ([0.1, 0.5], [0.9], [0.99]):
 # ## 12.7 What the network does not know
 #
 # **Which action is better.** Correlations of the near network's gap means at $\gamma = 0.9$ with simulated ones,
-# and of ranks (in Freeway nobody scores):
+# and of ranks (none in Freeway):
 
 # %%
 means = by_state[(by_state.gamma == 0.9) & (by_state.kind == "near")]
@@ -526,10 +542,10 @@ claims.check(
 )
 
 # %% [markdown]
-# In Pong and Qbert one state makes the correlation, and no rank correlation is above 0.25. **The network knows how large gaps are, but hardly which action is better.**
+# In Pong and Qbert one state makes the correlation, and no rank correlation (mean of three seeds) is above 0.25. **The network knows how large gaps are, but hardly which action is better.**
 #
-# **Rewards that it cannot foresee.** In Krull the near network is 24% too small at $\gamma = 0.99$. An own output for the variance of the
-# means over the next action (trial *spread*) brought it to 11%, but did not help in the nine games.
+# **Rewards that it cannot foresee.** In Krull (one seed) the near network is 24% too small at $\gamma = 0.99$; an own output for the variance of the
+# means over the next action (trial *spread*) brought it to 11%.
 
 # %%
 krull = every_run[(every_run.game == "Krull") & (every_run.states == 1) & (every_run.gamma == 0.99)]
@@ -543,7 +559,7 @@ claims.check(
 # ## What to take away
 #
 # - With a large shock that all actions share, a gap variance says when branches merge. A network that is told the shock and which states are equal learns this.
-# - It does not learn how rewards vary. A ratio near one may only say that a known part is large.
+# - We have not seen it learn how rewards vary. A ratio near one may only say that a known part is large.
 # - A Gram matrix needs as many dimensions as the covariances of distinct states have together.
 # - Tell rivals what your own network is told, and show baselines that need no learning.
 # - An average is not a state, and a right variance is not a right mean.
@@ -560,18 +576,6 @@ claims.check(
 # Each state has one eigenvalue that is not zero, $4\sigma^2$. Of 10,000 equal squares the best network holds 64: 0.64%.
 #
 # </details>
-#
-# **Exercise 2.** Give two actions of one state the loadings 1 and $-1$ on the shock. Does $1/\gamma^2$ get larger or smaller?
-#
-# <details><summary>Solution</summary>
-#
-# Now the shock of the first step adds up in the gap, and the ratio is $1/(2-\gamma^2) < 1$: independent marginals underestimate the gap variance.
-#
-# </details>
-
-# %% tags=["hide-cell"]
-later = 2 * 0.5**2 / (1 - 0.5**2)
-assert np.isclose((2 + later) / (4 + later), 1 / 1.75)
 
 # %% [markdown]
 # **What to read next.** [Chapter 8](08_learning.ipynb) learns the same moments where they can be checked exactly.

@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-#: The networks of chapter 12: colour, marker, place in a group.
+#: The networks of chapter 12: label, colour, marker, place in a group.
 KIND_STYLES = {
-    "gram": ("#CC79A7", "s", -0.25),
-    "gram told": ("#009E73", "D", -0.12),
-    "local": ("#E69F00", "^", 0.0),
-    "near": ("#0072B2", "o", 0.25),
+    "gram": ("Gram, not told", "#CC79A7", "s", -0.25),
+    "gram told": ("Gram, told", "#009E73", "D", -0.12),
+    "local": ("local", "#E69F00", "^", 0.0),
+    "near": ("near", "#0072B2", "o", 0.25),
+    "near, earlier run": ("near, earlier run", "#0072B2", "x", 0.4),
 }
 #: Verdicts, and the colour of each.
 VERDICT_STYLES = {"inside": "#0072B2", "cannot tell": "0.8", "outside": "#D55E00"}
@@ -42,8 +43,10 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, by: str = "gamma", ticks: str = "c
     ax.axhspan(0.95, 1.05, color="0.88", lw=0, zorder=0)
     ax.axhline(1.0, color="0.6", lw=0.8, zorder=0)
     tick = table["kind"] == ticks
-    ax.plot(x[tick], table["ratio"][tick], "_", color="black", ms=8)
-    for kind, (color, marker, shift) in KIND_STYLES.items():
+    ax.plot(
+        x[tick], table["ratio"][tick], "_", color="black", ms=8, label=ticks if tick.any() else None
+    )
+    for kind, (label, color, marker, shift) in KIND_STYLES.items():
         mine = table["kind"] == kind
         if mine.any():
             ax.errorbar(
@@ -55,7 +58,7 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, by: str = "gamma", ticks: str = "c
                 ms=3.5,
                 mfc="none",
                 elinewidth=0.8,
-                label=kind,
+                label=label,
             )
     labels = [f"{value:g}".replace("0.", ".") for value in values]
     ax.set_xticks(np.add.outer(left, np.arange(len(values))).ravel(), labels * len(games))
