@@ -112,27 +112,6 @@ def moments(jm, policy, order, common=False):
     return known
 
 
-def sobel_variance(jm, policy):
-    """(S, A) variance of Z(s, a) by Sobel's equation on the state-action chain."""
-    pairs = list(product(range(jm.num_states), range(jm.num_actions)))
-    size = len(pairs)
-    chain, reward = np.zeros((size, size)), np.zeros(size)
-    for i, (s, a) in enumerate(pairs):
-        for p, r, n in tables_of(jm, s):
-            reward[i] += p * r[a]
-            for b in range(jm.num_actions):
-                chain[i, pairs.index((int(n[a]), b))] += p * policy[n[a], b]
-    value = np.linalg.solve(np.eye(size) - jm.gamma * chain, reward)
-    source = np.zeros(size)
-    for i, (s, a) in enumerate(pairs):
-        for p, r, n in tables_of(jm, s):
-            for b in range(jm.num_actions):
-                target = r[a] + jm.gamma * value[pairs.index((int(n[a]), b))]
-                source[i] += p * policy[n[a], b] * (target - value[i]) ** 2
-    variance = np.linalg.solve(np.eye(size) - jm.gamma**2 * chain, source)
-    return variance.reshape(jm.num_states, jm.num_actions)
-
-
 def gap_paths(jm, policy, query, coupling, depth, digits=3):
     """All paths of two branches from query (s, a, b): their gaps (N,), the probabilities (N,), and
     how far each gap is from its limit at most, (N,). Gaps are rounded, so that fewer differ."""

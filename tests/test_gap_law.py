@@ -228,38 +228,6 @@ def test_a_grid_that_cannot_fit_is_refused_before_the_first() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"width": 0.0}, "width must lie in"),
-        ({"max_points": 0}, "max_points must be at least 512"),
-        ({"points": 0}, "points must be at least 1"),
-        ({"coupling": "strong"}, "coupling must be one of"),
-        ({"gaps": [(9, 0, 1)]}, r"\(row 0\) = 9 is not in range\(9\)"),
-        ({"gaps": [(0, 0, 7)]}, "is not in range"),
-        ({"gaps": [(0, 1, 1)]}, "is the other action"),
-        ({"at": [np.nan]}, r"at.*\(entry 0\) = nan is not finite"),
-    ],
-)
-def test_bad_input_is_named(arguments, message) -> None:
-    jm = jl.windy_gridworld(3)
-    with pytest.raises(ValueError, match=message):
-        jl.laws.gap_law(jm, jl.goal_policy(3), **arguments)
-
-
-def test_bad_levels_and_samples_are_named() -> None:
-    sampled = jl.laws.GapLaw.from_sample
-    law = sampled((0, 0, 1), [1.0, 2.0, -1.0])
-    for message, call in (
-        ("p must lie in", lambda: law.quantile(0.0)),
-        ("p must lie in", lambda: law.cvar(np.nan)),
-        ("alpha must lie in", lambda: sampled((0, 0, 1), [1.0], alpha=1.0)),
-        (r"gap 1\) = 3.0 is not in", lambda: sampled((0, 0, 1), [1.0, 3.0], limits=(-2, 2))),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
-
-
 def test_a_sample_with_limits_has_finite_bounds_and_keeps_close_gaps_apart() -> None:
     gaps = np.linspace(-1.0, 1.0, 2001)
     law = jl.laws.GapLaw.from_sample((0, 0, 1), gaps, truncation_error=0.01, limits=(-2.0, 3.0))

@@ -73,13 +73,3 @@ def test_intervals_of_counted_models_are_as_wide_as_advantages_scatter():
     wrong = [np.any((x.advantage_low > q - value[:, None]) & (scatter > 1e-9)) for x in found]
     assert np.mean(wrong) <= 0.08
     assert np.mean([np.any(value_of(jm, x.policy)[0] < value - 1e-9) for x in found]) <= 0.08
-
-
-def test_bad_input_is_named():
-    jm = jl.coupled_reward_chain(3)
-    with pytest.raises(ValueError, match=r"level must lie in \[0, 1\]"):
-        jl.laws.cautious_improvement(jm, [0, 0, 0], level=1.5)
-    with pytest.raises(ValueError, match=r"width must lie in \(0, inf\)"):
-        jl.laws.cautious_improvement(jm, [0, 0, 0], width=0.0)
-    with pytest.raises(TypeError, match="cautious_improvement needs a JMDP"):
-        jl.laws.cautious_improvement("a depot", [0])

@@ -113,21 +113,6 @@ def test_a_coordinate_of_a_sampled_backup():
         assert found == backup(two, values, i, jm, layout)
 
 
-@pytest.mark.parametrize(
-    ("coordinate", "message"),
-    [
-        ([], "coordinate must be"),
-        ([(0, 0)] * 3, "coordinate must be"),
-        ([(0, 5)], "action 5 is out of range"),
-        ([(0, 0), (7, 0)], "state 7 is out of range"),
-    ],
-)
-def test_bad_coordinates(coordinate, message):
-    jm, policy, mean, second = collection(0)
-    with pytest.raises((ValueError, IndexError), match=message):
-        jl.sample_t2(jm, policy, mean, second, coordinate, rng=np.random.default_rng(0))
-
-
 def test_a_simulator_has_no_residuals():
     """Its tables are unknown."""
     jm, policy = small_problem(4)
@@ -178,31 +163,6 @@ def test_interrupt():
 
 SHOP = jl.inventory(2, 1, gamma=0.5)
 UNIFORM = jl.uniform_policy(SHOP)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_updates": 0}, "num_updates must be at least 1"),
-        ({"form": "half"}, "form must be one of"),
-        ({"step_size": None}, "step_size must hold real|step_size must have shape"),
-        ({"step_size": (1.0, 0.5)}, "sum of its squares diverges"),
-        ({"step_size": 0.1}, r"step_size must have shape"),
-        ({"step_size": (1.0, 1.1)}, "its sum converges"),
-        ({"step_size": (1.0, np.nan)}, "is not finite"),
-        ({"step_size": (0.0, 0.8)}, "first step"),
-        ({"step_size": (1.5, 0.8)}, "first step"),
-        ({"checkpoints": 0}, "checkpoints must be at least 1"),
-        ({"initial": UNIFORM}, "initial must be a Solution or Moments"),
-        ({"reference": 3}, "reference must be a Solution or Moments, got 3"),
-        ({"reference": jl.jipe(SHOP, UNIFORM, order=1)}, "full_second needs moments of order 2"),
-        ({"reference": jl.jipe2(jl.example_1(), [0])}, r"must have shape \(S, A\) = \(3, 2\)"),
-    ],
-)
-def test_what_a_run_refuses(options, message):
-    arguments = {"simulator": SHOP, "policy": UNIFORM, "num_updates": 10} | options
-    with pytest.raises(ValueError, match=message):
-        jl.incremental_jipe2(**arguments)
 
 
 def test_a_run_may_start_from_moments():

@@ -58,18 +58,6 @@ def test_gap_moments(problem):
     assert central == pytest.approx([1.0, 0.0, m.gap_variance[gap]], abs=1e-6)
 
 
-def test_what_cannot_fit_is_refused_with_its_size(leave):
-    jm = jl.windy_gridworld(3)
-    m = jl.jipe2(jm, jl.goal_policy(3), route="dense").moments
-    leave(1000)
-    with pytest.raises(MemoryError, match=r"\(9, 4, 9, 4\).*GiB"):
-        m.full_second()
-    with pytest.raises(MemoryError, match="JIPE-2 by sweeps on 9 states needs"):
-        jl.jipe2(jm, jl.goal_policy(3), route="sweeps")
-    with pytest.raises(MemoryError, match="1,332 coordinates"):
-        jl.incremental_jipe2(jm, jl.goal_policy(3), 10, rng=0)
-
-
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
 SOLVERS = {
     "sweeps": lambda: jl.jipe2(GRID, GOAL, route="sweeps"),
@@ -82,30 +70,6 @@ SOLVERS = {
     "projected": lambda: jl.projected_jipe2(LINE, [0, 1], jl.tabular_features(LINE)),
 }
 LINE = jl.coupled_reward_chain(2, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("solver", "ask", "error", "message"),
-    [
-        ("dense", lambda m: m.moment([(0, 0), (9, 0)]), IndexError, "state 9 is out of range"),
-        ("dense", lambda m: m.moment([(0, 4)]), IndexError, "action 4 is out of range"),
-        ("dense", lambda m: m.moment([0, 1]), ValueError, "pair"),
-        ("dense", lambda m: m.moment([(0, 0)] * 3), ValueError, "needs moments of order 3"),
-        ("dense", lambda m: m.gap_moment([(0, 0, 1)] * 3), ValueError, "moments of order 3"),
-        ("dense", lambda m: m.gap_moment([(0, 1)]), ValueError, "a gap must be"),
-        ("dense", lambda m: m.gap_moment([(0, 0, 4)]), IndexError, "action 4 is out of range"),
-        ("dense", lambda m: m.gap_central_moment((6, 0, 1), -1), ValueError, "at least 0, got -1"),
-        ("dense", lambda m: m.gap_central_moment((6, 0, 1), 1.5), ValueError, "an integer, got"),
-        ("order 1", lambda m: m.second((0, 0), (0, 1)), ValueError, "orders 1 to 1"),
-        ("order 1", lambda m: m.covariance, ValueError, "order 2"),
-        ("order 1", lambda m: m.gap_variance, ValueError, "order 2"),
-        ("order 1", lambda m: m.full_second(), ValueError, "order 2"),
-        ("order 1", lambda m: m.to_frame(), ValueError, "to_frame needs moments of order 2"),
-    ],
-)
-def test_what_is_not_there_is_named(solver, ask, error, message):
-    with pytest.raises(error, match=message):
-        ask(SOLVERS[solver]().moments)
 
 
 def arrays_of(result):

@@ -166,46 +166,6 @@ def test_projection_against_an_oracle():
         assert value <= oracle.value + 1e-6
 
 
-def test_what_does_not_fit_is_refused_before_the_work(leave):
-    jm = jl.windy_gridworld(2)
-    leave(2**20)
-    with pytest.raises(MemoryError, match=r"16 features .* needs .*: jipe2 is exact"):
-        jl.projected_jipe2(jm, jl.uniform_policy(jm), jl.tabular_features(jm))
-
-
-GRID = jl.windy_gridworld(2)
-UNIFORM = jl.uniform_policy(GRID)
-SWINGS = jl.JMDP([[1.0], [1.0]], np.ones((2, 1, 1)), [[[1]], [[0]]], 0.9)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"features": np.ones((4, 4, 2))}, "features have rank 1 < d = 2.*column"),
-        ({"features": np.zeros((4, 4, 1))}, "column of zeros"),
-        ({"features": np.ones((4, 3, 1))}, "features must have shape"),
-        ({"features": np.ones((4, 4))}, "features must have shape"),
-        ({"features": random_features(GRID, 17)}, "rank 16 < d = 17"),
-        ({"weights": "stationary"}, r"\(state 0, action 0\).*without stationary weight .Assum"),
-        (
-            {"jm": ergodic_problem(0)[0], "policy": [0, 1, 0], "weights": "stationary"},
-            r"policy\[0, 1\] \(state 0, action 1\).*Assumption B.2",
-        ),
-        (
-            {"jm": SWINGS, "policy": [0, 0], "weights": "stationary"},
-            "not ergodic: it has 2 cycles or ends",
-        ),
-        ({"weights": "even"}, "weights must be one of"),
-        ({"cone": "round"}, "cone must be one of"),
-    ],
-)
-def test_arguments(options, message):
-    arguments = {"jm": GRID, "policy": UNIFORM} | options
-    arguments = {"features": random_features(arguments["jm"], 1)} | arguments
-    with pytest.raises(ValueError, match=message):
-        jl.projected_jipe2(**arguments)
-
-
 @pytest.mark.parametrize(
     ("pairs", "gamma"),
     [([[0.1, 0.2], [0.2, 0.5]], 0.8), ([[0.05, 0.35], [0.35, 0.25]], 0.7)],
