@@ -6,36 +6,12 @@ import copy
 import math
 import pickle
 
-import brute
 import numpy as np
 import pytest
-from strategies import ROUTES, random_policy, shared_noise_model
+from numpy.testing import assert_array_equal
+from strategies import shared_noise_model
 
 import jmdp_lib as jl
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_equals_a_linear_solve_from_the_definition(deterministic):
-    """40 models for each kind of policy, each by one of the routes, drawn."""
-    rng = np.random.default_rng(int(deterministic))
-    for n in range(40):
-        gamma = (0.0, 0.5, 0.8)[n // 4 % 3]
-        jm = shared_noise_model(rng, 1 + n // 3 % 3, 1 + (n % 5 > 0), 1 + n % 3, gamma)
-        policy = random_policy(rng, jm, deterministic)
-        wanted = brute.moments(jm, policy, order := 3 if n % 7 == 0 else 2, common=True)
-        how = ROUTES[rng.integers(len(ROUTES))]
-        second = jl.jipe2(jm, policy, tol=1e-11, coupling="common", **how)
-        higher = jl.jipe(jm, policy, order=order, tol=1e-11, coupling="common")
-        assert second.converged
-        assert higher.converged
-        higher.moments.full_second()  # solves at once what would be solved one by one
-        everywhere = second.num_unknowns == jm.num_states * (jm.num_states + 1) // 2
-        for x, moment in wanted.items():
-            if x:
-                assert higher.moments.moment(x) == pytest.approx(moment, abs=1e-8)
-            if len(x) == 1 or (len(x) == 2 and (everywhere or x[0][0] == x[1][0])):
-                assert second.moments.moment(x) == pytest.approx(moment, abs=1e-8)
 
 
 class Fair:
@@ -89,10 +65,10 @@ def test_a_model_knows_its_noise():
     order = np.lexsort([rng.random(jm.probs.size), np.arange(jm.probs.size) % 3])
     stacked = (jm.table_states[order], jm.probs[order], jm.rewards[order], jm.next_states[order])
     for same in (pickle.loads(pickle.dumps(jm)), jl.JMDP.from_tables(*stacked, 4, jm.gamma)):
-        np.testing.assert_array_equal(same.noise_probs, jm.noise_probs)
-        np.testing.assert_array_equal(same.rewards, jm.rewards)
+        assert_array_equal(same.noise_probs, jm.noise_probs)
+        assert_array_equal(same.rewards, jm.rewards)
     zero = jl.JMDP.from_step(2, 1, 0.5, [0.5, 0.0, 0.5], lambda s, a, u: (float(u), 0))
-    np.testing.assert_array_equal(zero.noise_probs, [0.5, 0.5])
+    assert_array_equal(zero.noise_probs, [0.5, 0.5])
 
 
 ROW = [0.25, 0.75]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from numba import njit
+from numpy.testing import assert_allclose, assert_array_equal
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
@@ -64,7 +65,7 @@ def test_exact_operator_of_a_layout_is_literal(problem, form):
     layout = Layout.of(policy, jm.gamma, form)
     found = layout.applied(jm, layout.pack(mean, second))
     expected = layout.raw(layout.pack(*jl.apply_t2(jm, policy, mean, second)))
-    np.testing.assert_allclose(found, expected, atol=1e-9)
+    assert_allclose(found, expected, atol=1e-9)
 
 
 @njit
@@ -138,7 +139,7 @@ def test_steps_are_those_of_the_schedule(simulator):
 def test_every_coordinate_comes_up_equally_often():
     jm, policy = small_problem()
     run = jl.incremental_jipe2(jm, policy, 100_000, rng=0)
-    np.testing.assert_allclose(run.visits / 100_000, 1.0 / run.visits.size, atol=0.01)
+    assert_allclose(run.visits / 100_000, 1.0 / run.visits.size, atol=0.01)
 
 
 @pytest.fixture
@@ -177,6 +178,6 @@ def test_equal_seeds_give_equal_numbers(form):
     """In compiled code, and by queries."""
     calls = [(SHOP, 1), (SHOP, 1), (Wrapped(SHOP), 1), (SHOP, 2)]
     runs = [jl.incremental_jipe2(x, UNIFORM, 500, rng=s, form=form).values for x, s in calls]
-    np.testing.assert_array_equal(runs[0], runs[1])
-    np.testing.assert_allclose(runs[0], runs[2], rtol=1e-12)
+    assert_array_equal(runs[0], runs[1])
+    assert_allclose(runs[0], runs[2], rtol=1e-12)
     assert not np.array_equal(runs[0], runs[3])

@@ -7,10 +7,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from strategies import random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.large import local
+from jmdp_lib.large import ImplicitJMDP, local, local_jipe2
 from jmdp_lib.large.exploration import view_explored
 from jmdp_lib.large.implicit import Region
 
@@ -68,14 +69,14 @@ def test_the_certificate_holds_on_many_models(gamma, coupling, reward_range):
     rewards = np.clip((low + high) / 2 + (high - low) / 2 * sizes, low, high)
     tables = base.table_states, base.probs, rewards, base.next_states
     jm = jl.JMDP.from_tables(*tables, base.num_states, gamma)
-    tables_of = jl.large.ImplicitJMDP.from_jmdp(jm).tables
-    model = jl.large.ImplicitJMDP(tables_of, 2, gamma, reward_range)
+    tables_of = ImplicitJMDP.from_jmdp(jm).tables
+    model = ImplicitJMDP(tables_of, 2, gamma, reward_range)
     states = np.arange(0, jm.num_states, STATES)
     whole = jl.jipe2(jm, policy, tol=1e-11, coupling=coupling, states=states).moments
     bounds = []
     for share, tol in ((2, 1e-6), (5, 1e-6), (STATES, 1e-3)):
         budget = share * MODELS
-        found = jl.large.local_jipe2(
+        found = local_jipe2(
             model, policy, states=states.tolist(), tol=tol, coupling=coupling, max_states=budget
         )
         assert found.num_explored <= budget
@@ -96,15 +97,13 @@ def walk(reward=1.0, noise=2):
     def step(state, action, push):
         return (reward if state[1] == 0 and action else 0.0), ("at", state[1] + action - push)
 
-    return jl.large.ImplicitJMDP.from_step(2, 0.8, np.full(noise, 1.0 / noise), step, (0.0, reward))
+    return ImplicitJMDP.from_step(2, 0.8, np.full(noise, 1.0 / noise), step, (0.0, reward))
 
 
 @pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
 def test_infinitely_many_states(coupling):
     states = [("at", 0), ("at", 2), ("at", 0)]
-    local = jl.large.local_jipe2(
-        walk(), lambda s: [0.5, 0.5], states=states, tol=1e-4, coupling=coupling
-    )
+    local = local_jipe2(walk(), lambda s: [0.5, 0.5], states=states, tol=1e-4, coupling=coupling)
     assert local.converged
     assert local.error_bound <= 1e-4
     assert local.gap_variance.shape == (3, 2, 2)
@@ -120,8 +119,8 @@ def test_branches_that_merge_need_no_exploration():
     def step(state, action, noise):
         return action * (state % 2), (0 if action else 3 * state) + 7 * noise % width
 
-    model = jl.large.ImplicitJMDP.from_step(2, 0.95, [0.1] * 10, step, (0.0, 1.0))
-    local = jl.large.local_jipe2(model, lambda s: 1, states=[5], tol=1e-6, coupling="common")
+    model = ImplicitJMDP.from_step(2, 0.95, [0.1] * 10, step, (0.0, 1.0))
+    local = local_jipe2(model, lambda s: 1, states=[5], tol=1e-6, coupling="common")
     assert local.converged
     assert local.num_explored < 40
 
@@ -129,47 +128,45 @@ def test_branches_that_merge_need_no_exploration():
 def test_everything_explored_is_jipe2():
     """By numbers of states, and by cells: an array has an entry for each."""
     jm, policy = jl.windy_gridworld(4, gamma=0.8), jl.goal_policy(4)
-    numbered = jl.large.ImplicitJMDP.from_jmdp(jm).tables
+    numbered = ImplicitJMDP.from_jmdp(jm).tables
 
     def tables(cell):
         probs, rewards, after = numbered(4 * cell[0] + cell[1])
         return probs, rewards, [[divmod(s, 4) for s in row] for row in after]
 
-    cells = jl.large.ImplicitJMDP(tables, 4, 0.8, (0.0, 1.0))
-    local = jl.large.local_jipe2(jm, policy.argmax(1), states=range(16), tol=1e-5)
-    by_cell = jl.large.local_jipe2(
+    cells = ImplicitJMDP(tables, 4, 0.8, (0.0, 1.0))
+    local = local_jipe2(jm, policy.argmax(1), states=range(16), tol=1e-5)
+    by_cell = local_jipe2(
         cells, policy.reshape(4, 4, 4), states=[divmod(s, 4) for s in range(16)], tol=1e-5
     )
     whole = jl.jipe2(jm, policy, tol=1e-11).moments
     for found in (local, by_cell):
-        np.testing.assert_allclose(found.gap_variance, whole.gap_variance, atol=1e-8)
-        np.testing.assert_allclose(found.gap_mean, whole.gap_mean, atol=1e-8)
-        np.testing.assert_allclose(found.moments.covariance, whole.covariance, atol=1e-8)
+        assert_allclose(found.gap_variance, whole.gap_variance, atol=1e-8)
+        assert_allclose(found.gap_mean, whole.gap_mean, atol=1e-8)
+        assert_allclose(found.moments.covariance, whole.covariance, atol=1e-8)
         assert found.num_explored == 16
 
 
 def test_degenerate_models():
-    alone = jl.large.ImplicitJMDP(lambda s: ([1.0], [[s % 2]], [[s + 1]]), 1, 0.5, (0, 1))
-    assert jl.large.local_jipe2(alone, lambda s: [1.0], states=[0]).gap_variance.tolist() == [
-        [[0.0]]
-    ]
-    constant = jl.large.ImplicitJMDP(lambda s: ([1.0], [[3.0, 3.0]], [[s, 2 * s]]), 2, 0.5, (3, 3))
-    local = jl.large.local_jipe2(constant, lambda s: 0, states=[1])
-    np.testing.assert_allclose(local.moments.mean, 6.0, atol=local.return_error.max())
-    np.testing.assert_allclose(local.gap_mean, 0.0, atol=1e-3)
-    myopic = jl.large.ImplicitJMDP(lambda s: ([1.0], [[0.0, 1.0]], [[-s, 2 * s]]), 2, 0.0, (0, 1))
-    assert jl.large.local_jipe2(myopic, lambda s: 0, states=[1]).num_explored == 1
+    alone = ImplicitJMDP(lambda s: ([1.0], [[s % 2]], [[s + 1]]), 1, 0.5, (0, 1))
+    assert local_jipe2(alone, lambda s: [1.0], states=[0]).gap_variance.tolist() == [[[0.0]]]
+    constant = ImplicitJMDP(lambda s: ([1.0], [[3.0, 3.0]], [[s, 2 * s]]), 2, 0.5, (3, 3))
+    local = local_jipe2(constant, lambda s: 0, states=[1])
+    assert_allclose(local.moments.mean, 6.0, atol=local.return_error.max())
+    assert_allclose(local.gap_mean, 0.0, atol=1e-3)
+    myopic = ImplicitJMDP(lambda s: ([1.0], [[0.0, 1.0]], [[-s, 2 * s]]), 2, 0.0, (0, 1))
+    assert local_jipe2(myopic, lambda s: 0, states=[1]).num_explored == 1
 
 
 def test_an_exploration_without_end_stops_at_its_budget():
     def step(state, action, noise):
         return noise / 3.0, (*state, action, noise)
 
-    model = jl.large.ImplicitJMDP.from_step(2, 0.999, [0.25] * 4, step, (0.0, 1.0))
+    model = ImplicitJMDP.from_step(2, 0.999, [0.25] * 4, step, (0.0, 1.0))
     with pytest.warns(
         jl.ConvergenceWarning, match="after 300 states.* above the 0.001 that tol allows"
     ):
-        local = jl.large.local_jipe2(model, lambda s: [0.5, 0.5], states=[()], max_states=300)
+        local = local_jipe2(model, lambda s: [0.5, 0.5], states=[()], max_states=300)
     assert not local.converged
     assert local.num_explored == 300
     assert "NOT converged" in repr(local)
@@ -179,9 +176,7 @@ def test_an_exploration_without_end_stops_at_its_budget():
 def test_a_small_memory_means_a_smaller_model(leave):
     leave(200_000)
     with pytest.warns(jl.ConvergenceWarning, match="out of states or memory"):
-        local = jl.large.local_jipe2(
-            walk(noise=9), lambda s: [0.5, 0.5], states=[("at", 0)], tol=1e-5
-        )
+        local = local_jipe2(walk(noise=9), lambda s: [0.5, 0.5], states=[("at", 0)], tol=1e-5)
     assert 3 <= local.num_explored < 500
 
 
@@ -199,9 +194,9 @@ def test_a_small_memory_means_a_smaller_model(leave):
 )
 def test_bad_tables_are_refused_where_they_show(tables, message):
     good = [1.0], [[1.0]], [["bad"]]
-    model = jl.large.ImplicitJMDP(lambda s: tables if s == "bad" else good, 1, 0.9, (0, 1))
+    model = ImplicitJMDP(lambda s: tables if s == "bad" else good, 1, 0.9, (0, 1))
     with pytest.raises(ValueError, match=f"tables of state 'bad': .*{message}"):
-        jl.large.local_jipe2(model, lambda s: [1.0], states=["bad"])
+        local_jipe2(model, lambda s: [1.0], states=["bad"])
 
 
 def test_a_step_that_is_impure_at_a_few_states_is_refused_where_these_are_met():
@@ -214,12 +209,12 @@ def test_a_step_that_is_impure_at_a_few_states_is_refused_where_these_are_met():
     def drawn(cell, action, gust):
         return float(cell > 3 and random.random() > 2.0), cell + 1 - 2 * action  # never pays
 
-    line = partial(jl.large.ImplicitJMDP.from_step, 2, 0.8, [0.7, 0.3])
+    line = partial(ImplicitJMDP.from_step, 2, 0.8, [0.7, 0.3])
     asked = {"policy": lambda cell: [0.5, 0.5], "states": [2]}
     with pytest.raises(ValueError, match=r"tables of state (-3|5): they must be pure, but differ"):
-        jl.large.local_jipe2(line(step, (0.0, 1.0)), **asked)
+        local_jipe2(line(step, (0.0, 1.0)), **asked)
     with pytest.raises(ValueError, match="draws from a global generator, but must be pure"):
-        jl.large.local_jipe2(line(drawn, (0.0, 1.0)), **asked)
+        local_jipe2(line(drawn, (0.0, 1.0)), **asked)
     with pytest.raises(ValueError, match=r"tables of state (-3|5): they must be pure, but differ"):
         jl.simulators.estimate_gaps(line(step, (0.0, 1.0)), lambda cell: 0, [0, 1], state=2, rng=0)
 
@@ -237,7 +232,7 @@ def solved_core(model, policy, core, also=(), coupling="joint"):
     view = view_explored(region, 1e-12, theta=1e6)
     assert view.core.sum() == len(core)
     found = local._answer(region, view, 1e-6)[0]
-    true = jl.large.local_jipe2(model, policy, states=core[:1], tol=1e-5, coupling=coupling)
+    true = local_jipe2(model, policy, states=core[:1], tol=1e-5, coupling=coupling)
     deviation = np.sqrt(true.gap_variance[0, 0, 1]) - np.sqrt(found.gap_variance[0, 0, 1])
     mean = true.gap_mean[0, 0, 1] - found.gap_mean[0, 0, 1]
     return found, abs(mean), abs(deviation), found.gap_error[0, 0, 1]
@@ -264,7 +259,7 @@ def two_ways(length, noisy, following, low=-1.0, high=1.0, gamma=0.5):
         return [0.5, 0.5], [[paid] * 2] * 2, [[(way, min(cell + 1, length))] * 2] * 2
 
     cells = [(way, cell) for cell in range(length) for way in ("up", "down")]
-    return jl.large.ImplicitJMDP(tables, 2, gamma, (low, high)), cells
+    return ImplicitJMDP(tables, 2, gamma, (low, high)), cells
 
 
 @pytest.mark.slow
@@ -282,7 +277,7 @@ def test_values_at_opposite_ends_attain_the_bounds(coupling, reward_range):
         assert deviation == pytest.approx(0.0, abs=1e-6 * (high - low))
         assert nearly(bound, mean)
         assert nearly(found.return_error[0, 0], mean / 2.0)  # of one branch, without the doubling
-        np.testing.assert_allclose(found.moments.mean[0], (low + high) / 2 / 0.5, atol=1e-9)
+        assert_allclose(found.moments.mean[0], (low + high) / 2 / 0.5, atol=1e-9)
 
 
 @pytest.mark.parametrize("coupling", ["joint", "common"])
@@ -306,7 +301,7 @@ def noises(first, *, stay, to=("x", "y")):
         after = state if stay else "end"
         return [0.5, 0.5], [[u * sizes[state]] * 3 for u in (-1, 1)], [[after] * 3] * 2
 
-    return jl.large.ImplicitJMDP(tables, 3, 0.9, (-1.0, 1.0))
+    return ImplicitJMDP(tables, 3, 0.9, (-1.0, 1.0))
 
 
 @pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
@@ -359,7 +354,7 @@ def test_the_distance_of_a_return_from_a_wrong_value_exceeds_w():
         rewards = [[1.0] * 2, [-1.0] * 2] if state in ("x", "y") else [[pays[state]] * 2] * 2
         return [0.5, 0.5], rewards, [[to] * 2 for to in ends]
 
-    model = jl.large.ImplicitJMDP(tables, 2, gamma, (-1.0, 1.0))
+    model = ImplicitJMDP(tables, 2, gamma, (-1.0, 1.0))
     explored = ["x", "y", "end", "bottom", "top of y"]
     found, *_ = solved_core(model, lambda s: 0, ["start"], explored)
     assert found.moments.variance[0, 0] == pytest.approx(0.0, abs=1e-9)
@@ -382,7 +377,7 @@ def rare(inside):
     def policy(state):
         return {"met": [0.99, 0.01], "dice": [0.0, 1.0]}.get(state, [1.0, 0.0])
 
-    return jl.large.ImplicitJMDP(tables, 2, 0.9, (-1.0, 1.0)), policy
+    return ImplicitJMDP(tables, 2, 0.9, (-1.0, 1.0)), policy
 
 
 @pytest.mark.parametrize("coupling", ["joint", "independent"])
@@ -408,7 +403,7 @@ def test_branches_that_meet_where_nothing_was_explored_stay_apart():
         pays = {"start": [0.0, 0.0], "met": [1.0, -1.0], "up": [1.0] * 2, "down": [-1.0] * 2}
         return [1.0], [pays[state]], [to]
 
-    model, policy = jl.large.ImplicitJMDP(tables, 2, 0.5, (-1.0, 1.0)), lambda s: [0.5, 0.5]
+    model, policy = ImplicitJMDP(tables, 2, 0.5, (-1.0, 1.0)), lambda s: [0.5, 0.5]
     _, _, deviation, bound = solved_core(model, policy, ["start"])
     assert deviation == pytest.approx(np.sqrt(2.0) * 0.5 / 0.5)
     assert nearly(bound, deviation, 1.03 * np.sqrt(2.0))

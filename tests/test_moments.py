@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from numpy.testing import assert_allclose, assert_array_equal
 from strategies import problems
 
 import jmdp_lib as jl
@@ -23,14 +24,12 @@ def test_shapes_and_identities(problem):
     s, a = jm.num_states, jm.num_actions
     full = m.full_second()
     second = np.einsum("sasb->sab", full)
-    np.testing.assert_allclose(
-        m.covariance, second - m.mean[:, :, None] * m.mean[:, None, :], atol=1e-8
-    )
+    assert_allclose(m.covariance, second - m.mean[:, :, None] * m.mean[:, None, :], atol=1e-8)
     # eq. (35) with a plus sign
     square = np.einsum("sasa->sa", full)
     gap = square[:, :, None] + square[:, None, :] - 2 * second - m.gap_mean**2
-    np.testing.assert_allclose(m.gap_variance, gap, atol=1e-7)
-    np.testing.assert_allclose(np.einsum("saa->sa", m.gap_variance), 0.0, atol=1e-12)
+    assert_allclose(m.gap_variance, gap, atol=1e-7)
+    assert_allclose(np.einsum("saa->sa", m.gap_variance), 0.0, atol=1e-12)
     assert np.all((m.inferiority_bound >= 0) & (m.inferiority_bound <= 1))
     defined = ~np.isnan(m.correlation)
     assert np.all(np.abs(m.correlation[defined]) <= 1.0)
@@ -92,14 +91,14 @@ def test_copies_are_equal_bit_by_bit_and_read_only(solver):
     for again in (sol, copy.deepcopy(sol), pickle.loads(pickle.dumps(sol))):
         assert repr(again) == repr(sol)
         for name, array in arrays_of(again).items():
-            np.testing.assert_array_equal(array, known[name], name)
+            assert_array_equal(array, known[name], name)
             with pytest.raises(ValueError, match="read-only"):
                 array[...] = 0
         if solver == "incremental, centred":
             with pytest.raises(ValueError, match="moments between states"):
                 again.moments.full_second()
         elif sol.moments.order > 1:
-            np.testing.assert_array_equal(again.moments.full_second(), sol.moments.full_second())
+            assert_array_equal(again.moments.full_second(), sol.moments.full_second())
     if solver == "order 3":
         other = [(0, 0), (1, 1), (2, 2)]
         assert again.moments.moment(other) == sol.moments.moment(other)
@@ -117,7 +116,7 @@ def test_frames():
     assert (frame.action != frame.other).all()
     for name in frame.columns[3:]:
         place = (frame.state, frame.action, frame.other)[: getattr(m, name).ndim]
-        np.testing.assert_array_equal(frame[name], getattr(m, name)[place])
+        assert_array_equal(frame[name], getattr(m, name)[place])
 
 
 def test_small_but_real_variances_are_resolved_alike():
@@ -125,8 +124,8 @@ def test_small_but_real_variances_are_resolved_alike():
     jm, policy = jl.windy_gridworld(3, gust_prob=1e-7), jl.goal_policy(3)
     one, two = jl.jipe2(jm, policy).moments, jl.jipe(jm, policy, order=2).moments
     assert one.variance[6, 1] == pytest.approx(2.94e-7, rel=1e-2)
-    np.testing.assert_allclose(one.correlation[6], two.correlation[6], atol=1e-4)
-    np.testing.assert_array_equal(np.isnan(one.correlation), np.isnan(two.correlation))
+    assert_allclose(one.correlation[6], two.correlation[6], atol=1e-4)
+    assert_array_equal(np.isnan(one.correlation), np.isnan(two.correlation))
 
 
 def test_variances_below_zero_are_nan():

@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 from brute import tables_of
+from numpy.testing import assert_allclose, assert_array_equal
 from strategies import random_jmdp, random_policy, shared_noise_model
 
 import jmdp_lib as jl
@@ -66,7 +67,7 @@ def test_the_gap_is_that_of_a_recursion_over_its_steps(coupling, kinds):
     mean, variance = jl.laws.policy_gaps(jm, *rules, coupling=coupling)
     for s in range(jm.num_states):
         exact = expected(jm, rules, s, coupling)
-        np.testing.assert_allclose((mean[s], variance[s]), exact, atol=1e-10)
+        assert_allclose((mean[s], variance[s]), exact, atol=1e-10)
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
@@ -82,8 +83,8 @@ def test_no_gap_where_rules_agree_on_all_that_can_still_come(coupling):
     other = policy.copy()
     other[2:] = policy[2:, ::-1]
     mean, variance = jl.laws.policy_gaps(jm, policy, other, coupling=coupling)
-    np.testing.assert_array_equal(mean[:2], 0.0)
-    np.testing.assert_array_equal(variance[:2], 0.0)
+    assert_array_equal(mean[:2], 0.0)
+    assert_array_equal(variance[:2], 0.0)
     assert (np.abs(mean[2:]) > 1e-3).all()
     assert (variance[2:] > 1e-3).all()
 
@@ -105,5 +106,5 @@ def test_sparse_rows_and_matrices_give_the_same(coupling, monkeypatch):
     for few in (True, False):
         monkeypatch.setattr(CollapsedT2, "few_successors", few)
         found.append(jl.laws.policy_gaps(jm, *rules, coupling=coupling))
-    np.testing.assert_allclose(*found, rtol=1e-10, atol=1e-12)
+    assert_allclose(*found, rtol=1e-10, atol=1e-12)
     assert found[0][1].max() > 0.1

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
@@ -48,8 +49,8 @@ def test_exact_features_reproduce_the_exact_moments(kind):
     exact = jl.jipe2(jm, policy, tol=1e-11).moments
     sol = jl.projected_jipe2(jm, policy, jl.tabular_features(jm), tol=1e-6)
     assert sol.converged
-    np.testing.assert_allclose(sol.moments.mean, exact.mean, atol=1e-6)
-    np.testing.assert_allclose(sol.moments.full_second(), exact.full_second(), atol=1e-4)
+    assert_allclose(sol.moments.mean, exact.mean, atol=1e-6)
+    assert_allclose(sol.moments.full_second(), exact.full_second(), atol=1e-4)
     assert sol.approximation_error(exact) < 1e-5
 
 
@@ -57,15 +58,15 @@ def test_stationary_weights():
     """Decision 10: all of them are on the diagonal, and gaps are left open, as chapter 8 shows."""
     jm, policy, _ = ergodic_problem(0)
     law = stationary_pairs(jm, policy)
-    np.testing.assert_allclose(pair_step(jm, policy, law), law, atol=1e-13)
+    assert_allclose(pair_step(jm, policy, law), law, atol=1e-13)
     settled = start_law(jm)
     for _ in range(400):
         settled = pair_step(jm, policy, settled)
-    np.testing.assert_allclose(settled, law, atol=1e-9)
+    assert_allclose(settled, law, atol=1e-9)
     exact = jl.jipe2(jm, policy, tol=1e-11).moments
     sol = jl.projected_jipe2(jm, policy, jl.tabular_features(jm), weights="stationary")
     assert sol.contraction == pytest.approx(jm.gamma, rel=1e-6)
-    np.testing.assert_allclose(sol.moments.variance, exact.variance, atol=1e-4)
+    assert_allclose(sol.moments.variance, exact.variance, atol=1e-4)
 
 
 @given(problems(max_states=3, max_actions=2))
@@ -75,7 +76,7 @@ def test_occupancy(problem):
     jm, policy, _ = problem
     d, eta = occupancy(jm, policy), jm.gamma
     balance = (1 - eta) * start_law(jm) + eta * pair_step(jm, policy, d)
-    np.testing.assert_allclose(d, balance, atol=1e-12)
+    assert_allclose(d, balance, atol=1e-12)
     kappa, beta = modulus(jm, policy, projection_of(jm, policy, jl.tabular_features(jm)))
     assert kappa <= max(jm.gamma, 1e-300) ** 0.5 + 1e-9
     assert kappa < 1.0
@@ -109,8 +110,8 @@ def test_iteration_from_zero_reaches_the_solve(cone):
     step = ProjectionStep(PairOperator(jm, policy), solved.projection, solved.beta)
     state, swept = iterate(step, step.zero(), solved.contraction, 1e-7)
     theta, matrix = solved.projection.unwhiten(*state)
-    np.testing.assert_allclose(theta, solved.theta, atol=1e-5)
-    np.testing.assert_allclose(matrix, solved.Theta, atol=1e-4)
+    assert_allclose(theta, solved.theta, atol=1e-5)
+    assert_allclose(matrix, solved.Theta, atol=1e-4)
     assert solved.iterations < 5 < swept.iterations
     if cone == "none":  # with theta in the cone the projection moves with theta
         rates = swept.residuals[1:] <= solved.contraction * swept.residuals[:-1] + 1e-9
@@ -123,9 +124,9 @@ def test_product_weights_are_closed_form():
     sol = jl.projected_jipe2(jm, policy, features, weights="product")
     assert sol.converged
     normal = sol.projection.normal
-    np.testing.assert_allclose(normal, np.eye(len(normal)), atol=1e-9)
+    assert_allclose(normal, np.eye(len(normal)), atol=1e-9)
     product = sol.pair_weights.reshape(6, 6)
-    np.testing.assert_allclose(product, np.outer(product.sum(1), product.sum(0)), atol=1e-12)
+    assert_allclose(product, np.outer(product.sum(1), product.sum(0)), atol=1e-12)
 
 
 def test_weights_without_a_contraction_claim_nothing():
@@ -160,7 +161,7 @@ def test_projection_against_an_oracle():
         objective = cp.sum(cp.multiply(problem.pairs, cp.square(misfit)))
         oracle = cp.Problem(cp.Minimize(objective), [matrix - base >> 0])
         oracle.solve(solver=cp.CLARABEL)
-        np.testing.assert_allclose(found, matrix.value, atol=1e-4)
+        assert_allclose(found, matrix.value, atol=1e-4)
         assert np.linalg.eigvalsh(found - base)[0] >= -1e-9
         value = np.sum(problem.pairs * (problem.psi @ found @ problem.psi.T - target) ** 2)
         assert value <= oracle.value + 1e-6

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from strategies import ROUTES, problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
@@ -49,12 +50,12 @@ def test_what_a_solution_answers_does_not_depend_on_the_route(jm, policy, coupli
         sol = jl.jipe2(jm, policy, tol=1e-11, coupling=coupling, **how)
         assert sol.converged
         assert sol.route == how.get("route", sol.route)
-        np.testing.assert_allclose(sol.moments.mean, exact.mean, atol=close)
+        assert_allclose(sol.moments.mean, exact.mean, atol=close)
         if "gaps" not in how:
-            np.testing.assert_allclose(sol.moments.covariance, exact.covariance, atol=close)
+            assert_allclose(sol.moments.covariance, exact.covariance, atol=close)
         for x, y in [((1, 1), (1, 1)), ((2, 0), (2, 1)), ((0, 0), (jm.num_states - 1, 1))]:
             assert sol.moments.second(x, y) == pytest.approx(second[x + y], abs=close)
-        np.testing.assert_allclose(sol.moments.full_second(), second, atol=close)
+        assert_allclose(sol.moments.full_second(), second, atol=close)
 
 
 @given(problems(max_states=6), st.integers(1, 4))
@@ -64,11 +65,11 @@ def test_wanted_gaps_are_answered_and_nothing_else(problem, count):
     exact = jl.jipe2(jm, policy, tol=1e-11).moments
     states = rng.integers(jm.num_states, size=count)
     some = jl.jipe2(jm, policy, tol=1e-11, states=states).moments
-    np.testing.assert_allclose(some.covariance[states], exact.covariance[states], atol=1e-8)
+    assert_allclose(some.covariance[states], exact.covariance[states], atol=1e-8)
     others = np.setdiff1d(np.arange(jm.num_states), states)
     alone = np.eye(jm.num_actions, dtype=bool)
     assert np.isnan(some.covariance[others][:, ~alone]).all()
-    np.testing.assert_allclose(some.variance, exact.variance, atol=1e-8)  # all of them, at once
+    assert_allclose(some.variance, exact.variance, atol=1e-8)  # all of them, at once
     if jm.num_actions > 1:
         one = jl.jipe2(jm, policy, tol=1e-11, gaps=[(states[0], 1, 0)]).moments
         wanted = exact.gap_variance[states[0], 0, 1]
@@ -89,7 +90,7 @@ def test_many_pairs_are_reached(problem):
     jm, policy, states = problem
     every = [jl.jipe2(jm, policy, states=states, tol=1e-10, **how).moments for how in EVERY]
     for found in every[1:]:
-        np.testing.assert_allclose(found.gap_variance, every[0].gap_variance, atol=1e-9)
+        assert_allclose(found.gap_variance, every[0].gap_variance, atol=1e-9)
 
 
 @pytest.mark.parametrize("how", EVERY, ids=str)
@@ -130,7 +131,7 @@ def test_pairs_that_are_solved_without_a_matrix(monkeypatch):
     monkeypatch.setattr(systems, "_MATRIX", 0)
     solved = jl.jipe2(jm, policy, tol=1e-10, route="reachable")
     assert solved.iterations <= 3
-    np.testing.assert_allclose(solved.moments.covariance, exact, atol=1e-9)
+    assert_allclose(solved.moments.covariance, exact, atol=1e-9)
 
 
 class Shift:
@@ -158,7 +159,7 @@ def test_the_safeguard_takes_over():
     operator = Shift(0.9, 5000)
     x, history, applied = solve(operator, 1e-10, 0.9, share=1.0)
     exact = (1.0 - 0.9 ** (5000 - np.arange(5000))) / 0.1
-    np.testing.assert_allclose(x, exact, rtol=1e-8)
+    assert_allclose(x, exact, rtol=1e-8)
     assert history[-1] <= 1e-10
     assert applied < 3 * np.log(1e-10) / np.log(0.9) + 300
 

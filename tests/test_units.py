@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from strategies import ROUTES, raised, random_policy
 
 import jmdp_lib as jl
@@ -209,7 +210,7 @@ def test_the_unit_of_the_rewards_does_not_matter(solver, seed, power):
         answers.append([np.asarray(x, float) / c**k for k, x in solver(jm, policy, c)])
     for here, there in zip(*answers, strict=True):
         largest = np.nanmax(np.abs(here), initial=0.0)
-        np.testing.assert_allclose(there, here, rtol=1e-6, atol=1e-9 + 1e-6 * largest)
+        assert_allclose(there, here, rtol=1e-6, atol=1e-9 + 1e-6 * largest)
 
 
 # A law without spread has no standard form, and where all is equal nothing is to be decided.
@@ -223,7 +224,7 @@ def test_without_rewards_every_answer_is_zero(solver):
     jm = one_law(rng, 0.0)
     for power, found in solver(jm, random_policy(rng, jm), 1.0):
         if power:
-            np.testing.assert_allclose(found, 0.0, atol=1e-9)
+            assert_allclose(found, 0.0, atol=1e-9)
     (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), gaps=[GAP])
     assert law.prob_tie == pytest.approx((1.0, 1.0))
 
@@ -265,7 +266,7 @@ def test_a_constant_in_all_rewards_is_in_no_gap(constant):
     digits = np.spacing(abs(constant)) / (1.0 - jm.gamma)
     pairs = zip(deviations(jm, policy), deviations(raised(jm, constant), policy), strict=True)
     for before, after in pairs:
-        np.testing.assert_allclose(after, before, rtol=1e-6, atol=4.0 * digits)
+        assert_allclose(after, before, rtol=1e-6, atol=4.0 * digits)
 
 
 def test_a_constant_is_in_no_law_and_in_no_decision():
@@ -317,8 +318,8 @@ def test_a_constant_is_put_back_into_all_moments():
     solved = [jl.jipe2(high, policy, route=route) for route in ("sweeps", "dense")]
     for found in (jl.jipe(high, policy, order=3), *solved):
         moments = found.moments
-        np.testing.assert_allclose(moments.mean, means, rtol=1e-6)
-        np.testing.assert_allclose(moments.full_second(), second, rtol=1e-6)
+        assert_allclose(moments.mean, means, rtol=1e-6)
+        assert_allclose(moments.full_second(), second, rtol=1e-6)
         assert moments.second((0, 0), (1, 1)) == pytest.approx(second[0, 0, 1, 1], rel=1e-6)
         if moments.order == 3:
             assert moments.moment(coordinates) == pytest.approx(third, rel=1e-6)
