@@ -215,8 +215,6 @@ def test_a_step_that_is_impure_at_a_few_states_is_refused_where_these_are_met():
         local_jipe2(line(step, (0.0, 1.0)), **asked)
     with pytest.raises(ValueError, match="draws from a global generator, but must be pure"):
         local_jipe2(line(drawn, (0.0, 1.0)), **asked)
-    with pytest.raises(ValueError, match=r"tables of state (-3|5): they must be pure, but differ"):
-        jl.simulators.estimate_gaps(line(step, (0.0, 1.0)), lambda cell: 0, [0, 1], state=2, rng=0)
 
 
 # The constants of the certificate: models on which a bound of `large.exploration` is attained,
@@ -393,20 +391,6 @@ def test_branches_that_meet_and_play_a_rare_action(coupling):
         added = 2.0 * 0.01 * 0.99 * factor
         assert deviation == pytest.approx(np.sqrt(first + added) - np.sqrt(first))
         assert nearly(bound, deviation)
-
-
-def test_branches_that_meet_where_nothing_was_explored_stay_apart():
-    """They draw w and -w there, independently: a half of what the L_2 distance allows, squared."""
-
-    def tables(state):
-        to = {"start": ["met"] * 2, "met": ["up", "down"]}.get(state, [state] * 2)
-        pays = {"start": [0.0, 0.0], "met": [1.0, -1.0], "up": [1.0] * 2, "down": [-1.0] * 2}
-        return [1.0], [pays[state]], [to]
-
-    model, policy = ImplicitJMDP(tables, 2, 0.5, (-1.0, 1.0)), lambda s: [0.5, 0.5]
-    _, _, deviation, bound = solved_core(model, policy, ["start"])
-    assert deviation == pytest.approx(np.sqrt(2.0) * 0.5 / 0.5)
-    assert nearly(bound, deviation, 1.03 * np.sqrt(2.0))
 
 
 def test_errors_of_deviations_and_of_variances_add_up():
