@@ -16,52 +16,20 @@ def tables_of(jm, s):
     return [(jm.probs[i], jm.rewards[i], jm.next_states[i]) for i in rows]
 
 
-def from_outcomes(outcomes, gamma, joint):
-    """outcomes[s][a] = [(probability, reward, next state), ...], joined in the order of lists.
-
-    joint: from the probabilities of every action's outcomes to those of the tables (K,), and to the
-    number (K, A) of the outcome that each action has in each table.
-    """
+def product_jmdp(jm):
+    """The JMDP with the same marginals whose tables are the product law, built in full."""
     import jmdp_lib as jl
 
     states, probs, rewards, successors = [], [], [], []
-    for s, actions in enumerate(outcomes):
-        weights, picks = joint([np.array([p for p, _, _ in law]) for law in actions])
-        for weight, pick in zip(weights, picks, strict=True):
-            chosen = [law[i] for law, i in zip(actions, pick, strict=True)]
+    actions = np.arange(jm.num_actions)
+    for s in range(jm.num_states):
+        for draws in product(tables_of(jm, s), repeat=jm.num_actions):
+            chances, paid, after = map(np.array, zip(*draws, strict=True))
             states.append(s)
-            probs.append(weight)
-            rewards.append([r for _, r, _ in chosen])
-            successors.append([t for _, _, t in chosen])
-    return jl.JMDP.from_tables(states, probs, rewards, successors, len(outcomes), gamma)
-
-
-def antithetic(laws):
-    """A coupling of two actions: one through the inverse cdf at U, and the other at 1 - U."""
-    from jmdp_lib.model import tables as made
-
-    first, second = laws
-    probs, outcomes = made.quantile([first, second[::-1]])
-    return probs, np.stack([outcomes[:, 0], len(second) - 1 - outcomes[:, 1]], axis=1)
-
-
-def rejoined(jm, joint):
-    """The JMDP with the same marginals, whose actions are joined anew."""
-    outcomes = [
-        [[(p, r[a], int(n[a])) for p, r, n in tables_of(jm, s)] for a in range(jm.num_actions)]
-        for s in range(jm.num_states)
-    ]
-    return from_outcomes(outcomes, jm.gamma, joint)
-
-
-def product_jmdp(jm):
-    """The JMDP with the same marginals whose tables are the product law, built in full."""
-
-    def independent(laws):
-        picks = list(product(*(range(len(law)) for law in laws)))
-        return [np.prod([law[i] for law, i in zip(laws, x, strict=True)]) for x in picks], picks
-
-    return rejoined(jm, independent)
+            probs.append(chances.prod())
+            rewards.append(paid[actions, actions])
+            successors.append(after[actions, actions])
+    return jl.JMDP.from_tables(states, probs, rewards, successors, jm.num_states, jm.gamma)
 
 
 def one_step(jm, policy, branches, common=False):
@@ -110,27 +78,6 @@ def moments(jm, policy, order, common=False):
                         right[i] += coefficient * known[rest]
         known.update(zip(unknown, np.linalg.solve(matrix, right), strict=True))
     return known
-
-
-def sobel_variance(jm, policy):
-    """(S, A) variance of Z(s, a) by Sobel's equation on the state-action chain."""
-    pairs = list(product(range(jm.num_states), range(jm.num_actions)))
-    size = len(pairs)
-    chain, reward = np.zeros((size, size)), np.zeros(size)
-    for i, (s, a) in enumerate(pairs):
-        for p, r, n in tables_of(jm, s):
-            reward[i] += p * r[a]
-            for b in range(jm.num_actions):
-                chain[i, pairs.index((int(n[a]), b))] += p * policy[n[a], b]
-    value = np.linalg.solve(np.eye(size) - jm.gamma * chain, reward)
-    source = np.zeros(size)
-    for i, (s, a) in enumerate(pairs):
-        for p, r, n in tables_of(jm, s):
-            for b in range(jm.num_actions):
-                target = r[a] + jm.gamma * value[pairs.index((int(n[a]), b))]
-                source[i] += p * policy[n[a], b] * (target - value[i]) ** 2
-    variance = np.linalg.solve(np.eye(size) - jm.gamma**2 * chain, source)
-    return variance.reshape(jm.num_states, jm.num_actions)
 
 
 def gap_paths(jm, policy, query, coupling, depth, digits=3):

@@ -36,7 +36,6 @@ EXTRAS = {
         "axe_core_python",
         "bs4",
         "coverage",
-        "cvxpy",
         "mypy",
         "packaging",
         "playwright",

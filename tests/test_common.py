@@ -3,52 +3,20 @@
 from __future__ import annotations
 
 import copy
-import math
 import pickle
+from functools import partial
 
-import brute
 import numpy as np
 import pytest
-from strategies import ROUTES, random_policy, shared_noise_model
+from numpy.testing import assert_array_equal
+from strategies import shared_noise_model
 
 import jmdp_lib as jl
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_equals_a_linear_solve_from_the_definition(deterministic):
-    """40 models for each kind of policy, each by one of the routes, drawn."""
-    rng = np.random.default_rng(int(deterministic))
-    for n in range(40):
-        gamma = (0.0, 0.5, 0.8)[n // 4 % 3]
-        jm = shared_noise_model(rng, 1 + n // 3 % 3, 1 + (n % 5 > 0), 1 + n % 3, gamma)
-        policy = random_policy(rng, jm, deterministic)
-        wanted = brute.moments(jm, policy, order := 3 if n % 7 == 0 else 2, common=True)
-        how = ROUTES[rng.integers(len(ROUTES))]
-        second = jl.jipe2(jm, policy, tol=1e-11, coupling="common", **how)
-        higher = jl.jipe(jm, policy, order=order, tol=1e-11, coupling="common")
-        assert second.converged
-        assert higher.converged
-        higher.moments.full_second()  # solves at once what would be solved one by one
-        everywhere = second.num_unknowns == jm.num_states * (jm.num_states + 1) // 2
-        for x, moment in wanted.items():
-            if x:
-                assert higher.moments.moment(x) == pytest.approx(moment, abs=1e-8)
-            if len(x) == 1 or (len(x) == 2 and (everywhere or x[0][0] == x[1][0])):
-                assert second.moments.moment(x) == pytest.approx(moment, abs=1e-8)
-
-
-class Fair:
-    num_states, num_actions, gamma = 2, 1, 0.9
-
-    def query(self, state, actions, rng):
-        return [0.0] * len(actions), [int(rng.random() < 0.5)] * len(actions)
-
 
 UNKNOWN = {
     # All of its states have the probabilities (1/2, 1/2): its tables look like a noise.
     "from_mdp": lambda: jl.JMDP.from_mdp(np.full((2, 2, 2), 0.5), np.eye(2), 0.9),
-    "from_simulator": lambda: jl.JMDP.from_simulator(Fair(), 2, rng=3),
+    "from_simulator": lambda: jl.JMDP.from_simulator(jl.coupled_reward_chain(2), 2, rng=3),
 }
 
 
@@ -64,24 +32,6 @@ def test_models_that_do_not_know_their_noise_refuse_it_however_they_look(made):
             jl.large.local_jipe2(model, policy, states=[0], coupling="common")
 
 
-def test_the_shop_with_demand_shared_through_time():
-    """31.7 against 0.14, and 0.454 against 0.063, were counted from 200,000 other pairs each."""
-    jm = jl.inventory(11, 4, gamma=0.9, holding_cost=0.0, lost_sale_cost=0.0)
-    policy = [min(max(6 - stock, 0), 4) for stock in range(12)]
-    for coupling, variance, worse in [("joint", 31.7, 0.454), ("common", 0.14, 0.063)]:
-        exact = jl.jipe2(jm, policy, coupling=coupling).moments.gap_variance[5, 1, 2]
-        assert exact == pytest.approx(variance, rel=0.015)
-        gaps = np.subtract(
-            *jl.simulate_pairs(
-                jm, policy, (1, 2), state=5, num_pairs=50_000, coupling=coupling, rng=0
-            ).T
-        )
-        spread = np.sqrt(np.var((gaps - gaps.mean()) ** 2) / 50_000)
-        assert abs(gaps.var() - exact) < 4 * spread
-        error = math.sqrt(worse * (1 - worse) / 50_000)
-        assert np.mean(gaps <= 1e-9) == pytest.approx(worse, abs=4 * error)
-
-
 def test_a_model_knows_its_noise():
     """However its tables were given, in copies, and without tables that are never drawn."""
     rng = np.random.default_rng(9)
@@ -89,29 +39,29 @@ def test_a_model_knows_its_noise():
     order = np.lexsort([rng.random(jm.probs.size), np.arange(jm.probs.size) % 3])
     stacked = (jm.table_states[order], jm.probs[order], jm.rewards[order], jm.next_states[order])
     for same in (pickle.loads(pickle.dumps(jm)), jl.JMDP.from_tables(*stacked, 4, jm.gamma)):
-        np.testing.assert_array_equal(same.noise_probs, jm.noise_probs)
-        np.testing.assert_array_equal(same.rewards, jm.rewards)
+        assert_array_equal(same.noise_probs, jm.noise_probs)
+        assert_array_equal(same.rewards, jm.rewards)
     zero = jl.JMDP.from_step(2, 1, 0.5, [0.5, 0.0, 0.5], lambda s, a, u: (float(u), 0))
-    np.testing.assert_array_equal(zero.noise_probs, [0.5, 0.5])
+    assert_array_equal(zero.noise_probs, [0.5, 0.5])
 
 
 ROW = [0.25, 0.75]
 ONE_ACTION = [[1.0]] * 3
 CALLS = [
-    (jl.jipe2, (), {}),
-    (jl.jipe, (), {"order": 3}),
-    (jl.apply_t2, (np.zeros((3, 1)), np.zeros((3, 1, 3, 1))), {}),
-    (jl.simulate_pairs, ((0, 0),), {"state": 0, "num_pairs": 9}),
-    (jl.simulate_returns, (9,), {}),
-    (jl.laws.policy_gaps, (ONE_ACTION,), {}),
+    jl.jipe2,
+    partial(jl.jipe, order=3),
+    partial(jl.apply_t2, mean=np.zeros((3, 1)), second=np.zeros((3, 1, 3, 1))),
+    partial(jl.simulate_pairs, actions=(0, 0), state=0, num_pairs=9),
+    partial(jl.simulate_returns, num_samples=9),
+    partial(jl.laws.policy_gaps, other=ONE_ACTION),
 ]
 
 
 @pytest.mark.parametrize(
     ("rows", "state"), [([ROW, ROW, ROW[::-1]], 2), ([ROW, [1.0, 0.0], ROW[::-1]], 1)]
 )
-@pytest.mark.parametrize(("function", "arguments", "options"), CALLS)
-def test_a_state_with_another_law_is_named(function, arguments, options, rows, state):
+@pytest.mark.parametrize("call", CALLS)
+def test_a_state_with_another_law_is_named(call, rows, state):
     other = jl.JMDP(rows, np.zeros((3, 2, 1)), np.zeros((3, 2, 1), int), 0.5)
     with pytest.raises(ValueError, match=f"one law of tables.* state {state} has"):
-        function(other, ONE_ACTION, *arguments, **options, coupling="common")
+        call(other, ONE_ACTION, coupling="common")

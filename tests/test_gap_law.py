@@ -23,6 +23,23 @@ from jmdp_lib.laws.sweeps import follow
 COUPLINGS = ("joint", "independent", "common")
 
 
+def law_of(jm, policy, **options):
+    """That of the first gap."""
+    return jl.laws.gap_law(jm, policy, gaps=[(0, 0, 1)], **options)[0]
+
+
+def one_state(rewards, gamma=0.5):
+    """A state with tables (K, 2) that are equally likely."""
+    paid = np.array([rewards])
+    return jl.JMDP(np.full((1, len(rewards)), 1 / len(rewards)), paid, 0 * paid.astype(int), gamma)
+
+
+def two_ends(paid=(0.0, 1.0, -1.0), gamma=0.5):
+    """State 0 leads to one of two states that are never left, by the action; paid (3,) at each."""
+    rewards = np.repeat(paid, 2).reshape(3, 1, 2)
+    return jl.JMDP(np.ones((3, 1)), rewards, [[[1, 2]], [[1, 1]], [[2, 2]]], gamma)
+
+
 def small_models(rng, gamma, grain=None, count=1, num_states=2, num_actions=2):
     """A JMDP of `count` parts that never meet. Its states share one law of tables; rewards are
     multiples of 1 / grain if given."""
@@ -69,7 +86,7 @@ def phi_contains_all_paths(law, paths):
 @pytest.mark.parametrize(
     ("coupling", "worth"), [*((x, 1e300) for x in COUPLINGS), ("joint", 0.0), ("independent", 0.0)]
 )
-def test_brackets_contain_the_law_of_all_paths(coupling, worth, monkeypatch) -> None:
+def test_brackets_contain_the_law_of_all_paths(coupling, worth, monkeypatch):
     """By whole steps, and by half-steps."""
     monkeypatch.setattr("jmdp_lib.laws.rows._WORTH", worth)
     rng = np.random.default_rng(1)
@@ -98,7 +115,7 @@ def test_brackets_contain_the_law_of_all_paths(coupling, worth, monkeypatch) -> 
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
-def test_atoms_are_whole_at_every_point_of_the_grid(coupling) -> None:
+def test_atoms_are_whole_at_every_point_of_the_grid(coupling):
     # Eighths are floats, and so are points of the grid; the last state pays nothing and stays.
     rng = np.random.default_rng(2)
     for _ in range(10):
@@ -107,7 +124,7 @@ def test_atoms_are_whole_at_every_point_of_the_grid(coupling) -> None:
         after = np.minimum(rng.integers(1, 3, (4, 2, 2)) + np.arange(4)[:, None, None], 3)
         jm = jl.JMDP(np.tile([0.25, 0.75], (4, 1)), rewards, after, 0.5)
         policy = random_policy(rng, jm)
-        (law,) = jl.laws.gap_law(jm, policy, gaps=[(0, 0, 1)], coupling=coupling, points=64)
+        law = law_of(jm, policy, coupling=coupling, points=64)
         paths = brute.gap_paths(jm, policy, (0, 0, 1), coupling, 4, digits=12)
         gaps, probs = paths[0], paths[1]
         cuts = law.points[:, 0, None]
@@ -118,7 +135,7 @@ def test_atoms_are_whole_at_every_point_of_the_grid(coupling) -> None:
         assert law.prob_tie == pytest.approx([probs[gaps == 0].sum()] * 2, abs=1e-12)
 
 
-def test_a_law_that_needs_no_computer() -> None:
+def test_a_law_that_needs_no_computer():
     # Rain with probability 0.3; leaving the umbrella at home gains 0.25 and loses 1 in the rain.
     def step(state, action, rain):
         return (-0.25 if action == 0 else -float(rain)), 0
@@ -138,12 +155,12 @@ def test_a_law_that_needs_no_computer() -> None:
     assert "worse with probability 0.3 to 0.3" in repr(law)
 
 
-def test_read_points_are_exact_where_the_law_has_atoms() -> None:
+def test_read_points_are_exact_where_the_law_has_atoms():
     """One reward difference for certain: at it, P(G <= x) is one and P(G < x) is zero."""
     for unit in (1.0, 0.1, 3e5):
-        jm = jl.JMDP(np.ones((1, 1)), [[[4.0 * unit, 3.0 * unit]]], [[[0, 0]]], 0.9)
+        jm = one_state([[4.0 * unit, 3.0 * unit]], 0.9)
         gap = jm.rewards[0, 0] - jm.rewards[0, 1]
-        (law,) = jl.laws.gap_law(jm, [[1.0, 0.0]], gaps=[(0, 0, 1)], at=[gap, 2.5 * unit])
+        law = law_of(jm, [[1.0, 0.0]], at=[gap, 2.5 * unit])
         assert law.at == (0.0, gap, 2.5 * unit)
         assert law.cdf(gap) == pytest.approx((1.0, 1.0), abs=1e-12)
         assert law.cdf(gap, strict=True) == pytest.approx((0.0, 0.0), abs=1e-12)
@@ -152,44 +169,38 @@ def test_read_points_are_exact_where_the_law_has_atoms() -> None:
 
 
 @pytest.mark.parametrize("half", [True, False])
-def test_outcomes_are_counted_before_they_are_made(half, leave) -> None:
+def test_outcomes_are_counted_before_they_are_made(half, leave):
     rng = np.random.default_rng(15)
     jm = random_jmdp(rng, 6, 3, 5, gamma=0.9) if half else jl.windy_gridworld(4)
     policy = jl.uniform_policy(jm)
-    most, halved = _Steps(*reached(jm, policy, (0, 0, 1))).count()
-    rows = rows_of(jm, policy, (0, 0, 1))
+    most, halved = _Steps(*reached(jm, policy)).count()
+    rows = rows_of(jm, policy)
     assert (rows.factors.max() == 1.0) == half == halved
     assert rows.outcomes.row.size <= most
     assert rows.outcomes.weights.sum() == pytest.approx(rows.factors.size)
     leave(int(400 * most) - 1)
     with pytest.raises(MemoryError, match="law of gaps that reach"):
-        jl.laws.gap_law(jm, policy, gaps=[(0, 0, 1)])
+        law_of(jm, policy)
 
 
-def test_no_gap_exceeds_the_bound_of_its_size() -> None:
+def test_no_gap_exceeds_the_bound_of_its_size():
     """Branches that end in +1 and in -1 for good: |D| is 2 / (1 - gamma), far beyond the steps that
     are taken to bound it. Guards the rest that is added to them."""
-    jm = jl.JMDP(
-        np.ones((3, 1)),
-        [[[0.0, 0.0]], [[1.0, 1.0]], [[-1.0, -1.0]]],
-        [[[1, 2]], [[1, 1]], [[2, 2]]],
-        0.99,
-    )
-    rows = rows_of(jm, [0, 0, 0], (0, 0, 1))
+    jm = two_ends(gamma=0.99)
+    rows = rows_of(jm, [0, 0, 0])
     assert 200.0 <= rows.top <= 200.0 * (1.0 + 1e-8)
-    (law,) = jl.laws.gap_law(jm, [0, 0, 0], gaps=[(0, 0, 1)])
+    law = law_of(jm, [0, 0, 0])
     exact = 2 * Fraction(jm.gamma) / (1 - Fraction(jm.gamma))  # a little less than 198
     low, high = law.cvar(0.5)
     assert 190.0 <= low <= exact <= high <= 198.0 + 1e-6
     assert law.cdf(180.0) == pytest.approx((0.0, 0.0), abs=1e-6)
 
 
-def test_more_rewards_than_are_told_apart() -> None:
+def test_more_rewards_than_are_told_apart():
     # The policy's branches merge after one step, so that the gap is one reward's difference.
-    rewards = np.random.default_rng(5).normal(size=(1, 3000, 2))
-    jm = jl.JMDP(np.full((1, 3000), 1 / 3000), rewards, np.zeros((1, 3000, 2), int), 0.5)
-    (law,) = jl.laws.gap_law(jm, [[1.0, 0.0]], gaps=[(0, 0, 1)], width=0.01)
-    gaps, cuts = np.sort(rewards[0, :, 0] - rewards[0, :, 1]), law.points
+    rewards = np.random.default_rng(5).normal(size=(3000, 2))
+    law = law_of(one_state(rewards), [0], width=0.01)
+    gaps, cuts = np.sort(rewards[:, 0] - rewards[:, 1]), law.points
     exact = [np.searchsorted(gaps, cuts[:, i], s) for i, s in enumerate(("left", "right"))]
     exact = np.stack(exact, axis=1).ravel() / 3000
     assert (law.low <= exact + 1e-12).all()
@@ -198,28 +209,24 @@ def test_more_rewards_than_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("rewards", [np.ones((3, 1, 2)), np.tile([0.1 + 0.2, 0.3], (3, 1, 1))])
-def test_actions_that_are_alike_but_for_rounding_tie(rewards) -> None:
+def test_actions_that_are_alike_but_for_rounding_tie(rewards):
     jm = jl.JMDP(np.ones((3, 1)), rewards, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
-    (law,) = jl.laws.gap_law(
-        jm, jl.uniform_policy(jm), gaps=[(0, 0, 1)]
-    )  # two ends that never meet
+    law = law_of(jm, jl.uniform_policy(jm))  # two ends that never meet
     assert law.prob_tie == pytest.approx((1.0, 1.0))
     assert law.quantile(0.5) == (0.0, 0.0)
 
 
-def test_a_width_that_is_not_reached_is_said() -> None:
+def test_a_width_that_is_not_reached_is_said():
     rng = np.random.default_rng(4)
     jm = small_models(rng, 0.9, num_states=3)
     said = r"not 1e-06, on a grid of \d+ points.* a sample may be the better choice"
     with pytest.warns(jl.ConvergenceWarning, match=said):
-        (law,) = jl.laws.gap_law(
-            jm, jl.uniform_policy(jm), gaps=[(0, 0, 1)], width=1e-6, points=16, max_points=64
-        )
+        law = law_of(jm, jl.uniform_policy(jm), width=1e-6, points=16, max_points=64)
     assert law.width > 1e-6
     assert len(law.phi.x) <= 64
 
 
-def test_a_grid_that_cannot_fit_is_refused_before_the_first() -> None:
+def test_a_grid_that_cannot_fit_is_refused_before_the_first():
     jm = jl.windy_gridworld(3, gamma=0.8)
     points = 10**10
     with pytest.raises(MemoryError, match="a grid of 10,000,000,000 points needs"):
@@ -228,39 +235,7 @@ def test_a_grid_that_cannot_fit_is_refused_before_the_first() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"width": 0.0}, "width must lie in"),
-        ({"max_points": 0}, "max_points must be at least 512"),
-        ({"points": 0}, "points must be at least 1"),
-        ({"coupling": "strong"}, "coupling must be one of"),
-        ({"gaps": [(9, 0, 1)]}, r"\(row 0\) = 9 is not in range\(9\)"),
-        ({"gaps": [(0, 0, 7)]}, "is not in range"),
-        ({"gaps": [(0, 1, 1)]}, "is the other action"),
-        ({"at": [np.nan]}, r"at.*\(entry 0\) = nan is not finite"),
-    ],
-)
-def test_bad_input_is_named(arguments, message) -> None:
-    jm = jl.windy_gridworld(3)
-    with pytest.raises(ValueError, match=message):
-        jl.laws.gap_law(jm, jl.goal_policy(3), **arguments)
-
-
-def test_bad_levels_and_samples_are_named() -> None:
-    sampled = jl.laws.GapLaw.from_sample
-    law = sampled((0, 0, 1), [1.0, 2.0, -1.0])
-    for message, call in (
-        ("p must lie in", lambda: law.quantile(0.0)),
-        ("p must lie in", lambda: law.cvar(np.nan)),
-        ("alpha must lie in", lambda: sampled((0, 0, 1), [1.0], alpha=1.0)),
-        (r"gap 1\) = 3.0 is not in", lambda: sampled((0, 0, 1), [1.0, 3.0], limits=(-2, 2))),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
-
-
-def test_a_sample_with_limits_has_finite_bounds_and_keeps_close_gaps_apart() -> None:
+def test_a_sample_with_limits_has_finite_bounds_and_keeps_close_gaps_apart():
     gaps = np.linspace(-1.0, 1.0, 2001)
     law = jl.laws.GapLaw.from_sample((0, 0, 1), gaps, truncation_error=0.01, limits=(-2.0, 3.0))
     band = np.sqrt(np.log(40.0) / 4002)
@@ -275,22 +250,7 @@ def test_a_sample_with_limits_has_finite_bounds_and_keeps_close_gaps_apart() -> 
     assert law.prob_worse[1] == pytest.approx(990 / 2001 + band, abs=1e-3)
 
 
-@pytest.mark.parametrize("gamma", [0.9, 0.7, 0.5, 0.25])
-def test_no_cut_is_read_below_the_one_that_is_wanted(gamma) -> None:
-    """Guards the allowance of `_shifted` for rounding: without it a grid that holds the rounded
-    reads themselves is read too low. A cut is (x, 0) for P(D < x) and (x, 1) for P(D <= x); they
-    grow in this order."""
-    rng = np.random.default_rng(6)
-    for d in (*rng.integers(-9, 10, 8) / 10.0, *rng.integers(-9, 10, 4) / 8.0):
-        x = np.unique(rng.integers(-20, 21, 12) / 10.0)
-        points = np.unique(np.concatenate([x, (x - d) / gamma]))
-        cuts = [(Fraction(x), kind) for x in points.tolist() for kind in (0, 1)]
-        wanted = [((x - Fraction(d)) / Fraction(gamma), kind) for x, kind in cuts]
-        for read, cut in zip(first_cut(points, *_shifted(points, d, gamma)), wanted, strict=True):
-            assert read == len(cuts) or cuts[read] >= cut
-
-
-def test_rounding_at_its_worst_is_allowed_for() -> None:
+def test_rounding_at_its_worst_is_allowed_for():
     """Half an ulp down in x - d, in the quotient and in the sum: two _EPS of `_shifted` are enough,
     and less than three halves would not be."""
     d = -(2.0**-53) * (1.0 - 2.0**-50)  # 1 - d is rounded to 1
@@ -298,13 +258,14 @@ def test_rounding_at_its_worst_is_allowed_for() -> None:
     for k in range(300):
         gamma = 0.893 + k * 2.0**-53
         true = (1 - Fraction(d)) / Fraction(gamma)
-        (y,), (off,) = _shifted(np.ones(1), d, gamma)
+        (y,), (off,) = ends = _shifted(np.ones(1), d, gamma)
+        assert (first_cut(ends[0], *ends) == 2).all()  # a point of a grid that is y is too low
         assert Fraction(y + off) >= true
         short += Fraction(y + off / 1.5) < true
     assert short > 0
 
 
-def test_all_gaps_are_asked_and_one_action_has_none() -> None:
+def test_all_gaps_are_asked_and_one_action_has_none():
     """NumPy's reduction error once stood here."""
     jm = jl.JMDP(np.ones((2, 1)), [[[1.0]], [[0.0]]], [[[1]], [[0]]], gamma=0.9)
     assert jl.laws.gap_law(jm, [0, 0]) == []
@@ -316,29 +277,23 @@ def test_all_gaps_are_asked_and_one_action_has_none() -> None:
 # --- The constants of bounds: each test fails if its constant is divided by 1.5 ------------------
 
 
-def reached(jm, policy, query, coupling="joint"):
+def reached(jm, policy):
     """What `Rows.of` makes rows of: the operator, the pairs of states, and the gap."""
-    system = CollapsedT2.of("gap_law", jm, policy, coupling)
-    pairs = PairSet.of(system, Gaps.of(jm, [query]))
-    return system, pairs, np.array([query])
+    system = CollapsedT2.of("gap_law", jm, policy)
+    query = [(0, 0, 1)]
+    return system, PairSet.of(system, Gaps.of(jm, query)), np.array(query)
 
 
-def rows_of(jm, policy, query, coupling="joint"):
-    return Rows.of(*reached(jm, policy, query, coupling))
-
-
-def two_ends(rewards, gamma=0.5):
-    """State 0 leads to one of two states that are never left, by the action; rewards there."""
-    paid = [[[0.0, 0.0]], [[rewards[0]] * 2], [[rewards[1]] * 2]]
-    return jl.JMDP(np.ones((3, 1)), paid, [[[1, 2]], [[1, 1]], [[2, 2]]], gamma)
+def rows_of(jm, policy):
+    return Rows.of(*reached(jm, policy))
 
 
 @pytest.mark.parametrize("worth", [1e300, 0.0])
-def test_errors_of_means_are_as_large_as_their_bound_in_the_worst_case(worth, monkeypatch) -> None:
+def test_errors_of_means_are_as_large_as_their_bound_in_the_worst_case(worth, monkeypatch):
     """Means that are wrong by one along a mode that lasts: the bound is that error, and little
     more. Guards 1 / (1 - gamma), and the two parts of a step."""
     monkeypatch.setattr("jmdp_lib.laws.rows._WORTH", worth)
-    rows = rows_of(two_ends([1.0, -1.0]), [0, 0, 0], (0, 0, 1))
+    rows = rows_of(two_ends(), [0, 0, 0])
     assert (rows.factors.max() == 1.0) == (worth == 0.0)
     made = rows.outcomes
     moves = np.zeros((rows.factors.size, rows.factors.size))
@@ -356,13 +311,12 @@ def test_errors_of_means_are_as_large_as_their_bound_in_the_worst_case(worth, mo
 
 
 @pytest.mark.parametrize("worth", [1e300, 0.0])
-def test_rounding_of_rewards_is_allowed_for(worth, monkeypatch) -> None:
+def test_rounding_of_rewards_is_allowed_for(worth, monkeypatch):
     """Rewards of nearly half a unit of the twelfth digit for ever are rounded to zero. Guards
     `Rows.digits`, by which law.mean holds for the model as it is given, too."""
     monkeypatch.setattr("jmdp_lib.laws.rows._WORTH", worth)
-    paid = [[[1.0, 1.0]], [[0.49e-12] * 2], [[-0.49e-12] * 2]]
-    jm = jl.JMDP(np.ones((3, 1)), paid, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
-    (law,) = jl.laws.gap_law(jm, [0, 0, 0], gaps=[(0, 0, 1)])
+    jm = two_ends([1.0, 0.49e-12, -0.49e-12], 0.9)
+    law = law_of(jm, [0, 0, 0])
     gamma, (up, down) = Fraction(jm.gamma), map(Fraction, jm.rewards[1:, 0].tolist())
     exact = gamma / (1 - gamma) * (up - down)
     assert Fraction(law.mean[0]) <= exact <= Fraction(law.mean[1])
@@ -370,17 +324,11 @@ def test_rounding_of_rewards_is_allowed_for(worth, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_roundings_are_counted(size) -> None:
+def test_roundings_are_counted(size):
     """Of each draw two additions and a product lose half an eps, of a step sixteen are done once;
     numbers of a step are at most twice as large as the grid reaches, and lines as long."""
     rng = np.random.default_rng(0)
-    jm = jl.JMDP(
-        np.full((1, size), 1 / size),
-        rng.normal(size=(1, size, 2)),
-        np.zeros((1, size, 2), int),
-        0.5,
-    )
-    rows = rows_of(jm, [[1.0, 0.0]], (0, 0, 1))
+    rows = rows_of(one_state(rng.normal(size=(size, 2))), [[1.0, 0.0]])
     eps = 2.0**-52
     assert rows.rounding == pytest.approx((3 * size * 0.5 + 16) * eps, rel=1e-12, abs=0.0)
     assert Convex(rows).slack(3.0) == pytest.approx(12.0 * rows.rounding, rel=1e-12, abs=0.0)
@@ -389,9 +337,9 @@ def test_roundings_are_counted(size) -> None:
     assert lost == pytest.approx(sizes / 0.5, rel=1e-9)
 
 
-def test_a_sweep_allows_for_its_roundings() -> None:
+def test_a_sweep_allows_for_its_roundings():
     """A law that is a point: what a step adds to its bounds is the slack."""
-    rows = replace(rows_of(two_ends([1.0, -1.0]), [0, 0, 0], (0, 0, 1)), rounding=1e-7)
+    rows = replace(rows_of(two_ends(), [0, 0, 0]), rounding=1e-7)
     x = np.arange(-64, 65) / 8.0
     convex = Convex(rows)
     convex.refine(x)
@@ -402,40 +350,25 @@ def test_a_sweep_allows_for_its_roundings() -> None:
         assert sign * (out[0] - bounds[0, 0]) == pytest.approx(convex.slack(x[-1]), rel=1e-6)
 
 
-def test_errors_of_means_widen_every_bound(monkeypatch) -> None:
+def test_errors_of_means_widen_every_bound(monkeypatch):
     """With means that may be wrong by 0.001, psi starts as far off on either side, and phi, half of
     psi(x) + x - E G, ends half as far off."""
-    jm = two_ends([1.0, -1.0])
+    jm = two_ends()
     starts, phis = [], []
     for error in (0.0, 1e-3):
         monkeypatch.setattr(Rows, "mean_error", error)
-        convex = Convex(rows_of(jm, [0, 0, 0], (0, 0, 1)))
+        convex = Convex(rows_of(jm, [0, 0, 0]))
         convex.refine(np.arange(-64, 65) / 8.0)
         starts.append([convex.above[:, 0], -convex.below[:, 0]])
-        (law,) = jl.laws.gap_law(jm, [0, 0, 0], gaps=[(0, 0, 1)])
+        law = law_of(jm, [0, 0, 0])
         phis.append([law.phi.above[[0, -1]], -law.phi.below[[0, -1]]])
     assert np.subtract(*starts[::-1]) == pytest.approx(1e-3, rel=1e-6)
     assert np.subtract(*phis[::-1]) == pytest.approx(0.5e-3, rel=1e-2)  # at both ends
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:gap_law. brackets")
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("gamma", [0.5, 0.9])
-def test_bounds_of_convex_order_never_cross(seed, gamma) -> None:
-    """In the far tails, where there is hardly any mass, a line of another point once gave its
-    value without its slope: lower bounds rose above upper ones there."""
-    rng = np.random.default_rng(seed)
-    jm = random_jmdp(rng, 5, 3, 5, gamma=gamma)
-    (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), gaps=[(0, 0, 1)], width=0.05, points=256)
-    assert (law.phi.below <= law.phi.above).all()
-    assert (law.phi.lower(law.phi.x[:-1] + np.diff(law.phi.x) / 3) <= law.phi.above[1:]).all()
-    assert law.cvar(0.1)[0] <= law.cvar(0.1)[1]
-
-
-def test_complements_and_means_allow_for_their_roundings(monkeypatch) -> None:
+def test_complements_and_means_allow_for_their_roundings(monkeypatch):
     """One minus a probability loses one; the mean of a law four, beside what is known of it."""
-    rows = rows_of(two_ends([1.0, -1.0]), [0, 0, 0], (0, 0, 1))
+    rows = rows_of(two_ends(), [0, 0, 0])
     stochastic = Stochastic(rows)
     stochastic.bounds = np.full((2 * rows.factors.size, 1, 7), 0.5)
     low, high = stochastic.bracket()
@@ -444,11 +377,11 @@ def test_complements_and_means_allow_for_their_roundings(monkeypatch) -> None:
     assert (high == 0.5).all()
     monkeypatch.setattr(Rows, "mean_error", 0.0)
     monkeypatch.setattr(Rows, "digits", 0.0)
-    (law,) = jl.laws.gap_law(two_ends([1.0, -1.0]), [0, 0, 0], gaps=[(0, 0, 1)])  # whose mean is 2
+    law = law_of(two_ends(), [0, 0, 0])  # whose mean is 2
     assert np.ptp(law.mean) == pytest.approx(2.0 * 4.0 * eps * 2.0, rel=0.2, abs=0.0)
 
 
-def test_averages_of_quantiles_are_rounded_outwards() -> None:
+def test_averages_of_quantiles_are_rounded_outwards():
     """A thousand atoms whose distribution function is known exactly."""
     rng = np.random.default_rng(3)
     for _ in range(5):
@@ -463,10 +396,10 @@ def test_averages_of_quantiles_are_rounded_outwards() -> None:
         assert high - low < 1e-11
 
 
-def test_sweeps_of_stochastic_order_allow_for_their_roundings() -> None:
+def test_sweeps_of_stochastic_order_allow_for_their_roundings():
     """A gap that is 1 or -1: its half is summed with the rounding of a billion draws, about."""
-    jm = jl.JMDP([[0.5, 0.5]], [[[1.0, 0.0], [-1.0, 0.0]]], np.zeros((1, 2, 2), int), 0.5)
-    rows = replace(rows_of(jm, [1], (0, 0, 1)), rounding=1e-7)
+    jm = one_state([[1.0, 0.0], [-1.0, 0.0]])
+    rows = replace(rows_of(jm, [1]), rounding=1e-7)
     stochastic = Stochastic(rows)
     stochastic.refine(np.arange(-2.0, 3.0))
     stochastic.settle(1e-13)

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from jmdp_lib.machine import extra, process
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:
+def test_a_missing_extra_is_named_with_the_command_that_installs_it():
     missing = pytest.raises(ImportError, match="no_such_module is not installed")
     with missing as caught, extra("figures", "torch"):
         import_module("no_such_module")
@@ -32,7 +31,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
-def test_a_mistake_of_our_own_is_not_blamed_on_an_extra() -> None:
+def test_a_mistake_of_our_own_is_not_blamed_on_an_extra():
     with pytest.raises(ModuleNotFoundError, match="no_such_module"), extra("figures"):
         import_module("jmdp_lib.no_such_module")
 
@@ -59,9 +58,7 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("case", LIMITS)
-def test_control_groups_limit_memory(
-    case: str, tmp_path: Path, leave: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_control_groups_limit_memory(case, tmp_path, leave, monkeypatch):
     """On a machine of 64 GiB."""
     membership, groups, gibibytes = LIMITS[case]
     leave(64 * GIB)
@@ -75,7 +72,7 @@ def test_control_groups_limit_memory(
     assert machine.available_bytes() == gibibytes * GIB
 
 
-def test_a_file_being_replaced_is_the_writer_s_own(tmp_path: Path) -> None:
+def test_a_file_being_replaced_is_the_writer_s_own(tmp_path):
     """Two threads, or equal process numbers on two machines, wrote into one temporary file."""
     path = tmp_path / "file"
     umask = os.umask(0o022)
@@ -90,7 +87,7 @@ def test_a_file_being_replaced_is_the_writer_s_own(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
 
@@ -123,7 +120,7 @@ BARS = {
 
 
 @pytest.mark.parametrize("name", LONG_CALLS)
-def test_a_long_call_shows_how_far_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_call_shows_how_far_it_is(name, monkeypatch):
     """Its bar moves again and again, also within one cycle of a linear solver."""
     moves: dict[str, int] = {}
 
@@ -164,7 +161,7 @@ jl.projected_jipe2(jm, uniform, jl.action_features(jl.rbf_features(3, 3, 1), 4))
 """
 
 
-def run_python(code: str, **environment: str) -> tuple[int, str]:
+def run_python(code, **environment):
     """(functions compiled, what was said) in a process of its own."""
     code += "print(sum(record.is_start for _, record in compiles.buffer))"
     done = subprocess.run(
@@ -179,7 +176,7 @@ def run_python(code: str, **environment: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_what_was_compiled_is_on_disk_and_one_line_says_so(tmp_path: Path) -> None:
+def test_what_was_compiled_is_on_disk_and_one_line_says_so(tmp_path):
     count, said = run_python(PRELUDE + SHORT, NUMBA_CACHE_DIR=str(tmp_path))
     assert count > 0
     assert said.count("jmdp_lib compiles what is called, once") == 1
@@ -188,7 +185,7 @@ def test_what_was_compiled_is_on_disk_and_one_line_says_so(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_no_solver_compiles_in_a_second_process() -> None:
+def test_no_solver_compiles_in_a_second_process():
     # The first process may be the second one already, if other tests have compiled everything.
     assert 0 in (run_python(PRELUDE + SOLVE)[0], run_python(PRELUDE + SOLVE)[0])
 
@@ -203,8 +200,8 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_processes_end_with_a_parent_that_was_killed_outright(
-    family: list[psutil.Process],
-) -> None:
+    family,
+):
     """Even those that have not begun to watch it."""
     parent = psutil.Popen([sys.executable, "-c", WORKERS])
     family.append(parent)
@@ -257,7 +254,7 @@ assert numba.threading_layer() == sys.argv[1]
     ("code", "layer"),
     [pytest.param(FORKED, "omp", id="fork"), pytest.param(AT_ONCE, "workqueue", id="threads")],
 )
-def test_solvers_after_a_fork_and_in_two_threads_at_once(code: str, layer: str) -> None:
+def test_solvers_after_a_fork_and_in_two_threads_at_once(code, layer):
     """Bit by bit the same numbers. In a process of its own: at worst it would never return."""
     settings = {"NUMBA_THREADING_LAYER": layer, "NUMBA_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
     done = subprocess.run(
@@ -271,7 +268,7 @@ def test_solvers_after_a_fork_and_in_two_threads_at_once(code: str, layer: str) 
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_solvers_run_where_numba_compiles_nothing() -> None:
+def test_solvers_run_where_numba_compiles_nothing():
     """To look for a mistake in a loop, in a process of its own: a numba is imported once."""
     code = """import jmdp_lib as jl
         jm, policy = jl.windy_gridworld(2, gamma=0.5), jl.goal_policy(2)
@@ -289,8 +286,8 @@ def test_solvers_run_where_numba_compiles_nothing() -> None:
 
 @pytest.mark.slow
 def test_where_numba_finds_no_folder_solvers_run_and_what_they_compile_is_kept_where_one_is_named(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """As a user without a home does, of an install that nobody can write to."""
     alone = "from numba.core import caching\n"
     alone += "caching.CacheImpl._locator_classes = [caching.UserProvidedCacheLocator]\n"

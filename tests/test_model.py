@@ -11,6 +11,7 @@ import pytest
 from brute import product_jmdp, tables_of
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from strategies import random_jmdp
 
 import jmdp_lib as jl
@@ -37,7 +38,7 @@ def test_constructors_agree():
     )
     for other in (step, stacked):
         for name in ("starts", "probs", "rewards", "next_states"):
-            np.testing.assert_allclose(getattr(dense, name), getattr(other, name), atol=1e-12)
+            assert_allclose(getattr(dense, name), getattr(other, name), atol=1e-12)
 
 
 def test_copies_are_equal_to_the_last_bit_and_immutable():
@@ -68,8 +69,8 @@ def test_from_mdp_keeps_the_marginals(seed):
     rewards = rng.normal(size=(4, 2, 4))
     jm = jl.JMDP.from_mdp(probs, rewards, 0.9)
     back, mean = jm.marginal_mdp()
-    np.testing.assert_allclose(back, probs, atol=1e-12)
-    np.testing.assert_allclose(mean, (probs * rewards).sum(-1), atol=1e-12)
+    assert_allclose(back, probs, atol=1e-12)
+    assert_allclose(mean, (probs * rewards).sum(-1), atol=1e-12)
 
 
 def test_quantile_orders_outcomes_from_worst_to_best():
@@ -94,8 +95,8 @@ def test_query_is_one_table_draw():
         everything = jm.query(1, [0, 1, 2, 3], np.random.default_rng(seed))
         for actions in ([2], [3, 0], [1, 2, 0]):
             rewards, states = jm.query(1, actions, np.random.default_rng(seed))
-            np.testing.assert_array_equal(rewards, everything[0][actions])
-            np.testing.assert_array_equal(states, everything[1][actions])
+            assert_array_equal(rewards, everything[0][actions])
+            assert_array_equal(states, everything[1][actions])
 
 
 def test_coupled_dynamics():

@@ -8,6 +8,7 @@ import brute
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from numpy.testing import assert_allclose
 from strategies import problems, random_policy, shared_noise_model
 
 import jmdp_lib as jl
@@ -36,8 +37,8 @@ def test_fast_is_literal(problem, coupling):
     for _ in range(3):
         mean, second = jl.apply_t2(jm, policy, mean, second, coupling=coupling)
         state = operator.apply(state)
-        np.testing.assert_allclose(state.mean, mean, atol=1e-10)
-        np.testing.assert_allclose(state.second, second, atol=1e-10)
+        assert_allclose(state.mean, mean, atol=1e-10)
+        assert_allclose(state.second, second, atol=1e-10)
 
 
 @pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
@@ -59,11 +60,11 @@ def test_the_step_of_a_pair_is_brute_force(seed, coupling):
         exact = np.zeros(policy.shape * 2)
         for prob, after in brute.one_step(drawn, policy, [(s, a), (t, b)], coupling == "common"):
             exact[*after[0][1], *after[1][1]] += prob
-        np.testing.assert_allclose(found, exact.sum((1, 3)), atol=1e-12)
+        assert_allclose(found, exact.sum((1, 3)), atol=1e-12)
         if coupling == "joint":
             start = np.zeros(exact.shape)
             start[s, a, t, b] = 1.0
-            np.testing.assert_allclose(jl.pair_step(jm, policy, start), exact, atol=1e-12)
+            assert_allclose(jl.pair_step(jm, policy, start), exact, atol=1e-12)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 5])

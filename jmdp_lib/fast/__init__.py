@@ -19,7 +19,6 @@ from jmdp_lib.fast.collapsed import (
     Gaps,
     PairStep,
     checked_gaps,
-    products,
     ragged,
 )
 from jmdp_lib.fast.dense import DensePairs, PairArrays, PairMap, scaled_kernels
@@ -52,7 +51,6 @@ __all__ = [
     "checked_gaps",
     "choose_pairs",
     "fill_rows",
-    "products",
     "ragged",
     "scaled_kernels",
     "solve",

@@ -114,7 +114,8 @@ def on_device(array: Any, device: str | None) -> Any:
     """An array or a sparse matrix as a tensor on a torch device, if one is given."""
     if device is None:
         return array
-    torch = _torch()
+    with machine.extra("torch"):
+        import torch
     if not isinstance(array, sparse.csr_array):
         return torch.tensor(array, device=device)
     rows = [torch.tensor(x, device=device) for x in (array.indptr, array.indices, array.data)]
@@ -151,12 +152,6 @@ def _move_both(kernel: Any, other: Any, x: Any, scratch: Any, out: Any, add: boo
         out += moved
     else:
         out[...] = moved
-
-
-def _torch() -> Any:
-    with machine.extra("torch"):
-        import torch
-    return torch
 
 
 def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any, add: Any) -> None:

@@ -184,42 +184,25 @@ class PairSet:
         source[place[place >= 0]] = backup.diagonal_source[states[place >= 0]]
         return source
 
+    def solve_in_order(self, source: Floats) -> tuple[Floats, float]:
+        """c (size,) for c_0 (size,), and max |c_0 + gamma^2 P_2 c - c|, or a little more.
+
+        Where every pair leads to places before its own, and to itself, one sweep is exact. It needs
+        no matrix: a large set takes up little memory.
+        """
+        steps = self.numbering
+        c, after = np.zeros(self.size), np.zeros(self.size)
+        for out in (c, after):
+            _step_in_order(self.bitmap, steps, steps.buffers(), source, c, out)
+        after -= c
+        return c, largest_of(after)
+
     def values(self, c: Floats, first: Ints, second: Ints) -> Floats:
         """c (size,) at pairs of states, first and second of any one shape; nan if not reached."""
         place = self.places(first, second)
         values = np.full(place.shape, np.nan)
         values[place >= 0] = c[place[place >= 0]]
         return values
-
-
-@dataclass(frozen=True)
-class OrderedPairs:
-    """c -> c_0 + gamma^2 P_2 c where every pair leads to places before its own, and to itself.
-
-    A sweep is exact, and needs no matrix: a large set takes up little memory.
-    """
-
-    pairs: PairSet
-    source: Floats
-
-    def zeros(self) -> Floats:
-        """c = 0."""
-        return np.zeros(self.source.size)
-
-    def apply(self, x: Floats, out: Floats, with_source: bool = True) -> None:
-        """The fixed point itself."""
-        self._step(self.source if with_source else self.zeros(), out, out)
-
-    def residual(self, x: Floats) -> float:
-        """max |F(x) - x|, or a little more."""
-        out = self.zeros()
-        self._step(self.source, x, out)
-        out -= x
-        return largest_of(out)
-
-    def _step(self, source: Floats, x: Floats, out: Floats) -> None:
-        steps = self.pairs.numbering
-        _step_in_order(self.pairs.bitmap, steps, steps.buffers(), source, x, out)
 
 
 def _count_bits(_: Any, word: Any) -> Any:

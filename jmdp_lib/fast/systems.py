@@ -15,10 +15,10 @@ import numpy as np
 
 from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.fast.affine import Chain, solve
+from jmdp_lib.fast.affine import Chain, Solved, solve
 from jmdp_lib.fast.collapsed import CollapsedBackup, CollapsedT2, Gaps
 from jmdp_lib.fast.dense import DensePairs, at_pairs
-from jmdp_lib.fast.reachable import OrderedPairs, PairSet
+from jmdp_lib.fast.reachable import PairSet
 
 # With more reachable pairs than this times S^2, over the successors of a state, all pairs are
 # faster: for chains with cycles, and for chains without.
@@ -150,18 +150,21 @@ def solve_pairs(
     products = value_residual * float(2.0 * np.abs(backup.value).max() + value_residual)
     gamma = system.jm.gamma
     weight = system.weight
-    pairs: DensePairs | OrderedPairs | Chain
-    if reached is None:
-        pairs = DensePairs(system, backup, device=device)
-    elif reached.acyclic and reached.num_successors > _MATRIX:
-        pairs = OrderedPairs(reached, reached.source(backup))
+    if reached is not None and reached.acyclic and reached.num_successors > _MATRIX:
+        c, residual = reached.solve_in_order(reached.source(backup))
+        solved = Solved(c, np.array([residual]), 2)
     else:
-        places = np.arange(reached.size, dtype=np.int32)
-        pairs = Chain(reached.kernel(), 1.0, reached.source(backup), places)
-    goal = accuracy * (1.0 - gamma) * weight - products
-    name = f"JIPE-2 on pairs of {system.jm.num_states:,} states"
-    # Gaps are differences of what is solved: the share is small.
-    c, steps, iterations = solve(pairs, goal, gamma**2, name, share=0.05)
+        pairs: DensePairs | Chain
+        if reached is None:
+            pairs = DensePairs(system, backup, device=device)
+        else:
+            places = np.arange(reached.size, dtype=np.int32)
+            pairs = Chain(reached.kernel(), 1.0, reached.source(backup), places)
+        goal = accuracy * (1.0 - gamma) * weight - products
+        name = f"JIPE-2 on pairs of {system.jm.num_states:,} states"
+        # Gaps are differences of what is solved: the share is small.
+        solved = solve(pairs, goal, gamma**2, name, share=0.05)
+    c, steps, iterations = solved
     pair_residuals = (np.maximum(steps, variance_residual) + products) / weight
     mean = float(np.abs(backup.mean).max())
     largest = max(mean, (float(backup.value_variance.max()) + mean**2) / weight)  # ||M||_lambda

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.fast import CollapsedT2, Gaps, PairSet, checked_gaps
+from jmdp_lib.fast import CollapsedT2, Gaps, PairSet
 from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket
 from jmdp_lib.laws.convex import Convex
 from jmdp_lib.laws.rows import Rows
@@ -102,7 +102,10 @@ def gap_law(
         the worst tenth averages 0.365 to 0.366
     """
     system = CollapsedT2.of("gap_law", jm, policy, coupling)
-    asked, listed = _wanted(jm, gaps, states)
+    asked = Gaps.of(jm, gaps, states)
+    listed = np.stack([asked.states, asked.first, asked.second], axis=1)
+    if gaps is not None:  # in the order and with the signs given
+        listed = np.array(gaps, np.int64)
     checks.positive("width", width)
     points = checks.at_least("points", points, 1)
     max_points = checks.at_least("max_points", max_points, max(points, 16))
@@ -119,14 +122,6 @@ def gap_law(
     if missed:
         warn(f"gap_law: {missed}")
     return search.laws(listed, reads)
-
-
-def _wanted(jm: JMDP, gaps: ArrayLike | None, states: ArrayLike | None) -> tuple[Gaps, Ints]:
-    """The gaps that are wanted, and (Q, 3) the same in the order and with the signs given."""
-    wanted = Gaps.of(jm, gaps, states)
-    if gaps is not None:
-        return wanted, checked_gaps(jm, gaps)
-    return wanted, np.stack([wanted.states, wanted.first, wanted.second], axis=1)
 
 
 def _read_points(at: ArrayLike) -> Floats:

@@ -9,10 +9,9 @@ couple its actions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
@@ -146,11 +145,7 @@ def is_product(probs: Floats, outcomes: Floats) -> bool:
     tables: the joint one has no mass elsewhere, so that the product, if it is the same there,
     has none either.
     """
-    labels = [_labels(of_action) for of_action in (outcomes, *outcomes.swapaxes(0, 1))]
-    joint, *marginals = (np.bincount(x, probs)[x] for x in labels)
+    each = (outcomes, *outcomes.swapaxes(0, 1))
+    numbers = [np.unique(rows, axis=0, return_inverse=True)[1].ravel() for rows in each]
+    joint, *marginals = (np.bincount(x, probs)[x] for x in numbers)  # of rows that are equal
     return bool(np.allclose(joint, np.prod(marginals, axis=0), rtol=0.0, atol=1e-12))
-
-
-def _labels(rows: NDArray[Any]) -> Ints:
-    """(K,) numbers that are equal where rows (K, ...) are."""
-    return np.unique(rows, axis=0, return_inverse=True)[1].ravel()

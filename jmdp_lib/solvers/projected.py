@@ -176,10 +176,10 @@ def projected_jipe2(
     pi = Projection(phi, pairs, cone)
     kappa, beta = modulus(jm, policy, pi)
     step = ProjectionStep(operator, pi, beta)
-    if kappa < 1.0:
-        state, end = iterate(step, step.solve(), kappa, allowed, None, "projected JIPE-2")
-    else:  # stop on the residual, as for a rate of zero, and claim nothing
-        state, end = iterate(step, step.solve(), 0.0, allowed, 10_000, "projected JIPE-2")
+    # Without a contraction stop on the residual, as for a rate of zero, and claim nothing.
+    rate, limit = (kappa, None) if kappa < 1.0 else (0.0, 10_000)
+    state, end = iterate(step, step.solve(), rate, allowed, limit, "projected JIPE-2")
+    if limit:
         end = end._replace(converged=False, error_bound=np.inf)
         warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
     theta, big_theta = pi.unwhiten(*state)
