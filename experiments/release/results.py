@@ -91,15 +91,11 @@ def table1(rows: pd.DataFrame) -> pd.DataFrame:
     At the rule's step, or at the last one of runs that end before it.
     """
     rule = PROTOCOL["table1"]
-    step = rows.step[rows.step <= rule["step"]].max()
-    cells = []
-    for game, mine in rows[rows.step == step].groupby("game", sort=False):
-        columns = ("coupled_ratio", "independent_ratio")
-        for column, paper in zip(columns, rule["paper"].get(game, ()), strict=False):
-            values = mine[column]
-            factor = values.mean() / paper
-            cell = {"game": game, "column": column, "paper": paper, "mean": values.mean()}
-            cell |= {"least": values.min(), "largest": values.max(), "seeds": len(values)}
-            within = 1.0 / rule["factor"] <= factor <= rule["factor"]
-            cells.append(cell | {"within": bool(within)})
-    return pd.DataFrame(cells)
+    columns = ["coupled_ratio", "independent_ratio"]
+    paper = pd.DataFrame(rule["paper"], pd.Index(columns, name="column")).T.rename_axis("game")
+    at = rows[rows.step == rows.step[rows.step <= rule["step"]].max()]
+    seeds = at.melt("game", columns, "column").groupby(["game", "column"]).value
+    ours = seeds.agg(mean="mean", least="min", largest="max", seeds="size")
+    cells = paper.stack().rename("paper").to_frame().join(ours, how="inner")
+    factor = cells["mean"] / cells.paper
+    return cells.assign(within=factor.between(1 / rule["factor"], rule["factor"])).reset_index()
