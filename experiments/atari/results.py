@@ -25,8 +25,6 @@ from experiments.files import write_tables, write_whole
 MEMBER = ["gamma", "kind", "sigma"]
 RUN = ["game", "states", *MEMBER, "trial", "seed"]
 CASE = ["game", "sigma", "gamma"]
-#: Columns of what was simulated: see `recursive_pairs.pair_gaps`.
-SIMULATED = ["mc_mean", "mc", "mc_independent", "mc_error"]
 
 
 def averages(gaps: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -50,10 +48,11 @@ def write(part: str, files: Sequence[Path], out: Path, facts: dict[str, Any]) ->
     by_state = ["game", *MEMBER, "trial", "seed", "state"]
     if len(reported):
         tables["_states"] = reported[[*by_state, "coupled", "table", "gap_mean"]]
-    settings = table_of(part, "")
+    settings = table_of(part)
     once = ["game", "states", "sigma", "gamma", "state"]
     if "reference" not in settings:
-        tables["_simulated"] = gaps.drop_duplicates(once)[[*once, *SIMULATED]]
+        played = ["mc_mean", "mc", "mc_independent", "mc_error"]
+        tables["_simulated"] = gaps.drop_duplicates(once)[[*once, *played]]
     save(out, part, tables, facts | {"settings": settings})
 
 

@@ -49,9 +49,8 @@ from experiments.atari.small_models import tables_of, with_shock
 from experiments.atari.tables import QueryTables, collect, evaluation_states
 from experiments.atari.training import train
 from experiments.files import claim, replacing, save_once
-from experiments.processes import PROJECT, made_with, outlive_terminal, program, run_program
+from experiments.processes import PROJECT, made_with, program, run_program
 
-__all__ = ["main", "outlive_terminal"]
 COMMITTED = PROJECT / "figures" / "atari"
 
 
@@ -155,7 +154,7 @@ def work_through(todo: list[Run], options: argparse.Namespace, deadline: float) 
 
 def best_trials(part: str, out: Path) -> dict[tuple[float, str, float], str] | None:
     """The trial of each member that was best in the search of a part; None: it has no search."""
-    search = table_of(part, "").get("search")
+    search = table_of(part).get("search")
     if not search:
         return None
     for folder in (COMMITTED, out):

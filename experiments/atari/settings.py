@@ -106,7 +106,7 @@ class Run(NamedTuple):
         return self.home / f"records-{fresh}.npz"
 
 
-def table_of(part: str, game: str) -> dict[str, Any]:
+def table_of(part: str, game: str = "") -> dict[str, Any]:
     """The table of a part, laid over that of the part that it is like."""
     table = PARTS[part]
     base = table_of(table["like"], game) if "like" in table else {"experiment": {}, "config": {}}
@@ -121,7 +121,7 @@ def runs_of(
 
     chosen: the trial of each member (gamma, kind, sigma); None: all members have all trials.
     """
-    every = table_of(part, "")
+    every = table_of(part)
     small = MINIATURE if miniature else {"config": {}, "experiment": {}}
     runs = []
     for group, seed, game, trial in product(
@@ -146,7 +146,7 @@ def selected(name: str) -> tuple[str, str | None, int | None]:
     part, game, seed = named.groups() if named else ("", None, None)
     if part not in PARTS:
         raise ValueError(f"runs.toml has no part {name!r}; it has {', '.join(PARTS)}")
-    table = table_of(part, "")
+    table = table_of(part)
     game = title(game) if game else None
     if game not in (None, *table.get("games", ())) or (seed and int(seed) not in table["seeds"]):
         raise ValueError(f"part {part} of runs.toml has no run {name!r}")

@@ -1,5 +1,6 @@
 if __name__ == "__main__":  # processes that play import this file too, and need no torch
-    from experiments.release.runs import main, outlive_terminal
+    from experiments.processes import outlive_terminal
+    from experiments.release.runs import main
 
     outlive_terminal()
     main()

@@ -22,7 +22,6 @@ import argparse
 import os
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -31,12 +30,11 @@ from experiments.processes import (
     end_with_parent,
     in_processes,
     made_with,
-    outlive_terminal,
     program,
     run_program,
 )
 from experiments.release.play import Collected, collect, simulate
-from experiments.release.records import PACKAGES, write_results
+from experiments.release.results import PACKAGES, write_results
 from experiments.release.settings import PROTOCOL, Run, settings_of
 from experiments.release.training import Learner, data_on, train
 from jmdp_lib import checks
@@ -46,8 +44,6 @@ from jmdp_lib.machine import extra
 with extra("torch"):
     import torch
 
-__all__ = ["main", "outlive_terminal"]
-
 
 def runs_of(options: argparse.Namespace) -> list[Run]:
     """All settings, games and seeds of a command, checked."""
@@ -56,12 +52,6 @@ def runs_of(options: argparse.Namespace) -> list[Run]:
     chosen = {name: settings_of(name, options.miniature) for name in options.settings}
     every = dict.fromkeys(product(chosen, games, seeds))
     return [Run(name, chosen[name], game, seed) for name, game, seed in every]
-
-
-def kept_settings(miniature: bool) -> dict[str, Any]:
-    """What all runs of a work folder share."""
-    kept = {key: PROTOCOL[key] for key in ("common", "couplings", "networks", "settings")}
-    return kept | {"miniature": PROTOCOL["miniature"] if miniature else None}
 
 
 def play_all(runs: list[Run], work: Path, processes: int) -> None:
@@ -97,7 +87,9 @@ def learn(runs: list[Run], options: argparse.Namespace) -> None:
 def work_through(options: argparse.Namespace) -> None:
     """Check all that was asked for, play, train what is missing, and write the results."""
     runs = runs_of(options)
-    claim(options.work / "settings.json", kept_settings(options.miniature))
+    shared = {key: PROTOCOL[key] for key in ("common", "couplings", "networks", "settings")}
+    small = {"miniature": PROTOCOL["miniature"] if options.miniature else None}
+    claim(options.work / "settings.json", shared | small)
     options.out.mkdir(parents=True, exist_ok=True)
     if options.with_parent:
         end_with_parent()
