@@ -203,21 +203,16 @@ def test_branches_that_end_stay_ended():
 
 def test_files_are_whole_or_named(tmp_path):
     path = tmp_path / "tables.npz"
-    states, tables = evaluation_states(PONG, 17, 1)
-    few = replace(PONG, pairs_per_state=1, repeats=3, horizon=4)
-    for made in (record_pairs(few, states, 18, 1), tables):
-        made.save(path)
-        assert equal(type(made).load(path), made)
+    _, tables = evaluation_states(PONG, 17, 1)
+    tables.save(path)
+    assert equal(QueryTables.load(path), tables)
     assert [p.name for p in tmp_path.iterdir()] == ["tables.npz"]
     with pytest.raises(ValueError, match=r"tables.npz holds no PairRecords: .* unexpected"):
         PairRecords.load(path)
     whole = path.read_bytes()
     middle = len(whole) // 2
     flipped = bytes(b ^ 255 for b in whole[middle : middle + 64])
-    np.save(tmp_path / "one.npy", np.zeros(3))
-    one = (tmp_path / "one.npy").read_bytes()
-    spoilt = whole[:middle] + flipped + whole[middle + 64 :]
-    for wrong in (b"", b"junk", whole[:-100], one, spoilt):
+    for wrong in (b"", whole[:-100], whole[:middle] + flipped + whole[middle + 64 :]):
         path.write_bytes(wrong)
         with pytest.raises(ValueError, match=r"tables\.npz holds no QueryTables: "):
             QueryTables.load(path)

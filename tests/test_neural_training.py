@@ -80,10 +80,14 @@ def test_what_diverges_is_refused():
         fit(replace(SMALL, learning_rate=1e30))
 
 
-def test_weights_and_batches_have_streams_of_their_own():
-    cpu = torch.device("cpu")
-    drawn = {float(torch.rand(1, generator=training._generator(cpu, 0, key))) for key in (0, 1)}
-    assert len(drawn) == 2
+def test_seeds_are_not_ignored_and_weights_and_batches_have_streams_of_their_own():
+    tables = tables_of(jl.windy_gridworld(3), cells(3))
+    network, data = Network(tables, SMALL), Replay.of(tables)
+    one, other = (training.Descent(network, data, seed) for seed in (0, 1))
+    assert not torch.equal(one.online["mean_2"], other.online["mean_2"])
+    first = training._generator(torch.device("cpu"), 0, 0)
+    streams = (first, one.batches, other.batches)
+    assert len({float(torch.rand(1, generator=stream)) for stream in streams}) == 3
 
 
 @pytest.mark.parametrize(
