@@ -8,11 +8,14 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Flags = NDArray[np.bool_]
 
@@ -37,6 +40,13 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file in one step."""
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def write_tables(out: Path, tables: dict[str, pd.DataFrame]) -> None:
+    """Write the tables of results as NAME.csv."""
+    for name, table in tables.items():
+        text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        write_whole(out / f"{name}.csv", text)
 
 
 def claim(path: Path, settings: dict[str, Any]) -> None:

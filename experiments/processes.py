@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,12 @@ from typing import Any, TypeVar
 from jmdp_lib import checks
 from jmdp_lib.machine import extra, progress
 
+PROJECT = Path(__file__).resolve().parents[1]
+sys.path.append(str(PROJECT / "workflow"))
+
+from job import outlive_terminal, provenance  # noqa: E402
+
+__all__ = ["outlive_terminal"]
 Result = TypeVar("Result")
 
 
@@ -41,17 +48,16 @@ def end_with_parent() -> None:
 def in_processes(
     work: Callable[..., Result],
     jobs: Sequence[tuple[Any, ...]],
-    processes: int | None,
+    processes: int,
     label: str,
 ) -> list[Result]:
-    """[work(*job) for job in jobs] in `processes` processes, one per core unless given.
+    """[work(*job) for job in jobs] in `processes` processes.
 
     Jobs carry their own seeds, so how many processes share them changes nothing. New processes are
     spawned, not forked, since the parent may run threads (numba, torch): a script must start its
     work under `if __name__ == "__main__"`.
     """
-    workers = _cores() if processes is None else checks.at_least("processes", processes, 1)
-    workers = min(workers, len(jobs))
+    workers = min(processes, len(jobs))
     context = multiprocessing.get_context("spawn")
     columns = zip(*jobs, strict=True)
     results: list[Result] = []
@@ -65,12 +71,6 @@ def in_processes(
     return results
 
 
-def _cores() -> int:
-    """The number of cores that this process may run on."""
-    bound = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
-
-
 def program(doc: str) -> argparse.ArgumentParser:
     """The options that all programs of experiments share."""
     parser = argparse.ArgumentParser(
@@ -82,6 +82,36 @@ def program(doc: str) -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) - 1))
     parser.add_argument("--miniature", action="store_true", help="does all of it run?")
     return parser
+
+
+def run_program(
+    parser: argparse.ArgumentParser,
+    words: Sequence[str] | None,
+    work: Callable[[argparse.Namespace], None],
+) -> None:
+    """Do the work of a program by its options; what is wrong ends it with one line."""
+    options = parser.parse_args(words)
+    options.out = options.out or options.work / "results"
+    try:
+        checks.at_least("--processes", options.processes, 1)
+        device = require_device(options.device)
+        if device.type == "cuda":
+            import torch
+
+            torch.cuda.set_device(device.index or 0)
+        work(options)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+
+
+def made_with(options: argparse.Namespace) -> dict[str, Any]:
+    """The commit, versions and machine that results come from."""
+    facts = provenance(PROJECT) | {"device": "cpu"}
+    if options.device != "cpu":
+        import torch
+
+        facts["device"] = torch.cuda.get_device_name()
+    return facts
 
 
 def require_device(name: str) -> Any:

@@ -29,19 +29,6 @@ def test_a_screen_boxes_what_differs(ax: Axes) -> None:
     assert boxes == [(7, 2, 7, 8), (47, 17, 7, 9)]
 
 
-def test_td_errors_of_each_seed_and_their_mean(ax: Axes) -> None:
-    blocks = list(plots.BLOCK_STYLES)
-    rows = [
-        {"step": 100 * t, "seed": seed, **dict.fromkeys(blocks, float(2**t) * (1 + seed))}
-        for t in range(4)
-        for seed in (0, 1)
-    ]
-    plots.td_errors(ax, pd.DataFrame(rows))
-    assert len(ax.lines) == 3 * len(blocks)  # two seeds and their mean
-    np.testing.assert_allclose(ax.lines[0].get_ydata(), [1, 2, 4, 8])
-    np.testing.assert_allclose(ax.lines[2].get_ydata(), [1.5, 3, 6, 12])
-
-
 def test_gap_ratios_stand_in_groups_of_a_game(ax: Axes) -> None:
     rows = [
         {"game": game, "sigma": sigma, "kind": kind, "ratio": 1.0 + sigma, "half": 0.1}

@@ -93,9 +93,7 @@ def test_games_are_trained_anew_and_a_chapter_holds_for_them(
     [
         ({"games": "[Pnog]"}, "cpu", "Pnog"),
         ({"games": "[Pong, pong]"}, "cpu", "distinct"),
-        ({"games": "Pong"}, "cpu", "games: 'Pong' is not of type 'array'"),
         ({"seeds": "[-1]"}, "cpu", "seeds: 0: -1 is less than"),
-        ({"seeds": "0"}, "cpu", "seeds: 0 is not of type 'array'"),
         ({"miniature": "small"}, "cpu", "miniature: 'small' is not of type 'boolean'"),
         ({}, "toaster", "is unknown"),
     ],

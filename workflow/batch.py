@@ -46,7 +46,7 @@ from notebook_job import (
 
 WORKFLOW = Path(__file__).resolve().parent
 FILES = "_files"  # parameters that end so are lists of files that must be there
-# What training the games anew writes (experiments/release/records.py).
+# What training the games anew writes (experiments/release/results.py).
 TABLES = ["td_errors", "predictions", "pairs", "runs"]
 ATARI = "atari"  # the entry of a profile that is not a notebook, and the folder of its results
 INTERRUPTED = 130  # the exit code

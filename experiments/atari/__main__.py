@@ -1,5 +1,6 @@
 if __name__ == "__main__":  # processes that play import this file too, and need no torch
-    from experiments.atari.runs import main, outlive_terminal
+    from experiments.atari.runs import main
+    from experiments.processes import outlive_terminal
 
     outlive_terminal()
     main()

@@ -180,9 +180,9 @@ def _dense(params: Params, trunk: str, x: Tensor) -> Tensor:
 
 def varied_features(tables: QueryTables) -> list[int]:
     """Numbers of the `ram_features` that are not the same at all states of the tables."""
-    seen = tables.observations
-    after = tables.next_observations.reshape(-1, seen.shape[1])
-    bits = np.bitwise_or.reduce(seen ^ seen[0]) | np.bitwise_or.reduce(after ^ seen[0])
+    after = tables.next_observations.reshape(-1, tables.observations.shape[1])
+    seen = np.concatenate([tables.observations, after])
+    bits = np.bitwise_or.reduce(seen ^ seen[0])
     each_bit = np.unpackbits(bits, bitorder="little")
     return np.flatnonzero(np.concatenate([bits > 0, each_bit])).tolist()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,41 +19,17 @@ with extra("figures", "torch"):
     from torch import Tensor
 
 
-class PredictedGaps(NamedTuple):
-    """Predicted gaps Z(s, a) - Z(s, b) for S states and E members, each (E, S, A, A).
+def gaps_of(mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and variances (E, S, A, A) of the gaps Z(s, a) - Z(s, b).
 
-    gap_mean: their means. coupled: their variances if both actions share one table.
+    mean, covariance: (E, S, A) and (E, S, A, A), of actions that share one table.
     """
-
-    gap_mean: Tensor
-    coupled: Tensor
-
-
-def gaps_of(mean: Tensor, covariance: Tensor) -> PredictedGaps:
-    """The gaps of means (E, S, A) and covariances (E, S, A, A)."""
     variance = covariance.diagonal(dim1=-2, dim2=-1)
     apart = variance[..., :, None] + variance[..., None, :]
-    return PredictedGaps(mean[..., :, None] - mean[..., None, :], apart - 2 * covariance)
+    return mean[..., :, None] - mean[..., None, :], apart - 2 * covariance
 
 
 @torch.no_grad()
-def predict_gaps(network: Network, params: Params, observations: Tensor) -> PredictedGaps:
-    """The gaps at states seen as observations (S, D) uint8."""
-    here = network(params, observations.to(network.scale.device))
-    return gaps_of(here.mean, here.covariance)
-
-
-@torch.no_grad()
-def backed_up_gaps(network: Network, params: Params, data: Replay) -> PredictedGaps:
-    """The gaps at the G entries of complete tables with all actions, by one exact backup.
-
-    This is T_2 of the network's moments: the first step is read from the state's own tables, and
-    only what comes later is predicted.
-    """
-    batch = data.gather(torch.arange(len(data.rows), device=data.rows.device))
-    return gaps_of(*state_targets(network, batch, look_ahead(network, params, batch)))
-
-
 def evaluate(
     network: Network, params: Params, tables: QueryTables, actions: Sequence[Ints]
 ) -> pd.DataFrame:
@@ -62,12 +37,15 @@ def evaluate(
 
     tables: of the states, one after the other, as many of each, with all actions. actions: (P, 2)
     for each state, the pairs whose gaps are averaged, each once. gap_mean and coupled are of the
-    network alone; table is coupled after one exact backup from the state's own tables.
+    network alone. table is coupled after one exact backup, that is T_2 of the network's moments:
+    the first step is read from the state's own tables, and only what comes later is predicted.
     """
     data = Replay.of(tables, network.scale.device)
-    at_states = predict_gaps(network, params, data.columns["observations"][data.rows[:, 0]])
-    gaps = at_states._asdict()
-    gaps["table"] = backed_up_gaps(network, params, data).coupled
+    batch = data.gather(torch.arange(len(data.rows), device=data.rows.device))
+    here = network(params, batch.observations)
+    backed_up = state_targets(network, batch, look_ahead(network, params, batch))
+    gap_mean, coupled = gaps_of(here.mean, here.covariance)
+    gaps = {"gap_mean": gap_mean, "coupled": coupled, "table": gaps_of(*backed_up)[1]}
     entries = np.unique(tables.state_ids, return_inverse=True)[1]
     entries = entries[:: len(entries) // len(actions)]
     frames = []

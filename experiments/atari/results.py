@@ -1,27 +1,30 @@
-"""What chapter 12 reads of learned and simulated gaps, and the rules of runs.toml for it.
+"""The results of a part of runs.toml, as files and as chapter 12 reads them, and its rules.
 
-The tables are those that `records` writes. A *case* is a game at a discount, with a shock of one
-size: columns game, gamma and sigma.
+PART.csv             of each run and member, averages over the states of a number
+PART_states.csv      predictions at the reported states, those of number 1
+PART_simulated.csv   simulated gaps by state, unless the part has those of another one
+PART.json            with what and by which settings they were made
+
+A *case* is a game at a discount, with a shock of one size: columns game, gamma and sigma.
 """
 
 from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import special
 
-from experiments.atari.settings import RULES
-from jmdp_lib import checks
+from experiments.atari.settings import RULES, table_of
+from experiments.files import write_tables, write_whole
 
 MEMBER = ["gamma", "kind", "sigma"]
+RUN = ["game", "states", *MEMBER, "trial", "seed"]
 CASE = ["game", "sigma", "gamma"]
-#: Columns of what was simulated, and the fields of `PairGaps` that they are.
-SIMULATED = {
-    "mc_mean": "mean",
-    "mc": "variance",
-    "mc_independent": "independent",
-    "mc_error": "variance_error",
-}
 
 
 def averages(gaps: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -33,6 +36,30 @@ def averages(gaps: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     means = groups.mean(numeric_only=True)
     means["mc_error"] = (means.mc_error / groups.size()) ** 0.5
     return means.reset_index()
+
+
+def write(part: str, files: Sequence[Path], out: Path, facts: dict[str, Any]) -> None:
+    """Write the results of the finished runs of a part, from the gaps of each."""
+    gaps = pd.concat([pd.read_csv(file) for file in files], ignore_index=True)
+    of_run = averages(gaps.assign(error=(gaps.coupled - gaps.mc) ** 2), RUN)
+    of_run["error"] = of_run.error**0.5 / of_run.mc
+    tables = {"": of_run[[*RUN, "coupled", "table", "mc", "mc_error", "error"]]}
+    reported = gaps[gaps.states == 1]
+    by_state = ["game", *MEMBER, "trial", "seed", "state"]
+    if len(reported):
+        tables["_states"] = reported[[*by_state, "coupled", "table", "gap_mean"]]
+    settings = table_of(part)
+    once = ["game", "states", "sigma", "gamma", "state"]
+    if "reference" not in settings:
+        played = ["mc_mean", "mc", "mc_independent", "mc_error"]
+        tables["_simulated"] = gaps.drop_duplicates(once)[[*once, *played]]
+    save(out, part, tables, facts | {"settings": settings})
+
+
+def save(out: Path, part: str, tables: dict[str, pd.DataFrame], facts: dict[str, Any]) -> None:
+    """Write tables, by the ending of their name, and how they were made."""
+    write_tables(out, {f"{part}{ending}": table for ending, table in tables.items()})
+    write_whole(out / f"{part}.json", json.dumps(facts, indent=1) + "\n")
 
 
 def best_trials(search: pd.DataFrame) -> dict[tuple[float, str, float], str]:
@@ -80,20 +107,23 @@ def verdicts(table: pd.DataFrame) -> np.ndarray:
     return np.select([unknown, inside, outside], ["-", "inside", "outside"], "cannot tell")
 
 
+def never_met(sigma: Any, gamma: Any) -> Any:
+    """The gap variance if branches never meet and rewards do not vary."""
+    return 2.0 * sigma**2 * gamma**2 / (1.0 - gamma**2)
+
+
 def constants(simulated: pd.DataFrame) -> pd.DataFrame:
     """What needs no network, as rows of `ratios`: kinds "constant" and "tuning mean".
 
-    The first is 2 sigma^2 gamma^2 / (1 - gamma^2), the gap variance if branches never meet and
-    rewards do not vary; the second is the simulated average at the states of number 0.
+    The first is `never_met`, the second the simulated average at the states of number 0.
     """
     of_case = averages(simulated, ["states", *CASE]).set_index(CASE)
     reported = of_case[of_case.states == 1]
     tuning = of_case[of_case.states == 0].reindex(reported.index)
     sigma, gamma = (reported.index.get_level_values(name) for name in ("sigma", "gamma"))
-    formula = 2.0 * sigma**2 * gamma**2 / (1.0 - gamma**2)
     tables = []
     for kind, value, error in (
-        ("constant", formula, 0.0),
+        ("constant", never_met(sigma, gamma), 0.0),
         ("tuning mean", tuning.mc, tuning.mc_error),
     ):
         table = reported.assign(kind=kind, ratio=value / reported.mc)
@@ -113,15 +143,13 @@ def skills(runs: pd.DataFrame, simulated: pd.DataFrame, baseline: str) -> pd.Ser
     the simulation, and about the variance 2 e^4. The skill is missing where it is right: within
     RULES["noise"] such deviations, or off by less than the share RULES["exact"] of the average.
     """
-    checks.one_of("baseline", baseline, ("constant", "mean"))
     squares = (runs.error * runs.mc) ** 2
     mse = squares.groupby([runs[name] for name in [*CASE, "kind"]], sort=False).mean()
     found = {}
     for (game, sigma, gamma), states in simulated.groupby(CASE, sort=False):
         noise = states.mc_error**2
         mean = states.mc.mean()
-        formula = 2.0 * sigma**2 * gamma**2 / (1.0 - gamma**2)
-        guess = mean if baseline == "mean" else formula
+        guess = {"mean": mean, "constant": never_met(sigma, gamma)}[baseline]
         of_guess = ((guess - states.mc) ** 2 - noise).mean()
         spread = np.sqrt(2.0 * (noise**2).sum()) / len(states)
         is_right = of_guess <= max(RULES["noise"] * spread, (RULES["exact"] * mean) ** 2)

@@ -14,9 +14,9 @@ once.
     records-FRESH.npz                 recursive pairs from them
     gaps-SEED-TRIAL-GROUP.csv         learned gaps beside simulated ones, by member and state
 
-A part with a `search` takes the trials that were best there. If figures/atari has no results of the
-search, it is made first. The results of all finished runs go to OUT: see `records`. The exit status
-is 0 if nothing is left to be done.
+A part with a `search` takes the trials that were best there: in figures/atari, or in OUT if it is
+not there. The results of all finished runs go to OUT: see `results`. The exit status is 0 if
+nothing is left to be done.
 """
 
 from __future__ import annotations
@@ -27,101 +27,55 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from experiments.atari import records, results
-from experiments.atari.grid import learned_gaps
+import jmdp_lib as jl
+from experiments.atari import results
 from experiments.atari.networks import Network
-from experiments.atari.predictions import evaluate
-from experiments.atari.recursive_pairs import PairRecords, first_actions, record_pairs
+from experiments.atari.predictions import evaluate, gaps_of
+from experiments.atari.recursive_pairs import (
+    PairRecords,
+    first_actions,
+    pair_gaps,
+    record_pairs,
+)
 from experiments.atari.replay import Replay
-from experiments.atari.settings import MINIATURE, PARTS, Run, runs_of, selected, table_of
+from experiments.atari.settings import MINIATURE, PARTS, Config, Run, runs_of, selected, table_of
+from experiments.atari.small_models import tables_of, with_shock
 from experiments.atari.tables import QueryTables, collect, evaluation_states
 from experiments.atari.training import train
-from experiments.files import claim, replacing
-from experiments.processes import program, require_device
-from jmdp_lib import checks
+from experiments.files import claim, replacing, save_once
+from experiments.processes import PROJECT, made_with, program, run_program
 
-PROJECT = Path(__file__).resolve().parents[2]
 COMMITTED = PROJECT / "figures" / "atari"
-sys.path.append(str(PROJECT / "workflow"))
-
-from job import outlive_terminal, provenance  # noqa: E402
-
-__all__ = ["main", "outlive_terminal"]
 
 
-class Files:
-    """The files of a run under a folder, and how many processes play what is missing."""
+def play(run: Run, processes: int) -> None:
+    """Play all that is missing: what is learned from, states, and recursive pairs from them."""
+    sizes = run.experiment
+    save_once(run.tables, collect, sizes, _stream(0, run.seed), processes)
+    for fresh in run.fresh:
+        if not run.states(fresh).exists():
+            starts, tables = evaluation_states(sizes, _stream(2, fresh), processes)
+            if not run.reference:
+                pairs = record_pairs(sizes, starts, _stream(3, fresh), processes)
+                pairs.save(run.pairs(fresh))
+            tables.save(run.states(fresh))
 
-    def __init__(self, run: Run, work: Path, processes: int) -> None:
-        self.run = run
-        self.sizes = run.experiment
-        self.home = work / run.part / run.game
-        self.gaps = self.home / f"gaps-{run.label}.csv"
-        self.processes = processes
 
-    def tables(self) -> QueryTables:
-        """What the run learns from."""
-        path = self.home / f"tables-{self.run.seed}.npz"
-        if not path.exists():
-            collect(
-                self.sizes.played,
-                self.sizes.num_states,
-                _stream(0, self.run.seed),
-                actions=self.sizes.actions,
-                follow_share=self.sizes.follow_share,
-                processes=self.processes,
-            ).save(path)
-        return QueryTables.load(path)
-
-    def states(self, fresh: int) -> QueryTables:
-        """The states of a number to be evaluated at; recursive pairs are played with them."""
-        path = self.home / f"evaluation-{fresh}.npz"
-        if not path.exists():
-            starts, tables = evaluation_states(
-                self.sizes.played,
-                self.sizes.num_evaluation,
-                _stream(2, fresh),
-                processes=self.processes,
-            )
-            if not self.run.reference:
-                record_pairs(
-                    self.sizes.played,
-                    starts,
-                    self.sizes.horizon,
-                    _stream(3, fresh),
-                    pairs_per_state=self.sizes.pairs_per_state,
-                    repeats=self.sizes.repeats,
-                    processes=self.processes,
-                ).save(self.home / f"records-{fresh}.npz")
-            tables.save(path)
-        return QueryTables.load(path)
-
-    def simulated(self, fresh: int) -> pd.DataFrame:
-        """Simulated gaps, by discount, shock and state."""
-        if not self.run.reference:
-            pairs = PairRecords.load(self.home / f"records-{fresh}.npz")
-            return records.simulated_gaps(pairs, self.sizes.config.members)
-        every = pd.read_csv(COMMITTED / f"{self.run.reference}_simulated.csv")
-        mine = every[(every.game == self.run.game) & (every.states == fresh)]
-        return mine.drop(columns=["game", "states"])
-
-    def play(self) -> None:
-        """Play all that is missing."""
-        self.tables()
-        for fresh in self.run.fresh:
-            self.states(fresh)
-
-    def claim(self) -> None:
-        """Note the settings; a folder that was made with others is refused."""
-        run = self.run
-        config = asdict(self.sizes.config) | {"seed": None}
-        sizes = asdict(self.sizes) | {"config": None, "fresh": run.fresh}
-        claim(self.home / "settings.json", {"sizes": sizes, f"{run.trial}-{run.group}": config})
+def simulated(run: Run, fresh: int) -> pd.DataFrame:
+    """Simulated gaps, by discount, shock and state."""
+    if not run.reference:
+        cases = sorted({(gamma, sigma) for gamma, _, sigma in run.config.members})
+        gaps = pair_gaps(PairRecords.load(run.pairs(fresh)), cases)
+        return results.averages(gaps, ["gamma", "sigma", "state"])
+    every = pd.read_csv(COMMITTED / f"{run.reference}_simulated.csv")
+    mine = every[(every.game == run.experiment.game) & (every.states == fresh)]
+    return mine.drop(columns=["game", "states"])
 
 
 def _stream(purpose: int, number: int) -> np.random.SeedSequence:
@@ -129,101 +83,114 @@ def _stream(purpose: int, number: int) -> np.random.SeedSequence:
     return np.random.SeedSequence([purpose, number, 0])
 
 
-def finish(files: Files, device: str) -> bool:
+def finish(run: Run, device: str) -> bool:
     """Train and evaluate; whether it could be trained."""
-    run, sizes = files.run, files.sizes
-    tables = files.tables()
-    network = Network(tables, sizes.config, device)
+    tables = QueryTables.load(run.tables)
+    network = Network(tables, run.config, device)
     started = time.perf_counter()
     try:
-        params = train(network, Replay.of(tables, device)).params
+        params = train(network, Replay.of(tables, device), run.seed)
     except FloatingPointError as error:
-        print(f"FAILED {files.gaps}: {error}", flush=True)
+        print(f"FAILED {run.gaps}: {error}", flush=True)
         return False
-    print(f"trained for {files.gaps}: {time.perf_counter() - started:.0f} s", flush=True)
+    print(f"trained for {run.gaps}: {time.perf_counter() - started:.0f} s", flush=True)
     frames = []
     for fresh in run.fresh:
-        states = files.states(fresh)
+        states = QueryTables.load(run.states(fresh))
         actions = [
-            first_actions(_stream(3, fresh), row, states.num_actions, sizes.pairs_per_state)[0]
-            for row in range(sizes.num_evaluation)
+            first_actions(_stream(3, fresh), row, run.experiment, states.num_actions)[0]
+            for row in range(run.experiment.num_evaluation)
         ]
         gaps = evaluate(network, params, states, actions)
-        both = gaps.merge(files.simulated(fresh), on=["gamma", "sigma", "state"])
+        both = gaps.merge(simulated(run, fresh), on=["gamma", "sigma", "state"])
         frames.append(both.assign(states=fresh))
-    every = pd.concat(frames).assign(game=run.game, trial=run.trial, seed=run.seed)
-    with replacing(files.gaps) as part:
-        every.to_csv(part, index=False, float_format="%.8g")
+    key = {"game": run.experiment.game, "trial": run.trial, "seed": run.seed}
+    with replacing(run.gaps) as part:
+        pd.concat(frames).assign(**key).to_csv(part, index=False, float_format="%.8g")
     return True
 
 
-def work_through(todo: list[Files], device: str, deadline: float) -> None:
+def learned_gaps(table: dict[str, Any]) -> pd.DataFrame:
+    """Gram networks of many dimensions on a gridworld whose moments are known exactly.
+
+    Learned / exact average gap variance, by dimension and seed.
+
+    table: of the part. A network sees each of 16 cells as one byte that is not zero.
+    """
+    gamma, _, sigma = member = tuple(table["member"])
+    grid = jl.windy_gridworld(4, gamma=gamma)
+    exact = jl.jipe2(with_shock(grid, sigma), jl.uniform_policy(grid)).moments.gap_variance
+    cells = 255 * np.eye(grid.num_states, dtype=np.uint8)
+    tables = tables_of(grid, cells)
+    rows = []
+    for dim in table["dims"]:
+        for seed in table["seeds"]:
+            config = Config((member,), shared_dim=dim, **table["config"])
+            network = Network(tables, config)
+            params = train(network, Replay.of(tables), seed)
+            here = network(params, torch.from_numpy(cells))
+            learned = gaps_of(here.mean, here.covariance)[1]
+            rows.append({"dim": dim, "seed": seed, "ratio": float(learned.mean() / exact.mean())})
+    return pd.DataFrame(rows)
+
+
+def work_through(todo: list[Run], options: argparse.Namespace, deadline: float) -> None:
     """Train and evaluate until the deadline, while processes play for the next runs."""
     done = 0
     with ThreadPoolExecutor(1) as ahead:
-        played = [ahead.submit(files.play) for files in todo]
         try:
-            for files, ready in zip(todo, played, strict=True):
+            for run, _ in zip(
+                todo, ahead.map(lambda run: play(run, options.processes), todo), strict=True
+            ):
                 if time.monotonic() > deadline:
                     break
-                ready.result()
-                done += finish(files, device)
+                done += finish(run, options.device)
         finally:
             ahead.shutdown(cancel_futures=True)
             if done < len(todo):
-                left = f"{len(todo) - done} runs of {todo[0].run.part} are left"
+                left = f"{len(todo) - done} runs of {options.part} are left"
                 print(f"{left}: to go on, give the same command again", flush=True)
 
 
-def make(
-    options: argparse.Namespace, part: str, game: str | None = None, seed: int | None = None
-) -> bool:
-    """A part, or a game or a seed of it, and before that its search; whether all is finished."""
-    on_gpu = options.device != "cpu"
-    device = f"{torch.cuda.get_device_name()}, products in TF32" if on_gpu else "cpu"
-    facts = provenance(PROJECT) | {"device": device}
+def best_trials(part: str, out: Path) -> dict[tuple[float, str, float], str] | None:
+    """The trial of each member that was best in the search of a part; None: it has no search."""
+    search = table_of(part).get("search")
+    if not search:
+        return None
+    for folder in (COMMITTED, out):
+        if (path := folder / f"{search}.csv").exists():
+            return results.best_trials(pd.read_csv(path))
+    raise ValueError(f"{out} has no {search}.csv: make part {search} first")
+
+
+def make(options: argparse.Namespace) -> None:
+    """Make a part, or a game or a seed of it, and write the results of all its finished runs."""
+    deadline = time.monotonic() + 60.0 * options.minutes
+    torch.backends.cuda.matmul.allow_tf32 = True
+    part, game, seed = selected(options.part)
+    facts = made_with(options)
     if part == "grid":
-        table = PARTS["grid"] | (MINIATURE["grid"] if options.miniature else {})
-        records.save(options.out, part, {"": learned_gaps(table)}, facts | {"settings": table})
-        return True
-    chosen = None
-    if search := table_of(part, "").get("search"):
-        path = COMMITTED / f"{search}.csv"
-        if not path.exists():
-            tuned = game in table_of(search, "")["games"]
-            if not make(options, search, game if options.miniature and tuned else None):
-                return False
-            path = options.out / f"{search}.csv"
-        chosen = results.best_trials(pd.read_csv(path))
-    every = [
-        Files(run, options.work, options.processes)
-        for run in runs_of(part, chosen, options.miniature)
+        table = PARTS[part] | (MINIATURE[part] if options.miniature else {})
+        results.save(options.out, part, {"": learned_gaps(table)}, facts | {"settings": table})
+        return
+    chosen = best_trials(part, options.out)
+    every = runs_of(part, options.work, chosen, options.miniature)
+    mine = [
+        run for run in every if game in (None, run.experiment.game) and seed in (None, run.seed)
     ]
-    mine = [x for x in every if game in (None, x.run.game) and seed in (None, x.run.seed)]
-    for files in mine:
-        files.claim()
-    work_through([x for x in mine if not x.gaps.exists()], options.device, options.deadline)
-    finished = [files.gaps for files in every if files.gaps.exists()]
+    for run in mine:
+        sizes = asdict(run.experiment) | {"fresh": run.fresh}
+        config = {f"{run.trial}-{run.group}": asdict(run.config)}
+        claim(run.home / "settings.json", {"sizes": sizes} | config)
+    work_through([run for run in mine if not run.gaps.exists()], options, deadline)
+    finished = [run.gaps for run in every if run.gaps.exists()]
     if finished:
-        records.write(part, finished, options.out, facts | {"runs": len(finished)})
-    return all(files.gaps.exists() for files in mine)
+        results.write(part, finished, options.out, facts | {"runs": len(finished)})
+    sys.exit(not all(run.gaps.exists() for run in mine))
 
 
 def main(words: list[str] | None = None) -> None:
     parser = program(__doc__ or "")
     parser.add_argument("part", metavar="PART[:GAME[:SEED]]")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after these")
-    options = parser.parse_args(words)
-    options.deadline = time.monotonic() + 60.0 * options.minutes
-    options.out = options.out or options.work / "results"
-    try:
-        named = selected(options.part)
-        checks.at_least("--processes", options.processes, 1)
-        device = require_device(options.device)
-        if device.type == "cuda":
-            torch.cuda.set_device(device.index or 0)
-            torch.backends.cuda.matmul.allow_tf32 = True
-        finished = make(options, *named)
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    sys.exit(not finished)
+    run_program(parser, words, make)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from experiments.atari.tables import Game
+from experiments.atari.tables import Experiment
 from jmdp_lib import checks
-from jmdp_lib.atari.emulator import rom_id, title
-from jmdp_lib.atari.env import Observed
+from jmdp_lib.atari.emulator import title
 
 PARTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("runs.toml").read_text())
 RULES: dict[str, Any] = PARTS.pop("rules")
@@ -67,79 +66,47 @@ class Config:
     final_rate: float = 1e-2
     weight_decay: float = 0.0
     polyak: float = 0.2
-    block_weights: tuple[float, ...] = (1.0, 1.0, 1.0, 10.0, 10.0, 1.0)
-    seed: int = 0
+    block_weights: Sequence[float] = (1.0, 1.0, 1.0, 10.0, 10.0, 1.0)
 
     def __post_init__(self) -> None:
-        for gamma, kind, sigma in self.members:
+        for gamma, kind, _ in self.members:
             checks.discount(gamma)
             checks.one_of("kind", kind, tuple(NETWORK_KINDS))
-            checks.real("sigma", sigma, "[0, inf)")
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """A game whose actions share a reward shock, and the sizes of all parts.
-
-    game, obs, sticky: how it is played (see `Game`).
-    config: of training.
-    num_states, num_evaluation: queried states to learn from, and to compare networks at.
-    actions: queried at each of the num_states; None: all (see `collect`).
-    follow_share: share of them whose branches are followed (see `collect`).
-    pairs_per_state, repeats, horizon: of the recursive pairs: action pairs of each state, how
-        often each is played, and for how many steps.
-    """
-
-    game: str
-    config: Config
-    obs: Observed = "ram"
-    sticky: float = 0.0
-    num_states: int = 30_000
-    num_evaluation: int = 64
-    actions: int | None = None
-    follow_share: float = 0.05
-    pairs_per_state: int = 4
-    repeats: int = 12
-    horizon: int = 300
-
-    def __post_init__(self) -> None:
-        rom_id(self.game)  # refuses an unknown game
-        checks.one_of("obs", self.obs, get_args(Observed))
-        checks.at_least("repeats", self.repeats, 3)  # a variance with its error
-
-    @property
-    def played(self) -> Game:
-        return Game(self.game, self.obs, self.sticky)
 
 
 class Run(NamedTuple):
     """A training: the members of one trial that share a group of discounts.
 
-    group: the number of the group in the list of the part. fresh: the numbers of the states that
-    networks are evaluated at. reference: the part whose committed simulation serves; "": its own.
+    home: the folder of its files. group: the number of the group in the list of the part. fresh:
+    the numbers of the states that networks are evaluated at. reference: the part whose committed
+    simulation serves; "": its own.
     """
 
-    part: str
+    home: Path
     trial: str
     group: int
+    seed: int
     experiment: Experiment
+    config: Config
     fresh: list[int]
     reference: str
 
     @property
-    def game(self) -> str:
-        return self.experiment.game
+    def tables(self) -> Path:
+        return self.home / f"tables-{self.seed}.npz"
 
     @property
-    def seed(self) -> int:
-        return self.experiment.config.seed
+    def gaps(self) -> Path:
+        return self.home / f"gaps-{self.seed}-{self.trial}-{self.group}.csv"
 
-    @property
-    def label(self) -> str:
-        return f"{self.seed}-{self.trial}-{self.group}"
+    def states(self, fresh: int) -> Path:
+        return self.home / f"evaluation-{fresh}.npz"
+
+    def pairs(self, fresh: int) -> Path:
+        return self.home / f"records-{fresh}.npz"
 
 
-def table_of(part: str, game: str) -> dict[str, Any]:
+def table_of(part: str, game: str = "") -> dict[str, Any]:
     """The table of a part, laid over that of the part that it is like."""
     table = PARTS[part]
     base = table_of(table["like"], game) if "like" in table else {"experiment": {}, "config": {}}
@@ -148,44 +115,29 @@ def table_of(part: str, game: str) -> dict[str, Any]:
 
 
 def runs_of(
-    part: str, chosen: Mapping[Any, str] | None = None, miniature: bool = False
+    part: str, work: Path, chosen: Mapping[Any, str] | None = None, miniature: bool = False
 ) -> list[Run]:
-    """All runs of a part, the most important first.
+    """All runs of a part in a folder, the most important first.
 
     chosen: the trial of each member (gamma, kind, sigma); None: all members have all trials.
     """
-    table = table_of(part, "")
+    every = table_of(part)
+    small = MINIATURE if miniature else {"config": {}, "experiment": {}}
     runs = []
     for group, seed, game, trial in product(
-        range(len(table["config"]["gammas"])), table["seeds"], table["games"], table["trials"]
+        range(len(every["config"]["gammas"])), every["seeds"], every["games"], every["trials"]
     ):
-        if run := _run(part, game, seed, trial, group, chosen, miniature):
-            runs.append(run)
+        table = table_of(part, game)
+        config = table["config"] | table["trials"][trial] | small["config"]
+        gammas, kinds, sigmas = (config.pop(name) for name in ("gammas", "kinds", "sigmas"))
+        possible = product(gammas[group], kinds, sigmas)
+        members = tuple(m for m in possible if chosen is None or chosen.get(m) == trial)
+        if members:
+            sizes = Experiment(game, **table["experiment"] | small["experiment"])
+            places = table["fresh"], table.get("reference", "")
+            learned = Config(members, **config)
+            runs.append(Run(work / part / game, trial, group, seed, sizes, learned, *places))
     return runs
-
-
-def _run(
-    part: str,
-    game: str,
-    seed: int,
-    trial: str,
-    group: int,
-    chosen: Mapping[Any, str] | None,
-    miniature: bool,
-) -> Run | None:
-    """A run of a part, if any member has this trial."""
-    table = table_of(part, game)
-    config = table["config"] | table["trials"][trial]
-    gammas, kinds, sigmas = (config.pop(name) for name in ("gammas", "kinds", "sigmas"))
-    every = product(gammas[group], kinds, sigmas)
-    members = tuple(m for m in every if chosen is None or chosen.get(m) == trial)
-    if not members:
-        return None
-    config |= MINIATURE["config"] if miniature else {}
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
-    sizes = table["experiment"] | (MINIATURE["experiment"] if miniature else {})
-    experiment = Experiment(game, Config(members, seed=seed, **values), **sizes)
-    return Run(part, trial, group, experiment, table["fresh"], table.get("reference", ""))
 
 
 def selected(name: str) -> tuple[str, str | None, int | None]:
@@ -194,7 +146,7 @@ def selected(name: str) -> tuple[str, str | None, int | None]:
     part, game, seed = named.groups() if named else ("", None, None)
     if part not in PARTS:
         raise ValueError(f"runs.toml has no part {name!r}; it has {', '.join(PARTS)}")
-    table = table_of(part, "")
+    table = table_of(part)
     game = title(game) if game else None
     if game not in (None, *table.get("games", ())) or (seed and int(seed) not in table["seeds"]):
         raise ValueError(f"part {part} of runs.toml has no run {name!r}")

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from experiments.atari.tables import QueryTables
-from jmdp_lib import checks
+from experiments.atari.tables import Bytes, QueryTables
 from jmdp_lib.model import JMDP
 
 
 def with_shock(jm: JMDP, sigma: float) -> JMDP:
     """R(a) + sigma U with U = +-1 fair, one per table: the tables twice, at half the weight."""
-    shock = checks.real("sigma", sigma)
     return JMDP.from_tables(
         np.tile(jm.table_states, 2),
         np.tile(jm.probs / 2, 2),
-        np.concatenate([jm.rewards + shock, jm.rewards - shock]),
+        np.concatenate([jm.rewards + sigma, jm.rewards - sigma]),
         np.tile(jm.next_states, (2, 1)),
         jm.num_states,
         jm.gamma,
     )
 
 
-def tables_of(jm: JMDP, observations: ArrayLike) -> QueryTables:
-    """All tables of a JMDP whose states are seen as observations (S, D) uint8.
+def tables_of(jm: JMDP, seen: Bytes) -> QueryTables:
+    """All tables of a JMDP whose states are seen as (S, D) uint8.
 
     So training can be tested on a model with a known answer. The pairs are all those of distinct
     states where two branches of one query stand after a step. No branch ends; absorbing states go
     on.
     """
-    shape = (jm.num_states, None)
-    byte = checks.integers("observations", observations, "state", "byte", shape=shape, below=256)
-    seen = byte.astype(np.uint8)
     count = jm.probs.size
     ends = np.broadcast_arrays(jm.next_states[:, :, None], jm.next_states[:, None, :])
     left, right = (end.ravel() for end in ends)

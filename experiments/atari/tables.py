@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from experiments.files import Arrays, Flags
 from experiments.processes import in_processes
 from jmdp_lib import checks
-from jmdp_lib.atari.env import CoupledAtari, Draw, Observed, Snapshot
+from jmdp_lib.atari.env import CoupledAtari, Draw, Snapshot
 from jmdp_lib.checks import RNG, Floats, Ints
 from jmdp_lib.simulators.coupled_env import Outcome
 
@@ -44,8 +44,8 @@ class QueryTables(Arrays):
     Attributes:
         num_actions: A.
         actions: (N, m) the queried actions, in increasing order.
-        observations: (N, D) uint8 raw observation of the queried state: the RAM (D = 128), what
-            else `Game.obs` names, and the previous action.
+        observations: (N, D) uint8 raw observation of the queried state: the RAM, the two paddle
+            knobs and the previous action (D = 131).
         rewards: (N, m) reward of each action, without a shock.
         next_observations: (N, m, D) uint8.
         terminated: (N, m) bool: this branch ended, its continuation is worth 0.
@@ -78,24 +78,47 @@ class QueryTables(Arrays):
         return QueryTables.joined(parts, num_actions=actions, pairs=np.concatenate(pairs))
 
 
-class Game(NamedTuple):
-    """A game, what is seen of it, and the probability that a frame repeats the previous action.
+@dataclass(frozen=True)
+class Experiment:
+    """A game, of which memory and paddles are seen, and the sizes of all parts.
 
-    name, obs, sticky: as `game`, `obs` and `sticky_prob` of `CoupledAtari`.
+    game, sticky: as `game` and `sticky_prob` of `CoupledAtari`.
+    num_states, num_evaluation: queried states to learn from, and to compare networks at.
+    actions: how many of each of the num_states are queried, drawn afresh; None: all. A few actions
+        of many states cost as much as all actions of few states.
+    follow_share: share of the queries of which two branches are followed. They are queried again 1,
+        2, 3, 4, 6, 8, 12, ..., 64 steps later.
+    spacing: steps from one queried state of a trajectory to the next.
+    pairs_per_state, repeats, horizon: of the recursive pairs: action pairs of each state, how
+        often each is played, and for how many steps.
     """
 
-    name: str
-    obs: Observed = "ram"
+    game: str
     sticky: float = 0.0
+    num_states: int = 30_000
+    num_evaluation: int = 64
+    actions: int | None = None
+    follow_share: float = 0.05
+    spacing: int = 4
+    pairs_per_state: int = 4
+    repeats: int = 12
+    horizon: int = 300
+
+    def __post_init__(self) -> None:
+        checks.at_least("repeats", self.repeats, 3)  # a variance with its error
+
+    def emulator(self, number: int = 0) -> CoupledAtari:
+        """Emulator `number` of this process."""
+        return _emulator(self.game, self.sticky, number)
 
 
 @lru_cache(maxsize=4)
-def emulator_of(game: Game, number: int = 0) -> CoupledAtari:
-    """Emulator `number` of this process for a game: loading a ROM takes half a second."""
-    return CoupledAtari(game.name, sticky_prob=game.sticky, obs=game.obs)
+def _emulator(game: str, sticky: float, number: int) -> CoupledAtari:
+    """They are kept: loading a ROM takes half a second."""
+    return CoupledAtari(game, sticky_prob=sticky, obs="ram+paddles")
 
 
-atexit.register(emulator_of.cache_clear)  # else threads keep them, and ale-py complains
+atexit.register(_emulator.cache_clear)  # else threads keep them, and ale-py complains
 
 
 def draws_of(env: CoupledAtari) -> dict[int, float]:
@@ -105,118 +128,97 @@ def draws_of(env: CoupledAtari) -> dict[int, float]:
     return {k: prob for k, prob in repeats.items() if prob > 0.0}
 
 
-def collect(
-    game: Game,
-    num_states: int,
-    rng: RNG,
-    *,
-    actions: int | None = None,
-    follow_share: float = 0.05,
-    spacing: int = 4,
-    processes: int | None = None,
-) -> QueryTables:
+def collect(experiment: Experiment, rng: RNG, processes: int) -> QueryTables:
     """Query actions at `num_states` states of random play, those of followed branches included.
 
     Rewards are clipped to [-1, 1], as Atari's usually are.
 
     rng: of the play. The play does not depend on what is queried, so states that are held out or
         evaluated need another one.
-    actions: how many actions of each state are queried, drawn afresh; None: all. A few actions of
-        many states cost as much as all actions of few states.
-    follow_share: share of the queries of which two branches are followed. They are queried again 1,
-        2, 3, 4, 6, 8, 12, ..., 64 steps later.
-    spacing: steps from one queried state of a trajectory to the next.
 
     Example:
-        >>> from experiments.atari.tables import Game, QueryTables, collect
-        >>> tables = collect(Game("Breakout"), num_states=4, rng=0, processes=1)
+        >>> from experiments.atari.tables import Experiment, collect
+        >>> tables = collect(Experiment("Breakout", num_states=4), rng=0, processes=1)
         >>> tables.actions.shape, tables.next_observations.shape
-        ((4, 4), (4, 4, 129))
-        >>> collect(Game("Breakout", sticky=0.25), 1, rng=0, processes=1).weights.round(3)
+        ((4, 4), (4, 4, 131))
+        >>> sticky = Experiment("Breakout", sticky=0.25, num_states=1)
+        >>> collect(sticky, rng=0, processes=1).weights.round(3)
         array([0.75 , 0.188, 0.047, 0.012, 0.004])
     """
-    checks.probability("follow_share", follow_share)
-    known = emulator_of(game).num_actions
-    if actions is not None and not 2 <= checks.at_least("actions", actions, 0) <= known:
-        raise ValueError(f"actions must lie in 2..{known}, got {actions}")
-    settings = _Settings(game, _CHUNK, spacing, actions, follow_share)
-    return _collect_chunks(settings, num_states, rng, processes)[1]
+    return _play(experiment, _CHUNK, rng, processes)[1]
 
 
 def evaluation_states(
-    game: Game, num_states: int, rng: RNG, *, processes: int | None = None
+    experiment: Experiment, rng: RNG, processes: int
 ) -> tuple[list[Snapshot], QueryTables]:
-    """Nearly independent states, and the tables of each, with all actions.
+    """`num_evaluation` nearly independent states, and the tables of each, with all actions.
 
     Example:
-        >>> from experiments.atari.tables import Game, evaluation_states
-        >>> starts, tables = evaluation_states(Game("Breakout"), 2, rng=0, processes=1)
+        >>> from experiments.atari.tables import Experiment, evaluation_states
+        >>> breakout = Experiment("Breakout", num_evaluation=2)
+        >>> starts, tables = evaluation_states(breakout, rng=0, processes=1)
         >>> len(starts), tables.rewards.shape
         (2, (2, 4))
     """
-    settings = _Settings(game, _EVALUATION_CHUNK, _EVALUATION_SPACING, keep_snapshots=True)
-    return _collect_chunks(settings, num_states, rng, processes)
+    states = replace(
+        experiment,
+        num_states=experiment.num_evaluation,
+        actions=None,
+        follow_share=0.0,
+        spacing=_EVALUATION_SPACING,
+    )
+    return _play(states, _EVALUATION_CHUNK, rng, processes, keep_snapshots=True)
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """How states are met and queried; fields as in `collect`.
-
-    chunk: states of a trajectory. keep_snapshots: hand back the snapshots of the states too, which
-    are large.
-    """
-
-    game: Game
-    chunk: int
-    spacing: int
-    actions: int | None = None
-    follow_share: float = 0.0
-    keep_snapshots: bool = False
-
-
-def _collect_chunks(
-    settings: _Settings, num_states: int, rng: RNG, processes: int | None
+def _play(
+    experiment: Experiment,
+    chunk: int,
+    rng: RNG,
+    processes: int,
+    keep_snapshots: bool = False,
 ) -> tuple[list[Snapshot], QueryTables]:
-    """Check what both kinds of collection share, then play trajectories."""
-    checks.at_least("num_states", num_states, 1)
-    checks.at_least("spacing", settings.spacing, 1)
-    chunk = settings.chunk
+    """Trajectories of `chunk` states; the snapshots of these, if they are kept, and the tables."""
     jobs = [
-        (settings, min(chunk, num_states - first), checks.seed_of(rng, first // chunk))
-        for first in range(0, num_states, chunk)
+        (
+            experiment,
+            min(chunk, experiment.num_states - first),
+            checks.seed_of(rng, first // chunk),
+            keep_snapshots,
+        )
+        for first in range(0, experiment.num_states, chunk)
     ]
-    parts = in_processes(_play_trajectory, jobs, processes, f"{settings.game.name} states")
+    parts = in_processes(_play_trajectory, jobs, processes, f"{experiment.game} states")
     snapshots = [snapshot for part, _ in parts for snapshot in part]
     return snapshots, QueryTables.concatenate([tables for _, tables in parts])
 
 
 def _play_trajectory(
-    settings: _Settings, size: int, seed: np.random.SeedSequence
+    experiment: Experiment, size: int, seed: np.random.SeedSequence, keep_snapshots: bool
 ) -> tuple[list[Snapshot], QueryTables]:
-    """The snapshots, if they are kept, and the tables of one trajectory of `size` states."""
-    trajectory = _Trajectory(settings, size, seed)
+    """The snapshots, which are large, if they are kept, and the tables of `size` states."""
+    trajectory = _Trajectory(experiment, size, seed)
     trajectory.play()
-    return trajectory.snapshots, trajectory.tables()
+    return trajectory.snapshots if keep_snapshots else [], trajectory.tables()
 
 
 class _Trajectory:
     """Plays, queries states on the way, and records them.
 
-    room: states still to be recorded. snapshots: of the queried states, if they are kept. rows: of
-    their tables, as columns by name. pairs: rows of the two branches of a query that were followed.
+    room: states still to be recorded. snapshots: of the queried states. rows: of their tables, as
+    columns by name. pairs: rows of the two branches of a query that were followed.
     """
 
-    def __init__(self, settings: _Settings, size: int, seed: np.random.SeedSequence) -> None:
-        self.settings = settings
+    def __init__(self, experiment: Experiment, size: int, seed: np.random.SeedSequence) -> None:
+        self.experiment = experiment
         self.room = size
-        self.env = emulator_of(settings.game)
+        self.env = experiment.emulator()
         self.draws = draws_of(self.env)
         table_seed, choice_seed = seed.spawn(2)
         self.env.np_random = np.random.default_rng(table_seed)
         self.choices = np.random.default_rng(choice_seed)
         self.snapshots: list[Snapshot] = []
         self.rows: list[dict[str, Any]] = []
-        self.pairs: list[tuple[int, int]] = []
+        self.pairs: list[list[int]] = []
 
     def play(self) -> None:
         """Record states until there is no room; start anew where the game ends."""
@@ -227,11 +229,11 @@ class _Trajectory:
                 ended = self.wander(int(self.choices.integers(_START_STEPS)))
             outcomes = self.query_and_record()
             chosen = self.pick(outcomes)
-            if self.choices.random() < self.settings.follow_share:
+            if self.choices.random() < self.experiment.follow_share:
                 a, b = self.choices.choice(len(outcomes), 2, replace=False)
-                self.follow(outcomes[a].snapshot, outcomes[b].snapshot)
+                self.follow([outcomes[a].snapshot, outcomes[b].snapshot])
             self.env.restore(chosen)
-            ended = chosen.over or self.wander(self.settings.spacing - 1)
+            ended = chosen.over or self.wander(self.experiment.spacing - 1)
 
     def tables(self) -> QueryTables:
         """All that was recorded."""
@@ -256,10 +258,9 @@ class _Trajectory:
         """Record all tables of this state, and return the outcomes of the one that was drawn."""
         here = self.env.snapshot()
         queried = list(range(self.env.num_actions))
-        if (size := self.settings.actions) is not None:
+        if (size := self.experiment.actions) is not None:
             queried = sorted(self.choices.choice(queried, size, replace=False).tolist())
-        if self.settings.keep_snapshots:
-            self.snapshots.append(here)
+        self.snapshots.append(here)
         outcomes = {}
         for repeats, prob in self.draws.items():
             self.env.redraw(Draw(repeats))
@@ -268,31 +269,24 @@ class _Trajectory:
         self.room -= 1
         return outcomes[here.draw.repeats]
 
-    def follow(self, left: Snapshot, right: Snapshot) -> None:
-        """Move on with independent actions; query where the branches stand, ever less often."""
+    def follow(self, branches: list[Snapshot]) -> None:
+        """Move on with independent actions; query where two branches stand, ever less often."""
         for age in range(1, _AGES[-1] + 1):
+            left, right = branches
             if left.over or right.over or left.identity == right.identity or self.room < 2:
                 return
+            rows = []
+            branches = []
+            for branch in (left, right):
+                rows.append(len(self.rows))
+                self.env.restore(branch)
+                if age in _AGES:
+                    branches.append(self.pick(self.query_and_record()))
+                else:
+                    self.wander(1)
+                    branches.append(self.env.snapshot())
             if age in _AGES:
-                left_row = len(self.rows)
-                left = self.query_and_move(left)
-                right_row = len(self.rows)
-                right = self.query_and_move(right)
-                self.pairs.append((left_row, right_row))
-            else:
-                left = self.move(left)
-                right = self.move(right)
-
-    def query_and_move(self, branch: Snapshot) -> Snapshot:
-        """Record the branch's state; where a random action of the query leads."""
-        self.env.restore(branch)
-        return self.pick(self.query_and_record())
-
-    def move(self, branch: Snapshot) -> Snapshot:
-        """Where a random action leads."""
-        self.env.restore(branch)
-        self.wander(1)
-        return self.env.snapshot()
+                self.pairs.append(rows)
 
 
 def _row(here: Snapshot, outcomes: tuple[Outcome, ...], prob: float) -> dict[str, Any]:

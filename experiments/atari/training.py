@@ -10,7 +10,6 @@ nothing but their batches.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,13 +26,6 @@ with extra("torch"):
     from torch import Tensor
 
 
-class Trained(NamedTuple):
-    """The weights, and (T, len(TD_BLOCKS), E) mean squared TD errors before each step."""
-
-    params: Params
-    errors: Tensor
-
-
 def learning_rate(config: Config, step: int) -> float:
     """A cosine from learning_rate down to learning_rate * final_rate."""
     falling = 0.5 * (1.0 + math.cos(math.pi * step / config.steps))
@@ -41,22 +33,18 @@ def learning_rate(config: Config, step: int) -> float:
 
 
 class Descent:
-    """The weights that learn, `online`, those of the target network, and what a step needs.
+    """The weights that learn, `online`, those of the target network, and what a step needs."""
 
-    written: (len(TD_BLOCKS), E) the errors before the last step.
-    """
-
-    def __init__(self, network: Network, data: Replay) -> None:
+    def __init__(self, network: Network, data: Replay, seed: int) -> None:
         config = network.config
         device = network.scale.device
         self.network = network
         self.data = data
-        self.online = network.initial(_generator(torch.device("cpu"), config.seed, 0))
+        self.online = network.initial(_generator(torch.device("cpu"), seed, 0))
         self.target = {name: weight.clone() for name, weight in self.online.items()}
-        self.batches = _generator(device, config.seed, 1)
+        self.batches = _generator(device, seed, 1)
         self.rate = torch.zeros((), device=device)  # a graph reads it there
         self.loss_weights = _loss_weights(network)
-        self.written = torch.zeros_like(self.loss_weights)
         self.optimiser = torch.optim.AdamW(
             [weight.requires_grad_(True) for weight in self.online.values()],
             lr=self.rate,
@@ -72,34 +60,30 @@ class Descent:
         self.optimiser.zero_grad(set_to_none=True)
         (self.loss_weights * blocks).sum().backward()
         self.optimiser.step()
-        self.written.copy_(blocks.detach())
         with torch.no_grad():
             learned = [weight.detach() for weight in self.online.values()]
             torch._foreach_lerp_(list(self.target.values()), learned, self.network.config.polyak)
 
 
-def train(network: Network, data: Replay) -> Trained:
+def train(network: Network, data: Replay, seed: int) -> Params:
     """Learn the moments of all members from tables on the device of the network.
 
     The policy is uniform.
     """
-    descent = Descent(network, data)
+    descent = Descent(network, data, seed)
     step = recorded(
         descent.step,
         network.scale.device,
         before=lambda: descent.optimiser.zero_grad(set_to_none=True),
         generators=[descent.batches],
     )
-    errors = []
     for t in range(network.config.steps):
         descent.rate.fill_(learning_rate(network.config, t))
         step()
-        errors.append(descent.written.clone())
-    every = torch.stack(errors)
-    finite = int(every.isfinite().flatten(1).all(1).sum())
-    if finite < len(every):
-        raise FloatingPointError(f"TD errors are no longer finite at step {finite + 1}")
-    return Trained({name: x.detach() for name, x in descent.online.items()}, every)
+    params = {name: weight.detach() for name, weight in descent.online.items()}
+    if not all(weight.isfinite().all() for weight in params.values()):
+        raise FloatingPointError("weights are no longer finite")
+    return params
 
 
 def _generator(device: torch.device, seed: int, key: int) -> torch.Generator:

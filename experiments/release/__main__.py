@@ -1,5 +1,6 @@
-from experiments.release.runs import main, outlive_terminal
+if __name__ == "__main__":  # processes that play import this file too, and need no torch
+    from experiments.processes import outlive_terminal
+    from experiments.release.runs import main
 
-if __name__ == "__main__":  # not in the processes that it starts
     outlive_terminal()
     main()

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 
 
@@ -34,8 +33,6 @@ def copies_recursion(
         >>> print(round(means[22], 3), round(2.0 * variances[23] / 1.5e-4))
         0.099 129
     """
-    checks.at_least("num_copies", num_copies, 0)
-    checks.discount(gamma)
     reward_variance = (1.0 - gamma) ** 2 / 4.0
     means: Floats = np.full(num_copies + 1, mean)
     variances: Floats = np.full(num_copies + 1, variance)

@@ -147,7 +147,7 @@ def collect(settings: Settings, game: str, seed: int) -> Collected:
     return Collected(screens, others, actions, rewards, ended, signs, num_actions)
 
 
-def evaluation_starts(game: str, seed: int, settings: Settings) -> list[Start]:
+def evaluation_starts(settings: Settings, game: str, seed: int) -> list[Start]:
     """The first states of a play of single uniform actions, each with a random pair to ask."""
     player = Emulator(game)
     num_actions = len(player.legal)
@@ -175,7 +175,7 @@ def simulate(settings: Settings, game: str, seed: int) -> Pairs:
     rng = checks.generator(seed, f"release, pairs, {settings.coupling}, {game}")
     shape = (settings.pairs, 2, 1 + settings.horizon)
     played = []
-    for start in evaluation_starts(game, seed, settings):
+    for start in evaluation_starts(settings, game, seed):
         plays = rng.integers(num_actions, size=shape)
         plays[:, :, 0] = start.asked
         repeats = rng.random(shape) < settings.sticky

@@ -1,16 +1,67 @@
-"""What the chapters read from the release's runs, and the rules of settings.toml for it.
+"""The release's runs, as files and as the chapters read them, and the rules of settings.toml.
 
-The tables are those that `records` writes.
+Into the folder of results go, for all runs of a work folder,
+
+    td_errors.csv    squared TD errors, means of `window` updates
+    predictions.csv  what networks say at the evaluation states during training
+    pairs.csv        what recursive pairs show there
+    runs.csv         every run: how far it went, and where and with what it was made
+
+The first two have the authors' two settings; crossed ones are in td_errors_extra.csv and
+predictions_extra.csv.
 """
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
+
 import pandas as pd
 
+from experiments.files import write_tables
 from experiments.release.limits import copies_recursion, shock_floors
-from experiments.release.settings import PROTOCOL, settings_of
+from experiments.release.play import Pairs, pair_returns, simulated_variances
+from experiments.release.settings import LOSSES, PROTOCOL, settings_of
+from jmdp_lib import checks
 
 KEY = ["settings", "game", "seed"]
+PACKAGES = ["python", "torch", "numpy", "ale_py"]
+
+
+def write_results(options: argparse.Namespace) -> None:
+    """Write the tables of all runs of a work folder."""
+    files = sorted((options.work / "runs").glob("*.csv"), key=place)
+    every = pd.concat([pd.read_csv(file) for file in files])
+    noted = ["device", "commit", "dirty", *PACKAGES]
+    runs = every.drop_duplicates(KEY, keep="last")[[*KEY, "step", *noted]]
+    tables = {"pairs": simulated_pairs(options), "runs": runs.rename(columns={"step": "steps"})}
+    td = every[[*KEY, "td_step", *LOSSES]].rename(columns={"td_step": "step"})
+    predicted = every.drop(columns=["td_step", *LOSSES, *noted])
+    own = every.settings.isin(["defaults", "launcher"])
+    for name, table in {"td_errors": td, "predictions": predicted}.items():
+        tables |= {name: table[own], f"{name}_extra": table[~own]}
+    write_tables(options.out, tables)
+
+
+def simulated_pairs(options: argparse.Namespace) -> pd.DataFrame:
+    """A row for each coupling, game, seed and size of the shock (evaluation's, training's)."""
+    common = settings_of("defaults", options.miniature)
+    rows = []
+    for path in sorted((options.work / "pairs").glob("*.npz"), key=place):
+        coupling, game, seed = path.stem.split("-")
+        pairs = Pairs.load(path)
+        for b in sorted({common.eval_b, PROTOCOL["couplings"][coupling]["b"]}):
+            rng = checks.generator(int(seed), f"release, shocks, {coupling}, {game}")
+            found = simulated_variances(pair_returns(pairs, b, common.gamma, rng))
+            rows.append({"coupling": coupling, "game": game, "seed": int(seed), "b": b} | found)
+    return pd.DataFrame(rows)
+
+
+def place(path: Path) -> tuple[int, int, int]:
+    """Where a file stands: settings and games as in settings.toml, other games last; then seeds."""
+    names = [*PROTOCOL["settings"], *PROTOCOL["couplings"], *PROTOCOL["games"]]
+    first, game, seed = path.stem.split("-")
+    return names.index(first), names.index(game) if game in names else len(names), int(seed)
 
 
 def falls(td: pd.DataFrame, step: int) -> pd.DataFrame:
@@ -91,15 +142,11 @@ def table1(rows: pd.DataFrame) -> pd.DataFrame:
     At the rule's step, or at the last one of runs that end before it.
     """
     rule = PROTOCOL["table1"]
-    step = rows.step[rows.step <= rule["step"]].max()
-    cells = []
-    for game, mine in rows[rows.step == step].groupby("game", sort=False):
-        columns = ("coupled_ratio", "independent_ratio")
-        for column, paper in zip(columns, rule["paper"].get(game, ()), strict=False):
-            values = mine[column]
-            factor = values.mean() / paper
-            cell = {"game": game, "column": column, "paper": paper, "mean": values.mean()}
-            cell |= {"least": values.min(), "largest": values.max(), "seeds": len(values)}
-            within = 1.0 / rule["factor"] <= factor <= rule["factor"]
-            cells.append(cell | {"within": bool(within)})
-    return pd.DataFrame(cells)
+    columns = ["coupled_ratio", "independent_ratio"]
+    paper = pd.DataFrame(rule["paper"], pd.Index(columns, name="column")).T.rename_axis("game")
+    at = rows[rows.step == rows.step[rows.step <= rule["step"]].max()]
+    seeds = at.melt("game", columns, "column").groupby(["game", "column"]).value
+    ours = seeds.agg(mean="mean", least="min", largest="max", seeds="size")
+    cells = paper.stack().rename("paper").to_frame().join(ours, how="inner")
+    factor = cells["mean"] / cells.paper
+    return cells.assign(within=factor.between(1 / rule["factor"], rule["factor"])).reset_index()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jmdp_lib import checks
 
@@ -42,7 +42,6 @@ class Settings:
     gram_start: float = 1.0
 
     def __post_init__(self) -> None:
-        checks.at_least("steps", self.steps, self.learn_from + 2 * self.window)
         if self.steps % self.window:
             raise ValueError(
                 f"steps must be a multiple of window = {self.window}, got {self.steps}"
@@ -53,10 +52,28 @@ class Settings:
         return max(0, (step - 1) // self.copy_every - (self.learn_from - 1) // self.copy_every)
 
 
-def settings_of(name: str, miniature: bool = False, steps: int | None = None) -> Settings:
-    """The named settings, in miniature if asked; steps: to train up to another step."""
+class Run(NamedTuple):
+    """One training: the name of its settings, these, a game and a seed."""
+
+    name: str
+    settings: Settings
+    game: str
+    seed: int
+
+    @property
+    def played(self) -> str:
+        """What it shares with runs of the same coupling."""
+        return f"{self.settings.coupling}-{self.game}-{self.seed}"
+
+    def file(self, work: Path) -> Path:
+        """Where its results are."""
+        return work / "runs" / f"{self.name}-{self.game}-{self.seed}.csv"
+
+
+def settings_of(name: str, miniature: bool = False) -> Settings:
+    """The named settings, in miniature if asked."""
     checks.one_of("settings", name, list(PROTOCOL["settings"]))
     chosen = PROTOCOL["settings"][name]
     table = PROTOCOL["common"] | (PROTOCOL["miniature"] if miniature else {})
     table |= PROTOCOL["couplings"][chosen["coupling"]] | PROTOCOL["networks"][chosen["network"]]
-    return Settings(**table | chosen | ({} if steps is None else {"steps": steps}))
+    return Settings(**table | chosen)

@@ -1,19 +1,17 @@
 """The release's training: draws on the host, updates on the device, records on the way.
 
-Everything random is drawn on the host, a block of steps at a time, so that a device only computes:
-a run that was stopped goes on with the same numbers. On CUDA one update of all learners is one
+Everything random is drawn on the host, a block of steps at a time, so that a device only computes.
+On CUDA one update of all learners is one
 recorded graph, in which they run side by side.
 """
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.files import replacing
 from experiments.graphs import recorded
 from experiments.release.network import (
     Coordinates,
@@ -26,7 +24,7 @@ from experiments.release.network import (
     targets,
 )
 from experiments.release.play import Collected, evaluation_starts, shocked
-from experiments.release.settings import LOSSES, Settings
+from experiments.release.settings import LOSSES, Run, Settings
 from jmdp_lib import checks
 from jmdp_lib.checks import Ints
 from jmdp_lib.machine import extra
@@ -34,8 +32,6 @@ from jmdp_lib.machine import extra
 with extra("torch"):
     import torch
     from torch import Tensor, nn
-
-STATE = ("step", "losses", "records", "network", "target", "optimiser")
 
 
 class Data(NamedTuple):
@@ -63,20 +59,17 @@ def data_on(device: str, play: Collected, settings: Settings) -> Data:
 
 
 class Learner:
-    """The training of one game and seed under one setting."""
+    """A run, and the networks, the memory and the records of its training."""
 
-    def __init__(self, name: str, settings: Settings, game: str, seed: int, data: Data) -> None:
-        self.name = name
-        self.settings = settings
-        self.game = game
-        self.seed = seed
+    def __init__(self, run: Run, data: Data) -> None:
+        self.run = run
+        self.settings = settings = run.settings
         self.data = data
         self.step = settings.learn_from - 1
-        self.losses: list[Tensor] = []  # (T, 5) of every block
         self.records: list[dict[str, Any]] = []
         device = data.screens.device
         self.num_actions = data.chosen.shape[2]
-        start = checks.seed_of(seed, f"release, network, {game}")
+        start = checks.seed_of(run.seed, f"release, network, {run.game}")
         self.network = new_network(settings, self.num_actions, start).to(device)
         self.target = new_network(settings, self.num_actions, start).to(device)
         self.target.requires_grad_(False)
@@ -98,7 +91,7 @@ class Learner:
         self.next_actions = torch.zeros((longest, 6, batch), dtype=torch.int64, device=device)
         self.written = torch.zeros((longest, len(LOSSES)), device=device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)  # in the block
-        starts = evaluation_starts(self.game, self.seed, self.settings)
+        starts = evaluation_starts(self.settings, self.run.game, self.run.seed)
         asked = torch.from_numpy(np.array([start.asked for start in starts])).to(device)
         screens = torch.from_numpy(np.array([start.screen for start in starts])).to(device)
         self.evaluated = (screens, self.identity[asked])
@@ -160,37 +153,17 @@ class Learner:
             kept.copy_(learned)
 
     def end_block(self, stop: int) -> None:
-        """Note the losses of the block, and what the network says at the evaluation states."""
-        self.losses.append(self.written[: stop - self.step].cpu().clone())
+        """Note what the network says at the evaluation states, and the block's mean losses.
+
+        These are means of `window` updates, up to the step td_step. The first block has one more.
+        """
+        window = self.settings.window
+        means = self.written[:window].cpu().numpy().astype(np.float64).mean(0)
+        record = {"step": stop, "copies": self.settings.copies(stop)}
+        record |= predictions(self.network, *self.evaluated)
+        record |= {"td_step": self.step + window} | dict(zip(LOSSES, means, strict=True))
+        self.records.append(record)
         self.step = stop
-        copies = self.settings.copies(stop)
-        told = predictions(self.network, *self.evaluated)
-        self.records.append({"step": stop, "copies": copies, **told})
-
-    def save(self, path: Path) -> None:
-        """Write all that `restore` needs to go on as if nothing had happened."""
-        modules = {name: getattr(self, name).state_dict() for name in STATE[3:]}
-        with replacing(path) as part:
-            torch.save({name: getattr(self, name) for name in STATE[:3]} | modules, part)
-
-    def restore(self, path: Path) -> None:
-        """Go on from what `save` wrote, if it is there. Only before the first update."""
-        if path.exists():
-            state = load(path, self.data.screens.device)
-            for name in STATE[3:]:
-                getattr(self, name).load_state_dict(state[name])
-            self.step, self.losses, self.records = (state[name] for name in STATE[:3])
-
-
-def load(path: Path, device: Any = "cpu") -> dict[str, Any]:
-    """What `Learner.save` wrote; tensors, numbers and words only."""
-    try:
-        state = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:
-        raise ValueError(f"{path} is damaged; remove it to train this run anew: {error}") from error
-    if not isinstance(state, dict) or state.keys() != set(STATE):
-        raise ValueError(f"{path} is no run of this program")
-    return state
 
 
 def block_draws(learner: Learner, stop: int) -> tuple[Ints, Ints]:
@@ -199,7 +172,7 @@ def block_draws(learner: Learner, stop: int) -> tuple[Ints, Ints]:
     The update of step t draws, with replacement, from the last `replay` of the rows 0, ..., t - 1.
     """
     settings = learner.settings
-    rng = checks.generator(learner.seed, f"release, draws, {learner.game}", learner.step)
+    rng = checks.generator(learner.run.seed, f"release, draws, {learner.run.game}", learner.step)
     newest = np.arange(learner.step + 1, stop + 1)[:, None, None]
     oldest = np.maximum(0, newest - settings.replay)
     rows = rng.integers(oldest, newest, size=(len(newest), 3, settings.batch))
@@ -221,8 +194,8 @@ def side_by_side(learners: list[Learner]) -> None:
         here.wait_stream(learner.stream)
 
 
-def train(learners: list[Learner], paths: list[Path]) -> None:
-    """Train learners of one step and of equal sizes to their last step; save into the paths."""
+def train(learners: list[Learner]) -> None:
+    """Train learners of equal sizes to their last step."""
     settings = learners[0].settings
     update = recorded(
         lambda: side_by_side(learners),
@@ -241,9 +214,7 @@ def train(learners: list[Learner], paths: list[Path]) -> None:
             if t % settings.copy_every == 0:
                 for learner in learners:
                     learner.copy_target()
-        for learner, path in zip(learners, paths, strict=True):
+        for learner in learners:
             learner.end_block(stop)
-            if stop % (5 * settings.window) == 0 or stop == settings.steps:
-                learner.save(path)
         seconds = time.perf_counter() - started
         print(f"step {stop}: {len(learners)} networks, {seconds:.0f} s", flush=True)
