@@ -8,7 +8,7 @@ import pytest
 from brute import log_capital
 
 import jmdp_lib as jl
-from jmdp_lib.simulators import CoupledEnv, compare_actions, confidence
+from jmdp_lib.simulators import CoupledEnv, compare_actions, gaps
 
 
 class Plain:
@@ -59,8 +59,8 @@ def test_several_actions_are_eliminated():
     jm = bandit([0.2, 0.8, 0.5, 0.75])
     found = compare_actions(jm, [0], [0, 1, 2, 3], state=0, budget=20_000, rng=0)
     assert (found.verdict, found.best) == ("better", 1)
-    gaps = np.subtract.outer([0.2, 0.8, 0.5, 0.75], [0.2, 0.8, 0.5, 0.75])
-    assert np.all((found.intervals[..., 0] <= gaps) & (gaps <= found.intervals[..., 1]))
+    exact = np.subtract.outer([0.2, 0.8, 0.5, 0.75], [0.2, 0.8, 0.5, 0.75])
+    assert np.all((found.intervals[..., 0] <= exact) & (exact <= found.intervals[..., 1]))
     widths = np.diff(found.intervals)[..., 0]
     assert widths[0, 2] > 2.0 * widths[1, 3]  # those that were beaten were not played on
     assert found.variance_reduction > 1.5
@@ -142,13 +142,13 @@ def test_branches_that_became_one_cost_no_more_queries():
 def test_all_bets_of_a_call_share_its_level(actions, monkeypatch):
     """That a bet holds its level is shown below, by thousands of samples."""
     bets = []
-    betting_bound = confidence.betting_bound
+    betting_bound = gaps.betting_bound
 
     def bet(x, low, high, alpha, *rest):
         bets.append((low, high, alpha))
         return betting_bound(x, low, high, alpha, *rest)
 
-    monkeypatch.setattr(confidence, "betting_bound", bet)
+    monkeypatch.setattr(gaps, "betting_bound", bet)
     jm = bandit([0.5, 0.52, 0.54, 0.56])
     found = compare_actions(jm, [0], actions, state=0, alpha=0.06, budget=200, rng=0)
     assert "valid at every sample size" in found.method
@@ -182,7 +182,7 @@ def test_equal_rewards_divide_by_nothing():
         found = compare_actions(jm, [0], [0, 1], state=0, reward_range=known, rng=0)
         assert (found.verdict, found.num_queries) == ("equivalent", 8)
         assert not found.intervals.any()
-    assert confidence.betting_bound(np.full(5, 3.0), 3.0, 3.0, 0.05) == 3.0
+    assert gaps.betting_bound(np.full(5, 3.0), 3.0, 3.0, 0.05) == 3.0
 
 
 @pytest.mark.slow
@@ -201,25 +201,25 @@ def test_confidence_sequences_hold_at_all_sample_sizes(law):
         capital = log_capital(side * x, side * mean, *sorted(side * np.array(ends)))
         assert np.any(capital >= np.log(40.0), axis=0).mean() <= 0.025
     wrong = np.zeros(shape[1], bool)
-    for size in range(confidence.FIRST_ASYMPTOTIC, len(x) + 1, 4):
-        low, high = (confidence.asymptotic_bound(side * x[:size], 0.05) * side for side in (1, -1))
+    for size in range(gaps.FIRST_ASYMPTOTIC, len(x) + 1, 4):
+        low, high = (gaps.asymptotic_bound(side * x[:size], 0.05) * side for side in (1, -1))
         wrong |= (low > mean) | (high < mean)
     assert wrong.mean() <= 0.05
     assert np.mean(high - low) < 1.8
-    assert np.isinf(confidence.asymptotic_bound(x[: confidence.FIRST_ASYMPTOTIC - 1], 0.05)).all()
+    assert np.isinf(gaps.asymptotic_bound(x[: gaps.FIRST_ASYMPTOTIC - 1], 0.05)).all()
 
 
 def test_a_betting_bound_is_where_the_capital_is_enough():
     """The bound is a root of the capital's path, from below; earlier bounds are kept."""
     x = np.random.default_rng(2).choice([0.0, 1.0, 8.0], size=500)
-    low = confidence.betting_bound(x, 0.0, 8.0, 0.025)
+    low = gaps.betting_bound(x, 0.0, 8.0, 0.025)
     assert log_capital(x, low, 0.0, 8.0)[-1] >= np.log(40.0)
     closer = low + 2e-3 * (x.mean() - low)
     assert log_capital(x, closer, 0.0, 8.0)[-1] < np.log(40.0)
     assert 0.7 * x.mean() < low < x.mean()
-    assert confidence.betting_bound(x, 0.0, 8.0, 0.025, known=2.9) == 2.9
-    assert confidence.betting_bound(x, 0.0, 8.0, 0.025, known=1.0) == pytest.approx(low, rel=1e-3)
-    assert confidence.betting_bound(np.zeros(9), 0.0, 8.0, 0.025) == 0.0
+    assert gaps.betting_bound(x, 0.0, 8.0, 0.025, known=2.9) == 2.9
+    assert gaps.betting_bound(x, 0.0, 8.0, 0.025, known=1.0) == pytest.approx(low, rel=1e-3)
+    assert gaps.betting_bound(np.zeros(9), 0.0, 8.0, 0.025) == 0.0
 
 
 def test_a_failure_keeps_the_results_so_far():
