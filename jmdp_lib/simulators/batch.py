@@ -152,6 +152,7 @@ class BatchPlayer(Player):
     same, one: for every pair of them, whether both are alive in one state, and whether they also
     have one action, as of the last choice of actions. returns, open: of every branch, and apart: of
     every pair, as in `Runs`. done: which runs are finished, but not dropped. size: of the others.
+    copies: for how many branches each of those that are played stands.
 
     parts: what is recorded of runs that were dropped. whole: whether none of them was finished
     because its branches were one. steps, queries: of all runs. extremes: the lowest and the highest
@@ -165,9 +166,9 @@ class BatchPlayer(Player):
     columns: Any
     at_once = False
     coupling = JOINT
-    states: Columns
-    actions: Columns
-    alive: Columns
+    states: Any
+    actions: Any
+    alive: Any
     whole = True
     steps = 0
     queries = 0
@@ -239,6 +240,7 @@ class BatchPlayer(Player):
         self.policies = [plan.policies[kind] for kind in plan.kinds]
         self.meetings_end = plan.one_for_good and bool(self.pairs)
         self.meetings_end &= not (self.goes_on and self.at_once)
+        self.copies = 1
         self.states = self.starts(self.width, size)
         nothing = self.columns.zeros(size)
         self.returns = self.open = [nothing] * self.width
@@ -251,7 +253,6 @@ class BatchPlayer(Player):
                 self.time = time
                 if time:
                     uniforms = self.columns.uniforms(self.width, self.size, self.choices)
-                    uniforms = uniforms[: len(self.states)]
                     self._act(self.choose(self.columns.follow(self.one, uniforms)))
                     if self._finished():
                         return
@@ -316,10 +317,7 @@ class BatchPlayer(Player):
         self.policies = self.policies[:1]
         self.pairs = self.same = self.one = []
         self.meetings_end = False
-
-    def _for_all(self, values: Columns) -> Columns:
-        """Of every branch, from those that are played."""
-        return [*values] * (self.width // len(self.states))
+        self.copies = self.width
 
     def _set_aside(self) -> None:
         """Keep what is known of finished runs, and go on with the others."""
@@ -355,7 +353,7 @@ class BatchPlayer(Player):
             states = [where(*move) for move in moves]
         self.states = states
         weight = self.plan.settings.gamma**self.time
-        earned = zip(self.returns, self._for_all(rewards), strict=True)
+        earned = zip(self.returns, rewards * self.copies, strict=True)
         self.returns = [before + weight * reward for before, reward in earned]
 
     def _counted(self, sharing: Columns) -> int:
@@ -365,13 +363,13 @@ class BatchPlayer(Player):
             first[j] = first[j] & (shared ^ True)
         return sum(map(self.columns.count, first))
 
-    def _leave_open(self, stopped: Columns) -> None:
+    def _leave_open(self, stopped: list[Any]) -> None:
         """After this step branches are cut off: gaps stay open, unless they are one."""
         where = self.columns.where
         gamma, horizon, _ = self.plan.settings
         weight = gamma ** (self.time + 1)
         if gamma < 1.0 or self.time + 1 < horizon:
-            left = zip(self._for_all(stopped), self.open, strict=True)
+            left = zip(stopped * self.copies, self.open, strict=True)
             self.open = [where(each, weight, before) for each, before in left]
         if not self.pairs:  # or all branches are one for good
             return

@@ -134,7 +134,7 @@ class RowPlayer(BatchPlayer):
             if policy.steps and seen in policy.steps
             else lives and self._action(policy, seen, number)
             for policy, seen, number, lives in zip(
-                self.policies, self.seen(self.states), uniforms, self.alive, strict=True
+                self.policies, self.seen(self.states), uniforms, self.alive, strict=False
             )
         ]
 
@@ -222,17 +222,24 @@ class QueriedPlayer(RowPlayer):
             rng = self.shared
         sim = self.simulator
         if True in sharing:
-            answers: list[Any] = [None] * len(states)
+            rewards = [0.0] * len(states)
+            after = [*states]
             draws = self.draws()
             for state, played, branches in draws:
-                for each, answer in zip(branches, ask(sim, state, played, rng), strict=True):
+                answers = ask(sim, state, played, rng)
+                for each, (reward, then) in zip(branches, answers, strict=True):
                     for branch in each:
-                        answers[branch] = answer
+                        rewards[branch] = reward
+                        after[branch] = then
             queries = len(draws)
         else:  # the usual case
-            answers = [ask(sim, s, [a], rng)[0] for s, a in zip(states, actions, strict=True)]
-            queries = len(answers)
-        rewards, after = zip(*answers, strict=True)
+            rewards = []
+            after = []
+            for state, action in zip(states, actions, strict=True):
+                [(reward, then)] = ask(sim, state, [action], rng)
+                rewards.append(reward)
+                after.append(then)
+            queries = len(after)
         least, most = self.extremes
         if min(rewards) < least or max(rewards) > most:
             self.widen(rewards, actions, states)
