@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import pickle
 
 import brute
@@ -64,24 +63,6 @@ def test_models_that_do_not_know_their_noise_refuse_it_however_they_look(made):
             jl.large.local_jipe2(model, policy, states=[0], coupling="common")
 
 
-def test_the_shop_with_demand_shared_through_time():
-    """31.7 against 0.14, and 0.454 against 0.063, were counted from 200,000 other pairs each."""
-    jm = jl.inventory(11, 4, gamma=0.9, holding_cost=0.0, lost_sale_cost=0.0)
-    policy = [min(max(6 - stock, 0), 4) for stock in range(12)]
-    for coupling, variance, worse in [("joint", 31.7, 0.454), ("common", 0.14, 0.063)]:
-        exact = jl.jipe2(jm, policy, coupling=coupling).moments.gap_variance[5, 1, 2]
-        assert exact == pytest.approx(variance, rel=0.015)
-        gaps = np.subtract(
-            *jl.simulate_pairs(
-                jm, policy, (1, 2), state=5, num_pairs=50_000, coupling=coupling, rng=0
-            ).T
-        )
-        spread = np.sqrt(np.var((gaps - gaps.mean()) ** 2) / 50_000)
-        assert abs(gaps.var() - exact) < 4 * spread
-        error = math.sqrt(worse * (1 - worse) / 50_000)
-        assert np.mean(gaps <= 1e-9) == pytest.approx(worse, abs=4 * error)
-
-
 def test_a_model_knows_its_noise():
     """However its tables were given, in copies, and without tables that are never drawn."""
     rng = np.random.default_rng(9)
@@ -104,6 +85,7 @@ CALLS = [
     (jl.simulate_pairs, ((0, 0),), {"state": 0, "num_pairs": 9}),
     (jl.simulate_returns, (9,), {}),
     (jl.laws.policy_gaps, (ONE_ACTION,), {}),
+    (jl.simulators.estimate_gaps, ([0],), {"state": 0}),
 ]
 
 
