@@ -165,12 +165,15 @@ def test_a_time_limit_is_no_end():
 
 
 def test_branches_that_are_one_are_final_at_a_time_limit():
-    """Both actions of the frozen lake's corner stay there; the others are cut off."""
-    lake = CoupledEnv(gymnasium.make("FrozenLake-v1", is_slippery=False, max_episode_steps=4))
-    lake.reset(seed=0)
-    found = estimate_gaps(lake, lambda seen: 0, [0, 3, 1], gamma=0.9, num_runs=3, rng=0)
-    assert found.truncation_error[0, 1] == 0.0
-    assert found.prob_open[0, 1] == 0.0
+    """Two actions stay in the lake's corner for good; the third ends in the goal beside it."""
+    lake = gymnasium.make(
+        "FrozenLake-v1", desc=["SG", "FF"], is_slippery=False, max_episode_steps=4
+    )
+    env = CoupledEnv(lake)
+    env.reset(seed=0)
+    found = estimate_gaps(env, lambda seen: 0, [0, 3, 2], gamma=0.9, num_runs=3, rng=0)
+    assert (found.truncation_error[0, 1], found.prob_open[0, 1]) == (0.0, 0.0)
+    assert found.truncation_error[0, 2] > 0.0
 
 
 def first_action(seen):

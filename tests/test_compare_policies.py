@@ -98,11 +98,13 @@ def test_equal_rules_have_no_gap_and_need_one_step(coupling):
     assert found.num_queries <= 8 * 66
     unknown = [lambda s: rule[s], lambda s: rule[s]]  # that they are equal, nobody knows
     for env, rules in (
-        (Plain(jm), [*unknown, other]),
+        (Plain(jm), unknown),
         (DEPOT, [up_to(4), lambda stock: up_to(4)[stock]]),
     ):
         estimates = played(env, rules, 0, coupling, 20, keep_returns=True)
         assert (estimates.returns[:, 0] == estimates.returns[:, 1]).all()
+        known = played(env, rules[:1] * 2, 0, coupling, 20, keep_returns=True)
+        assert (estimates.returns == known.returns).all()  # which were played as one
         assert estimates.returns.var() > 0.0
         assert estimates.truncation_error[0, 1] > 0.0
     assert played(jm, [rule, rule.copy(), other], 0, coupling, 20).truncation_error[0, 1] == 0.0
