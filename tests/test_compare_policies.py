@@ -53,19 +53,10 @@ def test_what_is_played_has_the_moments_of_policy_gaps(coupling, kinds):
         rules = two_rules(jm, kinds, seed)
         third = random_policy(np.random.default_rng(seed + 50), jm, False)
         exact = [x[1] for x in jl.laws.policy_gaps(jm, *rules, coupling=coupling)]
-        found.append(scores(played(jm, [*rules, third], 1, coupling, 300, seed), exact))
+        env = Plain(jm) if seed == 3 else jm  # whose rows are stepped in turn
+        found.append(scores(played(env, [*rules, third], 1, coupling, 300, seed), exact))
     assert np.abs(found).max() <= 4.5
     assert abs(np.mean(found, 0)[0]) <= 4.5 / 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("coupling", COUPLINGS)
-def test_rows_that_are_stepped_in_turn_find_the_same(coupling):
-    jm = shared_noise_model(3, gamma=0.5)
-    rules = two_rules(jm, (False, True))
-    exact = [x[2] for x in jl.laws.policy_gaps(jm, *rules, coupling=coupling)]
-    found = played(Plain(jm), rules, 2, coupling, 300)
-    assert np.abs(scores(found, exact)).max() <= 4.5
 
 
 @pytest.mark.slow

@@ -191,7 +191,6 @@ BAD = {
             lambda s, a, n: tuple(x[:-1] for x in sell(s, a, n)),
             r"rewards of a step must be an array of shape \(16,\), got shape \(15,\)",
         ),
-        "one number": (lambda s, a, n: (1.0, s), r"rewards of a step must be .* got 1.0"),
         "nothing": (lambda s, a, n: None, r"must return rewards and next states.*NoneType"),
         "nan": (
             after(lambda r, s, x: (put(r, x == 9, np.nan), s)),
@@ -244,7 +243,6 @@ BAD = {
             r"actions\[\d+\] = 5, .* from 0 to 4 \(state 3\)",
         ),
         "shape": (lambda s: np.full((3, 5), 0.2), r"policy\(states\) must return.*shape \(3, 5\)"),
-        "floats": (lambda s: 1.0 * s, r"policy\(states\) must return probabilities.*float64"),
         "draws": (lambda s: np.random.default_rng().integers(5, size=len(s)), "must be pure"),
         "rows": (lambda s: np.arange(len(s)) % 5, r"depend on another one, but actions\["),
         "torch": (
