@@ -46,7 +46,6 @@ from jmdp_lib.simulators.vector import VectorPlayer, VectorSimulator
 _WHOLE_RUNS = 16
 _WHOLE_STEPS = 2000
 _WHOLE_SHARE = 0.1
-_OF_BRANCHES = ("value", "value_error")
 
 
 def estimate_gaps(
@@ -236,8 +235,13 @@ def _estimate_rows(
         field.name: np.stack([getattr(each, field.name)[0, 1] for each in found])
         for field in fields(GapStatistics)
     }
-    columns |= {name: np.stack([getattr(each, name) for each in found]) for name in _OF_BRANCHES}
-    return GapEstimate(**columns, num_runs=num_runs, entropy=checks.entropy(root))
+    return GapEstimate(
+        **columns,
+        value=np.stack([each.value for each in found]),
+        value_error=np.stack([each.value_error for each in found]),
+        num_runs=num_runs,
+        entropy=checks.entropy(root),
+    )
 
 
 def _whole_runs(plan: Plan, parts: list[_Summed], root: np.random.SeedSequence) -> Chunk:
