@@ -67,3 +67,35 @@ def problems(draw, max_states=4, max_actions=3, max_tables=3, max_gamma=0.9):
         draw(st.sampled_from([0.5, 1.0, 3.0]), label="scale"),
     )
     return jm, random_policy(rng, jm, draw(st.booleans(), label="deterministic")), rng
+
+
+class Plain:
+    """A JMDP behind the four names that a simulator has."""
+
+    def __init__(self, jm):
+        self.num_states, self.num_actions, self.gamma = jm.num_states, jm.num_actions, jm.gamma
+        self.jm = jm
+
+    def query(self, state, actions, rng):
+        return self.jm.query(state, actions, rng)
+
+
+def arrays_of(jm, end=None):
+    """A model with a noise, as a simulator of arrays.
+
+    end: a state at which episodes end; nothing would be known of steps from there.
+    """
+    shape = (jm.num_states, -1, jm.num_actions)
+    rewards, after = jm.rewards.reshape(shape).copy(), jm.next_states.reshape(shape)
+    cumulative = jm.noise_probs.cumsum()
+    if end is not None:
+        rewards[end] = np.nan
+
+    def step(states, actions, uniforms):
+        tables = np.searchsorted(cumulative[:-1], uniforms, side="right")
+        where = states, tables, actions
+        over = () if end is None else (after[where] == end,)
+        return rewards[where], after[where], *over
+
+    sizes = {"num_actions": jm.num_actions, "gamma": jm.gamma, "num_states": jm.num_states}
+    return jl.simulators.VectorSimulator(step, lambda n, rng: rng.random(n), **sizes)

@@ -54,6 +54,7 @@ CALLS = [
     partial(jl.simulate_pairs, actions=(0, 0), state=0, num_pairs=9),
     partial(jl.simulate_returns, num_samples=9),
     partial(jl.laws.policy_gaps, other=ONE_ACTION),
+    partial(jl.simulators.estimate_gaps, actions=[0], state=0),
 ]
 
 

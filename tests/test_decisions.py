@@ -6,17 +6,10 @@ import gymnasium
 import numpy as np
 import pytest
 from brute import log_capital
+from strategies import Plain
 
 import jmdp_lib as jl
-from jmdp_lib.simulators import CoupledEnv, compare_actions, confidence
-
-
-class Plain:
-    """A JMDP behind the four names that a simulator has."""
-
-    def __init__(self, jm):
-        self.num_states, self.num_actions, self.gamma = jm.num_states, jm.num_actions, jm.gamma
-        self.query = jm.query
+from jmdp_lib.simulators import CoupledEnv, compare_actions, gaps
 
 
 def bandit(means, gamma=0.0):
@@ -58,9 +51,11 @@ def test_the_better_action_is_found_and_the_interval_holds(how):
 def test_several_actions_are_eliminated():
     jm = bandit([0.2, 0.8, 0.5, 0.75])
     found = compare_actions(jm, [0], [0, 1, 2, 3], state=0, budget=20_000, rng=0)
-    assert (found.verdict, found.best) == ("better", 1)
-    gaps = np.subtract.outer([0.2, 0.8, 0.5, 0.75], [0.2, 0.8, 0.5, 0.75])
-    assert np.all((found.intervals[..., 0] <= gaps) & (gaps <= found.intervals[..., 1]))
+    assert (found.verdict, found.best, found.open_pairs) == ("better", 1, ())
+    assert np.isnan(found.deciding_budget)
+    assert "decides" not in repr(found)
+    exact = np.subtract.outer([0.2, 0.8, 0.5, 0.75], [0.2, 0.8, 0.5, 0.75])
+    assert np.all((found.intervals[..., 0] <= exact) & (exact <= found.intervals[..., 1]))
     widths = np.diff(found.intervals)[..., 0]
     assert widths[0, 2] > 2.0 * widths[1, 3]  # those that were beaten were not played on
     assert found.variance_reduction > 1.5
@@ -85,10 +80,9 @@ def test_an_undecided_comparison_says_what_would_decide():
         if short.verdict != "undecided" or not np.isfinite(short.deciding_budget):
             continue
         ((first, second, mean, error),) = short.open_pairs
-        index = [short.actions.index(action) for action in (first, second)]
-        assert mean == pytest.approx(short.estimates.mean[*index])
+        assert mean == pytest.approx(short.estimates.mean[first, second])
         assert mean >= 0.0
-        assert error == pytest.approx(short.estimates.mean_error[*index], rel=0.02)
+        assert error == pytest.approx(short.estimates.mean_error[first, second], rel=0.02)
         shown = f"; {first} against {second}: {mean:.3g} +- {error:.2g}; a budget of about "
         assert f"{shown}{short.deciding_budget:,.0f} decides if that is right)" in repr(short)
         assert short.deciding_budget > 60
@@ -96,22 +90,9 @@ def test_an_undecided_comparison_says_what_would_decide():
         decided.append(longer.verdict == "better")
     assert len(decided) >= 6
     assert np.mean(decided) >= 0.5
-
-
-def test_the_open_pairs_are_those_that_remain():
-    sure = compare_actions(bandit([0.2, 0.9]), [0], [0, 1], state=0, rng=0)
-    assert (sure.verdict, sure.open_pairs) == ("better", ())
-    assert np.isnan(sure.deciding_budget)
-    assert "decides" not in repr(sure)
     three = compare_actions(bandit([0.1, 0.8, 0.81]), [0], [0, 1, 2], state=0, budget=200, rng=0)
     assert three.remaining == (1, 2)
     assert [{*pair[:2]} for pair in three.open_pairs] == [{1, 2}]
-    jm = jl.JMDP(np.ones((2, 1)), [[[0.5, 0.0]], [[1.0, 1.0]]], [[[0, 1]], [[1, 1]]], 0.9)
-    short = compare_actions(
-        jm, [0, 0], [0, 1], state=0, horizon=1, budget=500, reward_range=(0, 1), rng=0
-    )
-    assert np.isinf(short.deciding_budget)  # what is cut off leaves it open
-    assert "no budget decides" in repr(short)
     few = compare_actions(COINS, [0], [0, 1], state=0, budget=50, method="asymptotic", rng=0)
     assert (few.verdict, len(few.open_pairs)) == ("undecided", 1)
 
@@ -125,6 +106,8 @@ def test_what_is_cut_off_is_in_the_interval():
     gap = jl.jipe2(jm, [0, 0]).moments.gap_mean[0, 0, 1]
     assert short.verdict == "undecided"
     assert short.intervals[0, 1, 0] <= gap <= short.intervals[0, 1, 1]
+    assert np.isinf(short.deciding_budget)
+    assert "no budget decides" in repr(short)
     long = compare_actions(jm, [0, 0], [0, 1], state=0, budget=20_000, reward_range=(0, 1), rng=0)
     assert (long.best, long.verdict) == (1, "better")
 
@@ -142,13 +125,13 @@ def test_branches_that_became_one_cost_no_more_queries():
 def test_all_bets_of_a_call_share_its_level(actions, monkeypatch):
     """That a bet holds its level is shown below, by thousands of samples."""
     bets = []
-    betting_bound = confidence.betting_bound
+    betting_bound = gaps.betting_bound
 
     def bet(x, low, high, alpha, *rest):
         bets.append((low, high, alpha))
         return betting_bound(x, low, high, alpha, *rest)
 
-    monkeypatch.setattr(confidence, "betting_bound", bet)
+    monkeypatch.setattr(gaps, "betting_bound", bet)
     jm = bandit([0.5, 0.52, 0.54, 0.56])
     found = compare_actions(jm, [0], actions, state=0, alpha=0.06, budget=200, rng=0)
     assert "valid at every sample size" in found.method
@@ -182,7 +165,7 @@ def test_equal_rewards_divide_by_nothing():
         found = compare_actions(jm, [0], [0, 1], state=0, reward_range=known, rng=0)
         assert (found.verdict, found.num_queries) == ("equivalent", 8)
         assert not found.intervals.any()
-    assert confidence.betting_bound(np.full(5, 3.0), 3.0, 3.0, 0.05) == 3.0
+    assert gaps.betting_bound(np.full(5, 3.0), 3.0, 3.0, 0.05) == 3.0
 
 
 @pytest.mark.slow
@@ -201,52 +184,50 @@ def test_confidence_sequences_hold_at_all_sample_sizes(law):
         capital = log_capital(side * x, side * mean, *sorted(side * np.array(ends)))
         assert np.any(capital >= np.log(40.0), axis=0).mean() <= 0.025
     wrong = np.zeros(shape[1], bool)
-    for size in range(confidence.FIRST_ASYMPTOTIC, len(x) + 1, 4):
-        low, high = (confidence.asymptotic_bound(side * x[:size], 0.05) * side for side in (1, -1))
+    for size in range(gaps.FIRST_ASYMPTOTIC, len(x) + 1, 4):
+        low, high = (gaps.asymptotic_bound(side * x[:size], 0.05) * side for side in (1, -1))
         wrong |= (low > mean) | (high < mean)
     assert wrong.mean() <= 0.05
     assert np.mean(high - low) < 1.8
-    assert np.isinf(confidence.asymptotic_bound(x[: confidence.FIRST_ASYMPTOTIC - 1], 0.05)).all()
+    assert np.isinf(gaps.asymptotic_bound(x[: gaps.FIRST_ASYMPTOTIC - 1], 0.05)).all()
 
 
 def test_a_betting_bound_is_where_the_capital_is_enough():
     """The bound is a root of the capital's path, from below; earlier bounds are kept."""
     x = np.random.default_rng(2).choice([0.0, 1.0, 8.0], size=500)
-    low = confidence.betting_bound(x, 0.0, 8.0, 0.025)
+    low = gaps.betting_bound(x, 0.0, 8.0, 0.025)
     assert log_capital(x, low, 0.0, 8.0)[-1] >= np.log(40.0)
     closer = low + 2e-3 * (x.mean() - low)
     assert log_capital(x, closer, 0.0, 8.0)[-1] < np.log(40.0)
     assert 0.7 * x.mean() < low < x.mean()
-    assert confidence.betting_bound(x, 0.0, 8.0, 0.025, known=2.9) == 2.9
-    assert confidence.betting_bound(x, 0.0, 8.0, 0.025, known=1.0) == pytest.approx(low, rel=1e-3)
-    assert confidence.betting_bound(np.zeros(9), 0.0, 8.0, 0.025) == 0.0
+    assert gaps.betting_bound(x, 0.0, 8.0, 0.025, known=2.9) == 2.9
+    assert gaps.betting_bound(x, 0.0, 8.0, 0.025, known=1.0) == pytest.approx(low, rel=1e-3)
+    assert gaps.betting_bound(np.zeros(9), 0.0, 8.0, 0.025) == 0.0
 
 
-def test_a_failure_keeps_the_results_so_far():
-    jm = bandit([0.5, 0.5])
-
+@pytest.mark.parametrize(
+    ("breaks", "message"),
+    [
+        (lambda rewards, states: (rewards * 7.0, states), "reward 7.0 of action 0 in state 0"),
+        (lambda rewards, states: (rewards[:1], states), "state 0"),
+    ],
+)
+def test_a_failure_keeps_the_results_so_far(breaks, message):
     class Failing(Plain):
         calls = 0
 
         def query(self, state, actions, rng):
             self.calls += 1
-            rewards, states = jm.query(state, actions, rng)
-            if self.calls > 600:
-                return (rewards * 7.0, states) if self.kind == "reward" else (rewards[:1], states)
-            return rewards, states
+            answer = super().query(state, actions, rng)
+            return breaks(*answer) if self.calls > 600 else answer
 
-        def __init__(self, kind):
-            super().__init__(jm)
-            del self.query
-            self.kind = kind
-
-    for kind, message in (("reward", "reward 7.0 of action 0 in state 0"), ("length", "state 0")):
-        with pytest.raises(ValueError, match=message) as caught:
-            compare_actions(Failing(kind), [0], [0, 1], state=0, reward_range=(0, 1), rng=0)
-        result = caught.value.result
-        assert result.verdict == "undecided"
-        assert 500 < result.num_runs < 600
-        assert np.isfinite(result.intervals).all()
+    world = Failing(bandit([0.5, 0.5]))
+    with pytest.raises(ValueError, match=message) as caught:
+        compare_actions(world, [0], [0, 1], state=0, reward_range=(0, 1), rng=0)
+    result = caught.value.result
+    assert result.verdict == "undecided"
+    assert 500 < result.num_runs < 600
+    assert np.isfinite(result.intervals).all()
 
 
 @pytest.mark.parametrize(

@@ -86,32 +86,28 @@ class Pickles(Executor):
 
 
 WALK = partial(estimate_gaps, Walk(), POLICY, [0, 1], state=1, rng=0)
+LINE = jl.large.ImplicitJMDP.from_step(
+    2, 0.6, [0.7, 0.3], lambda s, a, u: (s % 3, s + a - u), (0, 2)
+)
 
 
 @pytest.mark.parametrize("coupling", ["joint", "common"])
-def test_the_numbers_are_those_of_one_process(coupling):
-    asked = {"num_runs": 70, "coupling": coupling, "keep_returns": True}
-    alone = WALK(**asked)
+@pytest.mark.parametrize(("env", "policy"), [(Walk(), POLICY), (LINE, lambda s: [0.5, 0.5])])
+def test_the_numbers_are_those_of_one_process(env, policy, coupling):
+    """Threads do not share the tables that a line keeps."""
+    asked = {"num_runs": 70, "coupling": coupling, "keep_returns": True, "state": 1, "rng": 0}
+    run = partial(estimate_gaps, env, policy, [0, 1], **asked)
     backwards = Backwards()
     backwards.chunks = 5  # of 70 runs
-    assert_same(WALK(**asked, executor=backwards), alone)
     with ThreadPoolExecutor(4) as threads:
-        assert_same(WALK(**asked, executor=threads), alone)
+        for executor in (backwards, threads):
+            assert_same(run(executor=executor), run())
 
 
 @pytest.mark.slow
 def test_other_processes_and_many_chunks():
     with ProcessPoolExecutor(2, get_context("spawn")) as processes:
         assert_same(WALK(num_runs=300, executor=processes), WALK(num_runs=300))
-
-
-def test_threads_do_not_share_tables():
-    line = jl.large.ImplicitJMDP.from_step(
-        2, 0.6, [0.7, 0.3], lambda s, a, u: (s % 3, s + a - u), (0, 2)
-    )
-    asked = partial(estimate_gaps, line, lambda seen: [0.5, 0.5], [0, 1], state=0, rng=0)
-    with ThreadPoolExecutor(3) as threads:
-        assert_same(asked(num_runs=48, executor=threads), asked(num_runs=48))
 
 
 def test_what_came_back_before_a_failure_is_kept():

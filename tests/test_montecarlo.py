@@ -111,9 +111,6 @@ def test_the_horizon_follows_from_the_truncation(truncation):
     for returns in (maps, played):
         np.testing.assert_allclose(returns, (1.0 - 0.9**steps) / 0.1)
     assert montecarlo.horizon_for(jl.example_1(0.0), truncation) == 1
-    assert jl.simulate_pairs(ALWAYS, [0], (0, 0), state=0, num_pairs=1, horizon=2, rng=0)[
-        0, 0
-    ] == pytest.approx(1.9)
 
 
 def test_a_simulator_is_refused():

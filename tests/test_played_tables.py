@@ -107,13 +107,11 @@ def test_few_tables_are_kept_and_the_numbers_stay_the_same(monkeypatch):
 
 
 def test_it_pickles_and_plays_in_other_processes():
-    """Made of a step, of a JMDP, and of tables; what `query` kept is not sent along."""
+    """Made of a step, or of a JMDP; what `query` kept is not sent along."""
     asked = {"actions": [0, 1], "num_runs": 20, "keep_returns": True}
-    of_tables = jl.large.ImplicitJMDP(LINE.tables, 2, 0.6, (0.0, 1.0))
     of_jmdp = jl.large.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3))
     for model, policy, state in (
         (replace(LINE), mostly_right, ("cell", 0)),
-        (of_tables, mostly_right, ("cell", 0)),
         (of_jmdp, [0] * 9, 4),
     ):
         size = len(pickle.dumps(model))

@@ -16,13 +16,10 @@ CHAIN = jl.coupled_reward_chain(3, gamma=0.5)
 PLANE = jl.large.ImplicitJMDP.from_step(
     2, 0.3, [0.7, 0.3], lambda place, a, u: (float(a == u), (place[0] + a, place[1] + u)), (0, 1)
 )
-SOLUTIONS = {
+RESULTS = {
     "jipe2": lambda: jl.jipe2(JM, GOAL),
     "incremental_jipe2": lambda: jl.incremental_jipe2(JM, GOAL, 500, rng=0),
     "projected_jipe2": lambda: jl.projected_jipe2(CHAIN, [0] * 3, jl.tabular_features(CHAIN)),
-}
-RESULTS = {
-    **SOLUTIONS,
     "trace_jipe2": lambda: jl.trace_jipe2(CHAIN, [0] * 3, 4),
     "rows": lambda: jl.simulators.estimate_gaps(
         JM, GOAL, gaps=[(4, 0, 2), (5, 1, 2)], num_runs=50, rng=0

@@ -48,37 +48,34 @@ def test_a_gap_the_other_way_round_is_that_of_the_negative_sample():
         assert table.ravel() == pytest.approx(expected), name
 
 
-def test_sampled_gaps_are_those_of_simulated_pairs():
+def test_rows_are_those_of_simulated_pairs():
+    """Each row by itself, whichever others are asked for; and the values of both actions."""
     gaps = [(6, 1, 0), (4, 1, 3)]
-    sample = estimate_gaps(GRID, GOAL, gaps=gaps, num_runs=5000, rng=3, truncation=1e-7)
+    asked = {"num_runs": 5000, "truncation": 1e-7, "rng": 3}
+    sample = estimate_gaps(GRID, GOAL, gaps=gaps, **asked)
     z = jl.simulate_pairs(GRID, GOAL, (1, 3), state=4, num_pairs=5000, rng=3)
     gap = z[:, 0] - z[:, 1]
     error = np.hypot(sample.mean_error[1], gap.std() / np.sqrt(5000))
     assert abs(sample.mean[1] - gap.mean()) < 4.5 * error
     assert sample.variance[1] == pytest.approx(gap.var(ddof=1), rel=0.1)
-    assert sample.prob_worse[1] == pytest.approx(np.mean(gap < 0), abs=0.03)
-    assert sample.prob_tie[1] == pytest.approx(np.mean(gap == 0), abs=0.03)
-    np.testing.assert_allclose(sample.prob_worse + sample.prob_tie + sample.prob_better, 1.0)
-    low, high = sample.interval("prob_tie")
-    assert ((low < sample.prob_tie) & (sample.prob_tie < high)).all()
-    alone = estimate_gaps(GRID, GOAL, gaps=gaps[1:], num_runs=5000, rng=3, truncation=1e-7)
-    assert alone.mean[0] == sample.mean[1]  # whichever others are asked for
-    other = estimate_gaps(GRID, GOAL, gaps=gaps, num_runs=5000, rng=4)
-    assert not np.array_equal(other.mean, sample.mean)
+    shares = [sample.prob_worse, sample.prob_tie, sample.prob_better]
+    known = [np.mean(gap < 0), np.mean(gap == 0), np.mean(gap > 0)]
+    assert np.array(shares)[:, 1] == pytest.approx(known, abs=0.03)
+    assert (abs(sample.value[1] - z.mean(0)) <= 4.5 * np.sqrt(2.0) * sample.value_error[1]).all()
+    alone = estimate_gaps(GRID, GOAL, gaps=gaps[1:], **asked)
+    assert alone.mean[0] == sample.mean[1]
 
 
 def test_gaps_below_the_truncation_have_no_sign():
     """Twins that pay 1 and 1 + 1e-9 for ever: the gap is real, but not beyond what was cut off."""
     rewards = [[[0.0, 0.0]], [[1.0, 1.0]], [[1.0 + 1e-9, 1.0 + 1e-9]]]
     jm = jl.JMDP([[1.0]] * 3, rewards, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.5)
-    compiled = estimate_gaps(jm, [0] * 3, gaps=[(0, 1, 0)], num_runs=50, truncation=1e-7, rng=0)
-    plain = estimate_gaps(jm, [0] * 3, [1, 0], state=0, num_runs=50, truncation=1e-7, rng=0)
-    for sample, gap in ((compiled, 0), (plain, (0, 1))):
-        assert (sample.prob_tie[gap], sample.prob_better[gap]) == (1.0, 0.0)
-        assert sample.interval("prob_tie")[0][gap] < 1e-9  # the truth is in both intervals
-        assert sample.interval("prob_better")[1][gap] > 1.0 - 1e-9
-    finer = estimate_gaps(jm, [0] * 3, gaps=[(0, 1, 0)], num_runs=3, truncation=1e-11, rng=0)
-    assert finer.prob_better[0] == 1.0
+    asked = {"gaps": [(0, 1, 0)], "num_runs": 50, "rng": 0}
+    sample = estimate_gaps(jm, [0] * 3, **asked, truncation=1e-7)
+    assert (sample.prob_tie[0], sample.prob_better[0]) == (1.0, 0.0)
+    assert sample.interval("prob_tie")[0][0] < 1e-9  # the truth is in both intervals
+    assert sample.interval("prob_better")[1][0] > 1.0 - 1e-9
+    assert estimate_gaps(jm, [0] * 3, **asked, truncation=1e-11).prob_better[0] == 1.0
 
 
 def test_a_gap_that_is_final_has_its_sign_however_small():
@@ -102,14 +99,20 @@ def test_intervals_that_rest_on_too_few_runs_say_so():
 
 @pytest.mark.filterwarnings("ignore:the intervals of")
 def test_levels():
+    """Normal intervals of a mean, and Wilson's of a probability."""
     none = GapStatistics(*np.zeros((len(fields(GapStatistics)), 1)))
-    one = replace(none, mean=np.ones(1), mean_error=np.array([0.5]), variance=np.array([0.1]))
+    one = replace(none, mean=np.ones(1), mean_error=np.array([0.5]), prob_worse=np.array([0.5]))
     gaps = GapEstimate(**asdict(one), num_runs=100)
     assert np.allclose(gaps.interval("mean"), [[1 - 0.5 * 1.959964], [1 + 0.5 * 1.959964]])
     low, high = gaps.interval("mean", level=0.5)
     assert np.allclose([low, high], [[1 - 0.5 * 0.6744898], [1 + 0.5 * 0.6744898]])
-    with pytest.raises(ValueError, match=r"level must lie in \(0, 1\), got 1"):
-        gaps.interval("mean", level=1)
+    assert np.allclose(gaps.interval("prob_worse"), [[0.4038315], [0.5961685]])
+    for name, level, message in (
+        ("mean", 1, r"level must lie in \(0, 1\), got 1"),
+        ("median", 0.9, "'mean', 'prob_worse', 'prob_tie', 'prob_better', got"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            gaps.interval(name, level=level)
 
 
 def test_a_law_at_nan_is_refused():

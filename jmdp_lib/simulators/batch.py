@@ -9,14 +9,13 @@ branches are one.
 
 What a batch knows of a branch, or of a pair of branches, is a *column*: a number for each of its
 runs. Columns are arrays (`Arrays`), for simulators that step many states at once; all others are
-played one run at a time, and their columns are plain Python numbers and states (`OneRun`): a call
-of NumPy for a single number takes as long as the whole step of a small simulator.
+played one run at a time, and their columns are plain Python numbers and states (`rows.OneRun`): a
+call of NumPy for a single number takes as long as the whole step of a small simulator.
 
-At time 0 a batch steps from the start. At every later time it first chooses actions (`choose`) and
-says which branches are one by now (`_act`), then drops finished runs (`_finished`), then steps
-(`_step`). A run whose branches are all one is finished, unless whole runs are asked for. It stays
-until a fifth of the runs are finished, since to drop them copies all the others; what it earns
-until then, all its branches earn.
+At every time but the first a batch chooses actions (`choose`) and says which branches are one by
+now (`_act`); then it drops finished runs (`_finished`), and steps (`_step`). A run whose branches
+are all one is finished. It stays until a fifth of the runs are, since to drop them copies all the
+others; what it earns until then, all its branches earn. Where whole runs are asked for it goes on.
 
 **One more thing to record of every run** is a list of columns of `BatchPlayer`: `_act` or `_step`
 changes them, `_recorded` and `_set_aside` name them, and `Runs` gives them to others.
@@ -27,12 +26,13 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from itertools import combinations, islice
-from operator import and_, eq, or_
-from typing import Any, NamedTuple
+from itertools import combinations
+from operator import and_, or_
+from types import SimpleNamespace
+from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -40,57 +40,13 @@ from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.model import Coupling
+from jmdp_lib.model import JOINT
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.plans import Chunk, Player, Runs
 
 Columns = Sequence[Any]
 """Of all branches, or of all pairs."""
-_AT_ONCE = 64  # uniform numbers
 _PATIENCE = 5  # finished runs are dropped once they are one in so many
-
-
-class OneRun:
-    """Columns of one run: plain numbers, and states of any kind."""
-
-    def generator(self, seed: np.random.SeedSequence) -> np.random.Generator:
-        """A random stream."""
-        return np.random.default_rng(seed)
-
-    def numbers(self, seed: np.random.SeedSequence) -> Iterator[float]:
-        """A stream of uniform numbers in [0, 1), drawn many at once since that is faster."""
-        rng = np.random.default_rng(seed)
-        while True:
-            yield from rng.random(_AT_ONCE).tolist()
-
-    def zeros(self, size: int) -> Any:
-        """A column."""
-        return 0.0
-
-    def uniforms(self, width: int, size: int, numbers: Any) -> list[Any]:
-        """As many columns of a stream."""
-        return [*islice(numbers, width)]
-
-    def where(self, mask: Any, one: Any, other: Any) -> Any:
-        """The values of a column where the mask is, of another one elsewhere."""
-        return one if mask else other
-
-    equal = staticmethod(eq)  # whether states are
-
-    def count(self, mask: Any) -> int:
-        """How often a mask is."""
-        return int(mask)
-
-    def follow(self, together: Columns, values: Columns) -> Columns:
-        """Columns of values: a branch takes over those of the first it is together with.
-
-        together: of every pair.
-        """
-        return _followed(self, together, values) if True in together else values
-
-    def joined(self, parts: Sequence[Columns]) -> Columns:
-        """The columns of all runs, from those of parts."""
-        return [*np.array(parts, float).T]
 
 
 @dataclass(frozen=True)
@@ -163,7 +119,7 @@ class Arrays:
         return [self.xp.concat(column) for column in zip(*parts, strict=True)]
 
     def follow(self, together: Columns, values: Columns) -> Columns:
-        return _followed(self, together, values)
+        return followed(self, together, values)
 
     def rows(self, table: Any) -> list[Any]:
         """(m, n, ...) as m columns."""
@@ -192,10 +148,11 @@ which of these a time limit cut off, or None; and how many queries were made, if
 class BatchPlayer(Player):
     """Plays the runs of a chunk, as a copy of itself, which has these attributes:
 
-    states, actions, returns, alive: of every branch; alive: whether its episode goes on. same, one:
-    for every pair of branches, whether both are alive in one state, and whether they also have one
-    action, as of the last choice of actions. open: of every branch, and apart: of every pair, as in
-    `Runs`. done: which runs are finished, but not dropped. size: of those that are not.
+    states, actions, alive: of every branch that is played; alive: whether its episode goes on.
+    same, one: for every pair of them, whether both are alive in one state, and whether they also
+    have one action, as of the last choice of actions. returns, open: of every branch, and apart: of
+    every pair, as in `Runs`. done: which runs are finished, but not dropped. size: of the others.
+    copies: for how many branches each of those that are played stands.
 
     parts: what is recorded of runs that were dropped. whole: whether none of them was finished
     because its branches were one. steps, queries: of all runs. extremes: the lowest and the highest
@@ -206,12 +163,12 @@ class BatchPlayer(Player):
         at_once: whether all runs of a chunk are played together, or one by one.
     """
 
-    columns: Any = OneRun()
+    columns: Any
     at_once = False
-    coupling: Coupling
-    states: Columns
-    actions: Columns
-    alive: Columns
+    coupling = JOINT
+    states: Any
+    actions: Any
+    alive: Any
     whole = True
     steps = 0
     queries = 0
@@ -223,14 +180,13 @@ class BatchPlayer(Player):
 
     def _play(self, chunk: Chunk) -> Runs:
         plan = self.plan = chunk.plan
+        self.coupling = plan.settings.coupling
         self.counted = chunk.counted
         self.limits = chunk.limits or self.limits
         self.noise = self.columns.generator(checks.part(chunk.seed, 0))
         self.choices = self.columns.numbers(checks.part(chunk.seed, 1))
         self.width = len(plan.names)
-        self.pairs = plan.pairs
-        self.policies = [plan.policies[kind] for kind in plan.kinds]
-        self.meetings_end = plan.one_for_good and bool(self.pairs) and not chunk.whole
+        self.goes_on = chunk.whole
         self.parts: list[Columns] = []
         self.begin(chunk)
         for size in [chunk.size] if self.at_once else [1] * chunk.size:
@@ -277,8 +233,14 @@ class BatchPlayer(Player):
 
     def _play_runs(self, size: int) -> None:
         """New runs, from the start to the horizon."""
+        plan = self.plan
         self.size = size
         self.time = 0
+        self.pairs = plan.pairs
+        self.policies = [plan.policies[kind] for kind in plan.kinds]
+        self.meetings_end = plan.one_for_good and bool(self.pairs)
+        self.meetings_end &= not (self.goes_on and self.at_once)
+        self.copies = 1
         self.states = self.starts(self.width, size)
         nothing = self.columns.zeros(size)
         self.returns = self.open = [nothing] * self.width
@@ -287,7 +249,7 @@ class BatchPlayer(Player):
         self.done: Any = False
         try:
             self._act(self._first())
-            for time in range(self.plan.settings.horizon):
+            for time in range(plan.settings.horizon):
                 self.time = time
                 if time:
                     uniforms = self.columns.uniforms(self.width, self.size, self.choices)
@@ -334,6 +296,9 @@ class BatchPlayer(Player):
         done: Any = False
         if self.meetings_end:
             done = reduce(and_, self.one[: self.width - 1])
+            if self.goes_on and done:
+                self._merge()
+                return False
             self.whole = self.whole and not self.columns.count(done)
         if self.episodes_end:
             done = done | (reduce(or_, self.alive) ^ True)
@@ -343,6 +308,16 @@ class BatchPlayer(Player):
             self._set_aside()
             return False
         return count == self.size
+
+    def _merge(self) -> None:
+        """Play on the first branch of a run alone: it stands for all others."""
+        self.states = self.states[:1]
+        self.actions = self.actions[:1]
+        self.alive = self.alive[:1]
+        self.policies = self.policies[:1]
+        self.pairs = self.same = self.one = []
+        self.meetings_end = False
+        self.copies = self.width
 
     def _set_aside(self) -> None:
         """Keep what is known of finished runs, and go on with the others."""
@@ -378,7 +353,8 @@ class BatchPlayer(Player):
             states = [where(*move) for move in moves]
         self.states = states
         weight = self.plan.settings.gamma**self.time
-        self.returns = [x + weight * y for x, y in zip(self.returns, rewards, strict=True)]
+        earned = zip(self.returns, rewards * self.copies, strict=True)
+        self.returns = [before + weight * reward for before, reward in earned]
 
     def _counted(self, sharing: Columns) -> int:
         """The number of queries: one for every state, or for every action that is played alone."""
@@ -387,14 +363,16 @@ class BatchPlayer(Player):
             first[j] = first[j] & (shared ^ True)
         return sum(map(self.columns.count, first))
 
-    def _leave_open(self, stopped: Columns) -> None:
+    def _leave_open(self, stopped: list[Any]) -> None:
         """After this step branches are cut off: gaps stay open, unless they are one."""
         where = self.columns.where
         gamma, horizon, _ = self.plan.settings
         weight = gamma ** (self.time + 1)
         if gamma < 1.0 or self.time + 1 < horizon:
-            left = zip(stopped, self.open, strict=True)
+            left = zip(stopped * self.copies, self.open, strict=True)
             self.open = [where(each, weight, before) for each, before in left]
+        if not self.pairs:  # or all branches are one for good
+            return
         kinds = self.plan.kinds
         apart = []
         for (i, j), one, before in zip(self.pairs, self.one, self.apart, strict=True):
@@ -405,24 +383,21 @@ class BatchPlayer(Player):
         self.apart = apart
 
 
-class Sizes(NamedTuple):
-    """States and actions of what is no model: of an array, or of an environment's spaces."""
-
-    num_states: int
-    num_actions: int
-
-
 def policy_table(policy: Any, num_actions: int, num_states: int | None) -> Floats:
     """Probabilities (S, A) of a table; num_states: None if the table itself says it."""
     if array_api_compat.is_array_api_obj(policy) and not isinstance(policy, np.ndarray):
         policy = Arrays.of(policy).host(policy)
     shown = checks.policy_array(policy)
     count = num_states or (len(shown) if shown.ndim else 1)
-    return checks.policy_matrix(Sizes(count, num_actions), policy)
+    sizes: Any = SimpleNamespace(num_states=count, num_actions=num_actions)
+    return checks.policy_matrix(sizes, policy)
 
 
-def _followed(columns: Any, together: Columns, values: Columns) -> Columns:
-    """`follow` of any columns."""
+def followed(columns: Any, together: Columns, values: Columns) -> Columns:
+    """Columns of values: a branch takes over those of the first it is together with.
+
+    columns: what they are made of. together: of every pair.
+    """
     taken = [*values]
     pairs = combinations(range(len(taken)), 2)
     for (i, j), both in reversed([*zip(pairs, together, strict=True)]):

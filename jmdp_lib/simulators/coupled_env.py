@@ -2,26 +2,19 @@
 
 A table is drawn when a state is entered, before any action is looked at. A query plays branches of
 that table, `step` executes one of them, and the next state has a table of its own. `Coupled` is
-what all such environments have in common; `CoupledEnv` and `jmdp_lib.atari.CoupledAtari` say how a
-draw is made, how an action is played under it, and how a state is saved and set. The environment
-behind it stands at the visited state, or at the end of the branch that was played last.
+what all such environments have in common; `CoupledEnv` and `CoupledAtari` say how a draw is made,
+how an action is played under it, and how a state is saved and set.
 
-In `CoupledEnv` common random numbers come from copies of the environment.
-
-Every queried action is played by a copy of the environment whose generator is in one and the same
-state. That is right if copies are complete and all randomness comes from `np_random`; both are
-tried out before any use, and again whenever a queried branch is executed.
-
-There are two ways to a copy. Of most environments a deep copy is made, MuJoCo's physics included.
-What cannot be copied (Box2D) is made anew, and plays again all that was played since its last
-reset.
+In `CoupledEnv` a copy of the environment (`env_copies`) plays every queried action, with its
+generator in one and the same state. That is right if copies are complete and all randomness comes
+from `np_random`: both are tried out before any use, and when a queried branch is executed.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -34,20 +27,19 @@ from jmdp_lib.machine import extra
 with extra("atari"):
     import gymnasium
     from gymnasium.error import ResetNeeded
+    from gymnasium.utils import RecordConstructorArgs
     from gymnasium.utils.env_checker import data_equivalence
 
     from jmdp_lib.simulators import env_copies
-    from jmdp_lib.simulators.env_copies import Env, Moves, OtherGenerator, name_of
-from jmdp_lib.simulators.rows import distinct_in
+    from jmdp_lib.simulators.env_copies import Env, EnvSnapshot, Moves, OtherGenerator, name_of
+from jmdp_lib.simulators.rows import Environment, distinct_in
 
 _TRIAL_STEPS = 20
 HERE = object()
 
 
-class Outcome(NamedTuple):
+class Outcome(NamedTuple):  # a frozen dataclass for each would slow fast emulators down
     """One coordinate of a drawn outcome table: what this action did under the shared draw.
-
-    A tuple, since making a frozen dataclass for every outcome slows fast emulators down.
 
     Attributes:
         action: the queried action.
@@ -68,7 +60,7 @@ class Outcome(NamedTuple):
     snapshot: Any
 
 
-class Coupled(ABC):
+class Coupled(Environment):
     """An environment that answers queries.
 
     A snapshot is a tuple with these fields at least: *saved*, what `_clone` returned, or None while
@@ -78,16 +70,12 @@ class Coupled(ABC):
     Attributes:
         draw: what this state's table was made of.
         observed: what is seen at this state.
-        _here: the snapshot of this state.
-        _table: the outcomes that were queried, by the keys of their actions.
+        _here, _table: the snapshot of this state, and what was queried, by the keys of actions.
         _at: where the environment stands: here, or at the end of the branch with this key.
     """
 
     action_space: Any
-    draw: Any
-    observed: Any
     _here: Any
-    _table: dict[Any, Outcome]
     _at: Any
 
     @abstractmethod
@@ -236,37 +224,11 @@ class Coupled(ABC):
         self._here = here
         self.observed = here.observation
         self.draw = self._sample() if here.draw is None else here.draw
-        self._table = {}
+        self._table: dict[Any, Outcome] = {}
         self._at = HERE
 
 
-class EnvSnapshot(NamedTuple):
-    """A state of a `CoupledEnv`: a state that was saved, and the way from there.
-
-    Attributes:
-        kind: the type of the innermost environment.
-        saved: what was saved, or None while nobody needs it.
-        moves: (draw, action) of the steps from there: a queried successor is kept as the way to it,
-            which costs nothing until someone wants to go there.
-        observation: what is seen here.
-        over: whether the episode has ended here.
-        draw: seed of the table drawn for this visit; None: `restore` draws one.
-    """
-
-    kind: type[Env]
-    saved: Any
-    moves: Moves
-    observation: Any
-    over: bool
-    draw: int | None = None
-
-    def __repr__(self) -> str:
-        return f"EnvSnapshot({self.kind.__name__}, over={self.over}, draw={self.draw})"
-
-
-class CoupledEnv(
-    Coupled, gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs
-):
+class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """A Gymnasium environment that can be asked for several actions under the same randomness.
 
     A table is drawn when a state is entered: a seed for the environment's `np_random`, taken from
@@ -314,7 +276,7 @@ class CoupledEnv(
             raise TypeError(f"env must be a gymnasium.Env, got {env!r}")
         if type(env.unwrapped).__module__.startswith("ale_py"):
             raise ValueError(f"{env} is an Atari game: use jmdp_lib.atari.CoupledAtari for it")
-        gymnasium.utils.RecordConstructorArgs.__init__(self, rng=rng)
+        RecordConstructorArgs.__init__(self, rng=rng)
         why_not = self._choose_way(env)
         self.copying = self._way.name
         if self.copying == "replayed":
@@ -388,10 +350,7 @@ class CoupledEnv(
             self._at = HERE
 
     def twin(self) -> CoupledEnv:
-        """Another one of the same environment, here and with the same table.
-
-        Both draw later tables from one generator.
-        """
+        """Another one, here and with the same table; both draw later tables from one generator."""
         other = copy.copy(self)
         other.env = self._way.new()
         other.restore(self.snapshot())
@@ -409,12 +368,9 @@ class CoupledEnv(
         return Outcome(action, reward, seen, terminated, truncated, info, after)
 
     def _run(self, moves: Moves) -> Any:
-        """What the last one of some steps returned.
-
-        The generator is set in place, since an environment may hold it under other names too.
-        """
+        """What the last one of some steps returned."""
         result: Any = None
-        for draw, action in moves:
+        for draw, action in moves:  # in place, since the generator may have other names too
             self.unwrapped.np_random.bit_generator.state = np.random.PCG64(draw).state
             seen, reward, *rest = self.env.step(action)
             if not np.isfinite(float(reward)):

@@ -1,8 +1,4 @@
-"""Which action, or which policy, is best, decided with as few queries as certainty needs.
-
-A confidence sequence around a mean holds at all sample sizes at once, so that one may look after
-every run and stop when it says enough.
-"""
+"""Which action, or which policy, is best, decided with as few queries as certainty needs."""
 
 from __future__ import annotations
 
@@ -20,23 +16,18 @@ from jmdp_lib.checks import RNG, Floats, Policy
 from jmdp_lib.machine import progress
 from jmdp_lib.model import DEFAULT_COUPLING, CouplingName
 from jmdp_lib.simulators.batch import Arrays
-from jmdp_lib.simulators.confidence import (
-    FIRST_ASYMPTOTIC,
-    Decision,
-    History,
-    gap_interval,
-    variance_reduction,
-)
 from jmdp_lib.simulators.estimates import player_of
 from jmdp_lib.simulators.gaps import (
+    FIRST_ASYMPTOTIC,
     GapEstimate,
     GapStatistics,
     GapSums,
+    gap_interval,
     may_change,
     value_sums,
-    value_table,
+    variance_reduction,
 )
-from jmdp_lib.simulators.plans import Chunk, Plan, Runs, Settings
+from jmdp_lib.simulators.plans import Chunk, Decision, History, Plan, Runs, Settings
 from jmdp_lib.simulators.rows import Environment
 
 _TAIL = 1e-3  # share of the largest return that is cut off
@@ -150,37 +141,22 @@ def compare_policies(
     equal arrays or one function.
 
     Args:
-        env: what is played, of any kind that `estimate_gaps` takes.
+        env, state: as of `compare_actions`.
         policies: two or more, each in any form that `estimate_gaps` accepts; of a
             `VectorSimulator`, also functions of many states. In the result, a policy goes by its
             number.
-        state: where to start, as in `estimate_gaps`; of an environment by default where it is.
-        alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
-            nominal one.
-        margin: differences of mean returns up to it do not matter. Without one nothing is ever
-            equivalent.
-        budget: how many queries may be made.
-        rng: an integer, a SeedSequence or a Generator; None draws fresh entropy, which the result
-            has, too.
+        alpha, margin, budget, rng: as of `compare_actions`.
         coupling: which branches share a draw: by default "joint", those at one state, as in
             `policy_gaps`. "common" is one draw per time step for all: the same customers, wherever
             the policies have led. "independent": none.
-        reward_range: (lo, hi) that holds all rewards, or what the model or simulator declares, as
-            in `compare_actions`.
-        method: "betting", valid at every sample size, which needs a range of the rewards; or
-            "asymptotic", valid for large samples, as in `compare_actions`.
-        gamma: discount factor; unless given, that of the simulator, or 0.99.
-        horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
+        reward_range, method, gamma, horizon: as of `compare_actions`.
 
     Returns:
         The verdict with the intervals of all mean gaps; its `estimates` has the estimates of all
         gaps.
 
     Raises:
-        SimulatorError: the simulator failed on the way. Its attribute `result`, as that of any
-            other error on the way, is the decision as far as it is known.
-        ValueError: an argument makes no sense, the budget is not enough for one run, or nobody
-            knows the range of the rewards that "betting" needs.
+        SimulatorError, ValueError: as of `compare_actions`.
 
     Example:
         >>> import jmdp_lib as jl
@@ -425,16 +401,14 @@ class _Runs:
         rest = self.plan.largest_future(self.spread)
         largest = max(np.abs(each).max() for each in self.returns)
         rounding = self.plan.rounding(largest, self.spread)
-        gaps = [
-            GapSums.of(self._gaps(*pair), apart, rest, rounding, np)
-            for pair, apart in self.apart.items()
-        ]
+        pairs = self.apart.items()
+        gaps = [GapSums.of(self._gaps(*pair), apart, rest, rounding, np) for pair, apart in pairs]
         whole = zip(self.returns, self.open, strict=True)
         sums = [value_sums(x[: left.size], left, self.offset, np) for x, left in whole if left.size]
         sizes = [each.size for each in self.returns]
         return GapEstimate(
             **GapStatistics.of([gaps], rest).tables(len(sizes)),
-            **value_table(self.plan, [sums] * bool(sums), self.rewards),
+            **self.plan.values([sums] * bool(sums), self.rewards),
             num_runs=np.minimum.outer(sizes, sizes),
         )
 

@@ -24,7 +24,7 @@ import io
 import pickle
 import sys
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -45,6 +45,30 @@ _NO_STATE = ("lastaction", "_previous_data")
 _CONSTANT = (type, types.FunctionType, types.ModuleType, gymnasium.Space, EnvSpec)
 _PLAIN = {int, float, bool, str, type(None)}  # sooner seen here than by `deepcopy`
 _MANY = 10  # entries from which on a dictionary is shared by all copies
+
+
+class EnvSnapshot(NamedTuple):
+    """A state of a `CoupledEnv`: a state that was saved, and the way from there.
+
+    Attributes:
+        kind: the type of the innermost environment.
+        saved: what was saved, or None while nobody needs it.
+        moves: (draw, action) of the steps from there: a queried successor is kept as the way to it,
+            which costs nothing until someone wants to go there.
+        observation: what is seen here.
+        over: whether the episode has ended here.
+        draw: seed of the table drawn for this visit; None: `restore` draws one.
+    """
+
+    kind: type[Env]
+    saved: Any
+    moves: Moves
+    observation: Any
+    over: bool
+    draw: int | None = None
+
+    def __repr__(self) -> str:
+        return f"EnvSnapshot({self.kind.__name__}, over={self.over}, draw={self.draw})"
 
 
 class OtherGenerator(ValueError):

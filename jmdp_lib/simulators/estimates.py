@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,7 +36,6 @@ from jmdp_lib.simulators.gaps import (
     GapSums,
     gap_ends,
     value_sums,
-    value_table,
 )
 from jmdp_lib.simulators.plans import Chunk, Plan, Player, Runs, Settings
 from jmdp_lib.simulators.rows import Environment, EnvironmentPlayer, QueriedPlayer, inside_episode
@@ -154,7 +153,7 @@ def estimate_gaps(
 def player_of(env: Any, state: Any, coupling: Coupling) -> Player:
     """The player of a simulator; arguments as of `estimate_gaps`. Another kind has a line here."""
     if isinstance(env, Environment):
-        return EnvironmentPlayer(inside_episode(env, state), [env.twin()], coupling)
+        return EnvironmentPlayer(inside_episode(env, state), [env.twin()])
     queried = hasattr(env, "query") and hasattr(env, "num_actions")
     if not isinstance(env, VectorSimulator) and not queried:
         raise ValueError(
@@ -167,14 +166,14 @@ def player_of(env: Any, state: Any, coupling: Coupling) -> Player:
             "a, b), to estimate_gaps of a JMDP)"
         )
     if isinstance(env, JMDP):
-        return CompiledPlayer(env, state, coupling)
+        return CompiledPlayer(env, state)
     if isinstance(env, ImplicitJMDP) and coupling.across_states:
         require_noise(env)
         law = env.at(state)[0]
         env = replace(env, tables=partial(with_law, law, env.tables))
     if isinstance(env, VectorSimulator):
-        return VectorPlayer(env, state, coupling)
-    return QueriedPlayer(env, state, coupling)
+        return VectorPlayer(env, state)
+    return QueriedPlayer(env, state)
 
 
 def estimated(
@@ -186,21 +185,30 @@ def estimated(
 ) -> GapEstimate:
     """Estimates of all gaps of a plan; what went well before a failure is in the error."""
     if keep_returns:
-        size = 8.0 * num_runs * (len(plan.names) + 2 * len(plan.pairs))
-        require(2.0 * size, f"the returns of num_runs = {num_runs:,}", "do without keep_returns")
-    chunks, failure = _play(plan, num_runs, root, keep_returns, executor)
-    whole = chunks if all(chunk.values for chunk in chunks) else []
+        bytes_kept = 8.0 * num_runs * (len(plan.names) + 2 * len(plan.pairs))
+        require(
+            2.0 * bytes_kept, f"the returns of num_runs = {num_runs:,}", "do without keep_returns"
+        )
+    most = plan.player.chunk_size
+    chunks = [
+        Chunk(plan, checks.part(root, start // most), min(most, num_runs - start), keep_returns)
+        for start in range(0, num_runs, most)
+    ]
+    parts, failure = _play(plan, chunks, keep_returns, executor)
+    whole = parts if all(part.values for part in parts) else []
     if failure is None and not whole:
-        whole, failure = _play_whole(plan, chunks, root, executor)
-    done = sum(chunk.num_runs for chunk in chunks)
+        whole, failure = _play(plan, [_whole_runs(plan, parts, root)], False, executor)
+    done = sum(part.num_runs for part in parts)
     found = None
     if done >= 3:
-        tables = _statistics(plan, chunks).tables(len(plan.names))
-        rest = _values(plan, chunks, whole)
+        low, high = extremes = _extremes(parts)
+        gaps = GapStatistics.of([part.sums for part in parts], plan.largest_future(high - low))
+        rest = plan.values([part.values for part in whole], _extremes([*parts, *whole]))
         if keep_returns:
-            kept = zip(*(chunk.kept for chunk in chunks), strict=True)
+            kept = zip(*(part.kept for part in parts), strict=True)
             rest["returns"], rest["gaps"] = map(np.concatenate, kept)
-            rest["largest_gap"] = plan.largest_gap(_extremes(chunks))
+            rest["largest_gap"] = plan.largest_gap(extremes)
+        tables = gaps.tables(len(plan.names))
         found = GapEstimate(**tables, **rest, num_runs=done, entropy=checks.entropy(root))
     if found is not None and failure is None:
         return found
@@ -217,58 +225,38 @@ def _estimate_rows(
     """Estimates (K,) of rows (state, action, other action), each played by itself."""
     rows = checked_gaps(jm, gaps).tolist()
     root = checks.seed_of(rng, "sample_gaps")
-    player = CompiledPlayer(jm, rows[0][0], settings.coupling)
-    plan = Plan.of_actions(player, policy, rows[0][1:], settings)
+    plan = Plan.of_actions(CompiledPlayer(jm, rows[0][0]), policy, rows[0][1:], settings)
     ready: Any = plan.player
-    statistics = []
-    values = []
+    found = []
     for s, *pair in rows:
         own = replace(plan, player=replace(ready, state=s), names=pair)
-        chunks, _ = _play(own, num_runs, checks.part(root, s, *pair), False, None)
-        statistics.append(asdict(_statistics(own, chunks)))
-        values.append(_values(own, chunks, chunks))
-    columns: Any = {k: np.concatenate([each[k] for each in statistics]) for k in statistics[0]}
-    columns |= {k: np.stack([each[k] for each in values]) for k in values[0]}
-    return GapEstimate(**columns, num_runs=num_runs, entropy=checks.entropy(root))
+        found.append(estimated(own, num_runs, checks.part(root, s, *pair)))
+    columns: Any = {
+        field.name: np.stack([getattr(each, field.name)[0, 1] for each in found])
+        for field in fields(GapStatistics)
+    }
+    return GapEstimate(
+        **columns,
+        value=np.stack([each.value for each in found]),
+        value_error=np.stack([each.value_error for each in found]),
+        num_runs=num_runs,
+        entropy=checks.entropy(root),
+    )
 
 
-def _play(
-    plan: Plan,
-    num_runs: int,
-    root: np.random.SeedSequence,
-    keep_returns: bool,
-    executor: Executor | None,
-) -> tuple[list[_Summed], BaseException | None]:
-    """The sums of all chunks of runs, or of those that went well and why there are no more."""
-    size = plan.player.chunk_size
-    chunks = [
-        Chunk(
-            plan,
-            checks.part(root, start // size),
-            min(size, num_runs - start),
-            whole=keep_returns,
-        )
-        for start in range(0, num_runs, size)
-    ]
-    return _play_chunks(plan, chunks, keep_returns, executor)
-
-
-def _play_whole(
-    plan: Plan, chunks: list[_Summed], root: np.random.SeedSequence, executor: Executor | None
-) -> tuple[list[_Summed], BaseException | None]:
+def _whole_runs(plan: Plan, parts: list[_Summed], root: np.random.SeedSequence) -> Chunk:
     """Whole runs for the values, beside those that ended where their branches were one.
 
     They are few enough not to be noticed: a share of those runs, and one chunk at most.
     """
-    steps = max(_WHOLE_STEPS, _WHOLE_SHARE * sum(chunk.steps for chunk in chunks))
+    steps = max(_WHOLE_STEPS, _WHOLE_SHARE * sum(part.steps for part in parts))
     wanted = max(_WHOLE_RUNS, int(steps / plan.settings.horizon))
-    most = max(3, sum(chunk.num_runs for chunk in chunks) // 4)
+    most = max(3, sum(part.num_runs for part in parts) // 4)
     size = min(wanted, most, plan.player.chunk_size)
-    chunk = Chunk(plan, checks.part(root, "values"), size, whole=True)
-    return _play_chunks(plan, [chunk], False, executor)
+    return Chunk(plan, checks.part(root, "values"), size, whole=True)
 
 
-def _play_chunks(
+def _play(
     plan: Plan, chunks: list[Chunk], keep: bool, executor: Executor | None
 ) -> tuple[list[_Summed], BaseException | None]:
     """The sums of the runs of chunks, or of those that went well and why there are no more.
@@ -377,15 +365,3 @@ def _extremes(parts: Sequence[Runs | _Summed]) -> tuple[float, float]:
     """The lowest and the highest reward of all."""
     lows, highs = zip(*(part.extremes for part in parts), strict=True)
     return min(lows), max(highs)
-
-
-def _statistics(plan: Plan, chunks: Sequence[_Summed]) -> GapStatistics:
-    """Of every pair of branches."""
-    low, high = _extremes(chunks)
-    return GapStatistics.of([chunk.sums for chunk in chunks], plan.largest_future(high - low))
-
-
-def _values(plan: Plan, chunks: Sequence[_Summed], whole: Sequence[_Summed]) -> dict[str, Any]:
-    """The values of `GapEstimate`, from chunks of whole runs."""
-    sums = [chunk.values for chunk in whole]
-    return value_table(plan, sums, _extremes([*chunks, *whole]))

@@ -1,9 +1,12 @@
-"""Statistics of gaps: what runs are summed up to, and the estimates that the sums give.
+"""Statistics of gaps: sums of runs, the estimates that these give, and confidence sequences.
 
 **One more statistic of gaps** is a field of `GapStatistics`, with a line in its `of` and, if it
 changes when branches are swapped, one in its `flipped`. If it needs another sum, that is a field of
 `GapSums`. Everything else, tables of all pairs and rows of a JMDP alike, takes the fields as they
 are.
+
+A confidence sequence around a mean holds at all sample sizes at once, so that one may look after
+every run and stop when it says enough: `gap_interval`.
 """
 
 from __future__ import annotations
@@ -24,10 +27,17 @@ from jmdp_lib.machine import ReadOnly
 
 if TYPE_CHECKING:
     from jmdp_lib.laws.brackets import GapLaw
-    from jmdp_lib.simulators.plans import Plan
 
 _NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
 _ENOUGH = 5  # runs that carry a variance, for a normal interval to mean something
+# A gambler's stakes, and the shares of the capital that are staked so; large ones count for more,
+# since the range of returns is often wide.
+_BETS = 2.0 ** -np.arange(16.0)
+_LOG_SHARES = -np.log(np.arange(1.0, 17.0) * np.arange(2.0, 18.0))
+_CLOSE = 1e-3  # of the distance of a bound from the mean: how exactly it is worked out
+_TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is tightest
+_SKEW = 0.2  # weight of its allowance for skewed laws
+FIRST_ASYMPTOTIC = 128  # values before it says anything
 
 
 class GapSums(NamedTuple):
@@ -165,28 +175,6 @@ def value_sums(returns: Any, left: Any, offset: float, xp: Any) -> GapSums:
     """
     sums = GapSums.of(returns, left, 0.0, (0.0, 0.0), xp)
     return sums._replace(mean=sums.mean + offset)
-
-
-def value_table(
-    plan: Plan, parts: Sequence[Sequence[GapSums]], seen: tuple[float, float]
-) -> dict[str, Any]:
-    """(m,) the values of `GapEstimate`, from parts of all branches' sums; nan where unknown.
-
-    From a cut on, a branch earns what all rewards have in common, and at most so much more.
-    seen: the lowest and the highest reward of all.
-    """
-    low, high = seen
-    common = 0.0 if plan.settings.gamma == 1.0 else min(max(low, 0.0), high)
-    most = plan.largest_future(max(high - common, common - low))
-    if sum(part[0].size for part in parts) < 3:
-        unknown = np.full(len(plan.names), math.nan)
-        return {"value": unknown, "value_error": unknown}
-    found = GapStatistics.of(parts, 1.0)
-    left = found.truncation_error  # the mean discount from which on returns are cut
-    return {
-        "value": found.mean + left * plan.largest_future(common),
-        "value_error": found.mean_error + may_change(left, most),
-    }
 
 
 Statistic = Literal["mean", "prob_worse", "prob_tie", "prob_better"]
@@ -344,3 +332,87 @@ class GapEstimate(GapStatistics, ReadOnly):
         centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
         reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
         return centre - reach, centre + reach
+
+
+def betting_bound(
+    x: Floats, low: float, high: float, alpha: float, known: float = -np.inf, times: float = 1.0
+) -> float:
+    """A lower confidence bound for the mean of values x (T,) in [low, high].
+
+    Whatever the distribution, the bounds for all T at once hold with probability 1 - alpha. A
+    gambler bets that the mean exceeds m, at odds that are fair if it is equal. The gambler starts
+    with 1 and splits it into shares. Share $j$ stakes $2^{-j}$ of what it owns by then on every
+    value, so that some share stakes about the best part. If the mean is at most m, the probability
+    that the capital ever reaches 1 / alpha is at most alpha. The bound is the largest m against
+    which it is as large by now (Waudby-Smith and Ramdas 2024, Section 4), to a thousandth of its
+    distance from the sample mean.
+
+    known: the bound of fewer values, which the new one does not fall below. times: how often each
+    of the values is counted.
+    """
+    if low == high:
+        return low
+    z, counts = np.unique(np.clip((x - low) / (high - low), 0.0, 1.0), return_counts=True)
+    centre = top = float(counts @ z / counts.sum())  # nothing is ever won against the sample mean
+    bottom = max((known - low) / (high - low), 0.0)
+    with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
+        while top - bottom > _CLOSE * (centre - bottom):
+            middle = 0.5 * (bottom + top)
+            growth = np.log1p(_BETS * (z[:, None] / middle - 1.0))
+            capital = np.logaddexp.reduce(_LOG_SHARES + times * (counts @ growth))
+            bottom, top = (middle, top) if capital >= -np.log(alpha) else (bottom, middle)
+    return low + (high - low) * bottom
+
+
+def asymptotic_bound(x: Floats, alpha: float, times: float = 1.0) -> Any:
+    """A lower end of an asymptotic confidence sequence for the mean of values x.
+
+    x: (T, ...), T values, each counted so many times; the bound has the shape (...).
+
+    All intervals with these ends on both sides, from the sample size `FIRST_ASYMPTOTIC` on, hold at
+    once with a probability that is at least 1 - alpha in the limit of a large first size
+    (Waudby-Smith et al. 2024, Theorem 2.2); earlier ones are infinite. A term of order 1 / T, as in
+    Bernstein's inequality, makes up for skewed laws in small samples.
+    """
+    t = times * len(x)
+    if t < FIRST_ASYMPTOTIC:
+        return np.full(x.shape[1:], -np.inf)
+    level = -2.0 * np.log(alpha)
+    rate = (level + np.log(level) + 1.0) / _TIGHT * t
+    radius = np.sqrt(x.var(0) * (rate + 1.0) / rate * (np.log(rate + 1.0) + level) / t)
+    return x.mean(0) - radius - _SKEW * np.ptp(x, 0) * level / t
+
+
+def gap_interval(
+    gap: Floats,
+    cut: Floats,
+    known: Floats,
+    alpha: float,
+    largest_gap: float | None,
+    times: float = 1.0,
+) -> tuple[float, float]:
+    """Ends of an interval for the mean of gaps (N,), which holds at all sample sizes at once.
+
+    cut: (N,) how much a gap may still change. known: the interval of fewer gaps. largest_gap: no
+    gap is larger; None asks for the asymptotic sequence. times: how often each gap is counted.
+    """
+    if not np.isfinite(cut).all():  # gamma is 1, and a run was cut off: anything may follow
+        return -math.inf, math.inf
+
+    def bound(least: Floats, before: float) -> float:
+        if largest_gap is None:
+            return max(before, float(asymptotic_bound(least, alpha, times)))
+        return betting_bound(least, -largest_gap, largest_gap, alpha / 2.0, before, times)
+
+    return bound(gap - cut, known[0]), -bound(-gap - cut, -known[1])
+
+
+def variance_reduction(returns: Floats) -> float:
+    """What `Decision` says of it, from the returns (m, N) of whole runs; nan if there are none."""
+    size, count = returns.shape
+    if not count:
+        return math.nan
+    alone = returns.var(1).sum()
+    gaps = max(size * alone - returns.sum(0).var(), 0.0)  # Var(Z_a - Z_b) over all pairs
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.divide((size - 1) * alone, gaps))

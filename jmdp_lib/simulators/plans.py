@@ -1,4 +1,4 @@
-"""What is compared: branches from one state, their policies, and how long they are played.
+"""What is compared: branches from one state, their policies, and how long; and a `Decision`.
 
 A `Player` plays the runs of one kind of simulator, and `estimates.player_of` finds it. `compiled`
 plays a JMDP; all others are batches (`batch`), whose rows are stepped at once (`vector`) or one
@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Policy
+from jmdp_lib.checks import Floats, Ints, Policy, frozen
+from jmdp_lib.machine import ReadOnly
 from jmdp_lib.model import INDEPENDENT, Coupling, CouplingName, declared_coupling
+from jmdp_lib.simulators.gaps import GapEstimate, GapStatistics, GapSums, may_change
 
 _LONGEST = 10**6  # steps of a run, unless a horizon is given
 _ROUNDING = 1e-12  # of the largest return
@@ -291,3 +293,113 @@ class Plan:
         if not self.player.rounded:
             return lost, lost
         return (-1.0 if 0.0 < spread <= lost else 0.0), lost
+
+    def values(
+        self, parts: Sequence[Sequence[GapSums]], seen: tuple[float, float]
+    ) -> dict[str, Any]:
+        """(m,) the values of `GapEstimate`, from parts of all branches' sums; nan where unknown.
+
+        From a cut on, a branch earns what all rewards have in common, and at most so much more.
+        seen: the lowest and the highest reward of all.
+        """
+        low, high = seen
+        common = 0.0 if self.settings.gamma == 1.0 else min(max(low, 0.0), high)
+        most = self.largest_future(max(high - common, common - low))
+        if sum(part[0].size for part in parts) < 3:
+            unknown = np.full(len(self.names), math.nan)
+            return {"value": unknown, "value_error": unknown}
+        found = GapStatistics.of(parts, 1.0)
+        left = found.truncation_error  # the mean discount from which on returns are cut
+        return {
+            "value": found.mean + left * self.largest_future(common),
+            "value_error": found.mean_error + may_change(left, most),
+        }
+
+
+class History(NamedTuple):
+    """The number of queries (L,) and the intervals (L, m, m, 2) at each of L looks."""
+
+    num_queries: Ints
+    intervals: Floats
+
+    @classmethod
+    def of(cls, looks: list[tuple[int, Floats]], shape: tuple[int, ...]) -> History:
+        """From the looks that there were, perhaps none."""
+        intervals = np.reshape([own for _, own in looks], (-1, *shape))
+        return cls(frozen(np.array([n for n, _ in looks], dtype=np.int64)), frozen(intervals))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Decision(ReadOnly):
+    """What `compare_actions` or `compare_policies` found.
+
+    Attributes:
+        actions: the m actions that were asked for, or the numbers of the m policies.
+        verdict: "better", one action is best by more than the margin; "equivalent", those that
+            remain differ by at most the margin; or "undecided" when the budget ended.
+        best: the best action if the verdict is "better", else None.
+        remaining: the actions that no other was found to be better than.
+        intervals: (m, m, 2), lower and upper end for $E[Z(s, a_i) - Z(s, a_j)]$ at [i, j], where
+            $a_i$ is actions[i]. What returns lose by being cut off, at the horizon or by a time
+            limit of the environment, is included. If the range of the rewards is known, all
+            intervals hold at all looks at once with probability $1 - alpha$; for an asymptotic
+            sequence this is so only in the limit of large samples.
+        margin: as it was given.
+        num_queries: queries that were made: calls at one state, for one or more actions.
+        num_runs: runs of all branches.
+        variance_reduction: how many times as many independent runs would be needed for the same
+            certainty, estimated: the sum of $Var Z_a + Var Z_b$ over the pairs of actions, divided
+            by that of $Var(Z_a - Z_b)$.
+        method: which confidence sequence it is, and whether it holds at every sample size.
+        history: `num_queries` (L,) and `intervals` (L, m, m, 2) at each of L looks.
+        estimates: what the same runs say about all gaps, with standard errors, as from
+            `estimate_gaps`; of two actions, from the runs that played both; and the value of every
+            action, from the first runs, which are whole. None before three runs. Its intervals do
+            not know that a decision ended the runs: `intervals` do.
+        entropy: an integer that repeats the call when it is passed as `rng`.
+        open_pairs: if undecided, the pairs of `remaining`, (action, other, estimate of the mean
+            gap, its standard error), the one with the larger mean first; those of the leader come
+            first. Empty before the first look.
+        deciding_budget: if undecided, about how many queries would decide between the leader and
+            all others if the estimates are right: if all further runs are like those that were
+            played. Infinite where no budget would, nan if it is decided.
+    """
+
+    actions: tuple[Any, ...]
+    verdict: str
+    best: Any
+    remaining: tuple[Any, ...]
+    intervals: Floats
+    margin: float
+    num_queries: int
+    num_runs: int
+    variance_reduction: float
+    method: str
+    history: History
+    estimates: GapEstimate | None = None
+    entropy: int | None = None
+    open_pairs: tuple[tuple[Any, Any, float, float], ...] = ()
+    deciding_budget: float = math.nan
+
+    def __repr__(self) -> str:
+        best = "" if self.best is None else f"best={self.best}, "
+        return (
+            f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
+            f"variance_reduction={self.variance_reduction:.3g}, {self.method}{self._outlook})"
+        )
+
+    @property
+    def _outlook(self) -> str:
+        """What would decide, in words: the leader against the others."""
+        if not self.open_pairs:
+            return ""
+        leader = self.open_pairs[0][0]
+        shown = [
+            f"{a} against {b}: {mean:.3g} +- {error:.2g}"
+            for a, b, mean, error in self.open_pairs
+            if a == leader
+        ]
+        budget = f"a budget of about {self.deciding_budget:,.0f} decides if that is right"
+        if math.isinf(self.deciding_budget):
+            budget = "no budget decides if that is right"
+        return f"; {', '.join(shown)}; {budget}"

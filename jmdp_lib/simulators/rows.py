@@ -8,59 +8,83 @@ methods of `RowPlayer`.
 from __future__ import annotations
 
 import copy
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import combinations
-from typing import Any, Protocol, runtime_checkable
+from itertools import islice
+from operator import eq
+from typing import Any
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.model import JOINT, Coupling
 from jmdp_lib.model.simulator import (
     ANY_REWARD,
     SimulatorError,
     check_simulator,
     checked_query,
 )
-from jmdp_lib.simulators.batch import BatchPlayer, Columns, Played, policy_table
+from jmdp_lib.simulators.batch import BatchPlayer, Columns, Played, followed, policy_table
 from jmdp_lib.simulators.plans import Chunk, PlayedPolicy
 
+_AT_ONCE = 64  # uniform numbers
 _MOST_KEPT = 100_000  # states for which it is kept what a policy says of them
 _DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a stated horizon
 
 
-@runtime_checkable
-class Environment(Protocol):
-    """A simulator with a state of its own, such as `CoupledEnv` and `CoupledAtari`.
+class Environment(ABC):
+    """A simulator with a state of its own; what else it has is said by `coupled_env.Coupled`.
 
-    It also has the attributes `draw`, `observed`, `np_random`, `action_space` and
-    `observation_space`; `simulators.coupled_env.Coupled` says what all of them are.
+    That file needs Gymnasium, which this one must do without.
     """
 
+    @abstractmethod
     def twin(self) -> Any:
         """Another one, here and with the same table; both draw later tables from one generator."""
-
-    def snapshot(self) -> Any:
-        """This state, with its table."""
-
-    def restore(self, snapshot: Any) -> Any:
-        """Go to a state; a table is drawn if the snapshot has none."""
-
-    def redraw(self, draw: Any = None) -> None:
-        """Replace the table by a fresh one, or by the one of a given draw."""
-
-    def same_state(self, other: Any) -> bool:
-        """Whether both stand at one state; in doubt they do not."""
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Execute one branch of the table."""
 
 
 Draw = tuple[Any, list[Any], list[list[int]]]
 """The state, the actions that are played under one draw, and the branches that play each."""
+
+
+class OneRun:
+    """Columns of one run: plain numbers, and states of any kind."""
+
+    def generator(self, seed: np.random.SeedSequence) -> np.random.Generator:
+        """A random stream."""
+        return np.random.default_rng(seed)
+
+    def numbers(self, seed: np.random.SeedSequence) -> Iterator[float]:
+        """A stream of uniform numbers in [0, 1), drawn many at once since that is faster."""
+        rng = np.random.default_rng(seed)
+        while True:
+            yield from rng.random(_AT_ONCE).tolist()
+
+    def zeros(self, size: int) -> Any:
+        """A column."""
+        return 0.0
+
+    def uniforms(self, width: int, size: int, numbers: Any) -> list[Any]:
+        """As many columns of a stream."""
+        return [*islice(numbers, width)]
+
+    def where(self, mask: Any, one: Any, other: Any) -> Any:
+        """The values of a column where the mask is, of another one elsewhere."""
+        return one if mask else other
+
+    equal = staticmethod(eq)  # whether states are
+
+    def count(self, mask: Any) -> int:
+        """How often a mask is."""
+        return int(mask)
+
+    def follow(self, together: Columns, values: Columns) -> Columns:
+        return followed(self, together, values) if True in together else values
+
+    def joined(self, parts: Sequence[Columns]) -> Columns:
+        """The columns of all runs, from those of parts."""
+        return [*np.array(parts, float).T]
 
 
 class RowPlayer(BatchPlayer):
@@ -70,6 +94,7 @@ class RowPlayer(BatchPlayer):
     can_keep: whether what it sees is hashable.
     """
 
+    columns = OneRun()
     chunk_size = 128  # few, since a simulator that fails takes all of them with it
     sums_chunks = False
     here: Any
@@ -109,7 +134,7 @@ class RowPlayer(BatchPlayer):
             if policy.steps and seen in policy.steps
             else lives and self._action(policy, seen, number)
             for policy, seen, number, lives in zip(
-                self.policies, self.seen(self.states), uniforms, self.alive, strict=True
+                self.policies, self.seen(self.states), uniforms, self.alive, strict=False
             )
         ]
 
@@ -135,18 +160,16 @@ class RowPlayer(BatchPlayer):
                 )
         self.extremes = (min(least, *rewards), max(most, *rewards))
 
-    def draws(self, sharing: Columns) -> list[Draw]:
-        """All draws of a step."""
-        leaders = [*range(len(self.states))]  # the first branches with which these share a draw
-        if True in sharing:
-            for (i, j), both in zip(combinations(leaders, 2), sharing, strict=True):
-                if both and leaders[j] == j:
-                    leaders[j] = i
-        draws: dict[int, dict[Any, list[int]]] = {}
-        for branch, leader in enumerate(leaders):
-            if self.alive[branch]:
-                draws.setdefault(leader, {}).setdefault(self.actions[branch], []).append(branch)
-        return [(self.states[k], [*played], [*played.values()]) for k, played in draws.items()]
+    def draws(self) -> list[Draw]:
+        """All draws of a step: one for a state, or for an action there that is played alone."""
+        shared = self.coupling.at_one_state
+        draws: dict[Any, tuple[Any, dict[Any, list[int]]]] = {}
+        branches = zip(self.states, self.actions, self.alive, strict=True)
+        for branch, (state, action, lives) in enumerate(branches):
+            if lives:
+                key = state if shared else (state, action)
+                draws.setdefault(key, (state, {}))[1].setdefault(action, []).append(branch)
+        return [(state, [*played], [*played.values()]) for state, played in draws.values()]
 
 
 class QueriedPlayer(RowPlayer):
@@ -157,7 +180,7 @@ class QueriedPlayer(RowPlayer):
     meet equal generators.
     """
 
-    def __init__(self, simulator: Any, state: Any, coupling: Coupling) -> None:
+    def __init__(self, simulator: Any, state: Any) -> None:
         self.here = state
         self.num_states = getattr(simulator, "num_states", None)
         if self.num_states is None:
@@ -171,7 +194,6 @@ class QueriedPlayer(RowPlayer):
         else:
             check_simulator(simulator, _DISCOUNTS)
             self.here = checks.index("state", state, self.num_states)
-        self.coupling = coupling
         self.limits = getattr(simulator, "reward_range", None)
         self.num_actions = simulator.num_actions
         self.simulator = simulator
@@ -200,17 +222,24 @@ class QueriedPlayer(RowPlayer):
             rng = self.shared
         sim = self.simulator
         if True in sharing:
-            answers: list[Any] = [None] * len(states)
-            draws = self.draws(sharing)
+            rewards = [0.0] * len(states)
+            after = [*states]
+            draws = self.draws()
             for state, played, branches in draws:
-                for each, answer in zip(branches, ask(sim, state, played, rng), strict=True):
+                answers = ask(sim, state, played, rng)
+                for each, (reward, then) in zip(branches, answers, strict=True):
                     for branch in each:
-                        answers[branch] = answer
+                        rewards[branch] = reward
+                        after[branch] = then
             queries = len(draws)
         else:  # the usual case
-            answers = [ask(sim, s, [a], rng)[0] for s, a in zip(states, actions, strict=True)]
-            queries = len(answers)
-        rewards, after = zip(*answers, strict=True)
+            rewards = []
+            after = []
+            for state, action in zip(states, actions, strict=True):
+                [(reward, then)] = ask(sim, state, [action], rng)
+                rewards.append(reward)
+                after.append(then)
+            queries = len(after)
         least, most = self.extremes
         if min(rewards) < least or max(rewards) > most:
             self.widen(rewards, actions, states)
@@ -227,11 +256,10 @@ class EnvironmentPlayer(RowPlayer):
 
     chunk_size = 32
 
-    def __init__(self, start: Any, envs: list[Any], coupling: Coupling = JOINT) -> None:
+    def __init__(self, start: Any, envs: list[Any]) -> None:
         self.snapshot = start._replace(draw=None)  # each run has its own tables
         self.here = start.observation
         self.envs = envs
-        self.coupling = coupling
         self.space = envs[0].action_space
         self.num_actions = _listed(self.space)
         self.num_states = _listed(envs[0].observation_space)
@@ -277,7 +305,7 @@ class EnvironmentPlayer(RowPlayer):
         over = [False] * len(seen)
         cut = [*over]
         here: list[int] = []  # where branches are after the step
-        draws = self.draws(sharing)
+        draws = self.draws()
         for number, action, branches in self._placed(draws):
             env = self.envs[number]
             reward, terminated, truncated = self._step_one(env, action)

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
-from jmdp_lib.model import Coupling
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
 from jmdp_lib.simulators.batch import Arrays, BatchPlayer, Columns, Played, policy_table
 from jmdp_lib.simulators.plans import Chunk, Plan, PlayedPolicy
@@ -150,12 +149,11 @@ class VectorPlayer(BatchPlayer):
     trial = False
     at_once = True
 
-    def __init__(self, simulator: VectorSimulator, state: Any, coupling: Coupling) -> None:
+    def __init__(self, simulator: VectorSimulator, state: Any) -> None:
         self.where = state if array_api_compat.is_array_api_obj(state) else np.asarray(state)
         if len(self.where.shape) > 1 or str(self.where.dtype) == "object":
             raise ValueError(f"state must be a number, or a row (d,) of numbers, got {state!r}")
         self.simulator = simulator
-        self.coupling = coupling
         self.num_actions = simulator.num_actions
         self.num_states = simulator.num_states
         self.limits = simulator.reward_range

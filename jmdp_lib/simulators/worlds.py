@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -195,7 +194,10 @@ def inventory_simulator(
     if demand_probs is None:
         demand_probs = -np.diff(special.pdtrc(np.arange(capacity), 3.0), prepend=1.0, append=0.0)
     most = checks.distributions("demand_probs", demand_probs, "demand").size - 1
-    _check_amounts(price, order_cost, holding_cost, lost_sale_cost)
+    checks.real("price", price, "(-inf, inf)")
+    checks.real("order_cost", order_cost, "(-inf, inf)")
+    checks.real("holding_cost", holding_cost, "(-inf, inf)")
+    checks.real("lost_sale_cost", lost_sale_cost, "(-inf, inf)")
 
     def earned(stock: int, delivered: int, demand: int) -> float:
         sold = min(stock + delivered, demand)
@@ -228,12 +230,6 @@ def _extremes(
         for demand in (0, min(full, most), most)
     ]
     return min(corners), max(corners)
-
-
-def _check_amounts(*amounts: Any) -> None:
-    names = ("price", "order_cost", "holding_cost", "lost_sale_cost")
-    for name, amount in zip(names, amounts, strict=True):
-        checks.real(name, amount, "(-inf, inf)")
 
 
 def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95) -> JMDP:
