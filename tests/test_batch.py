@@ -9,14 +9,13 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import batch
 import nbformat
 import psutil
 import pytest
-from projects import Project, alive, good, wait_until
+from projects import alive, good, wait_until
 
 FAILING = """\
 # %% tags=["parameters"]
@@ -63,9 +62,7 @@ print("waited | yes | holds")
 
 
 @pytest.mark.slow
-def test_a_failed_cell_keeps_what_ran_before_it_and_the_other_notebooks_go_on(
-    project: Project, run: Callable[..., tuple[int, str]]
-) -> None:
+def test_a_failed_cell_keeps_what_ran_before_it_and_the_other_notebooks_go_on(project, run):
     project.notebook("01_first", good("first.txt").replace("| holds", "| FAILS"))
     project.notebook("03_third", FAILING.format(fault='raise RuntimeError("this one is broken")'))
     project.notebook("04_fourth", FAILING.format(fault="import os\nos.kill(os.getpid(), 9)"))
@@ -90,9 +87,7 @@ def test_a_failed_cell_keeps_what_ran_before_it_and_the_other_notebooks_go_on(
 
 
 @pytest.mark.slow
-def test_only_what_changed_or_was_damaged_is_made_again(
-    project: Project, run: Callable[..., tuple[int, str]], tmp_path: Path
-) -> None:
+def test_only_what_changed_or_was_damaged_is_made_again(project, run, tmp_path):
     (tmp_path / "disk" / "results").mkdir(parents=True)
     (project.root / "out").symlink_to(tmp_path / "disk" / "results")
     project.notebook("03_third", READING)
@@ -145,7 +140,7 @@ def test_only_what_changed_or_was_damaged_is_made_again(
 @pytest.mark.parametrize(
     "record", ["{", "[]", "{}", '{"files": {}}', '{"files": [1]}', '{"files": null}']
 )
-def test_a_record_that_is_none_is_damaged(project: Project, record: str) -> None:
+def test_a_record_that_is_none_is_damaged(project, record):
     """It is not whole, of another shape, or names no notebook to read claims from."""
     path = project.out("provenance", "01_first.json")
     path.parent.mkdir(parents=True)
@@ -153,7 +148,7 @@ def test_a_record_that_is_none_is_damaged(project: Project, record: str) -> None
     assert batch.damaged_files(project.out(), "01_first") == ["provenance/01_first.json"]
 
 
-def check_record(project: Project) -> None:
+def check_record(project):
     text = project.out("provenance", "01_first.json").read_text()
     record = json.loads(text)
     assert record["parameters"] == {"level": 2.5, "num_points": 3, "seed": 7}
@@ -168,16 +163,14 @@ def check_record(project: Project) -> None:
 
 
 @pytest.fixture
-def waiting(project: Project, tmp_path: Path) -> Path:
+def waiting(project, tmp_path):
     """A project whose second notebook waits until this file is there."""
     project.notebook("02_second", WAITING)
     project.profile("quick", f"02_second:\n  gate: '{tmp_path / 'gate'}'\n")
     return tmp_path / "gate"
 
 
-def start(
-    project: Project, waiting: Path, said: Path | int, *shell: str
-) -> tuple[psutil.Popen, list[psutil.Process]]:
+def start(project, waiting, said, *shell):
     """A batch whose first notebook is done and whose second waits, and all that it has started.
 
     said: where it writes to, a file or an open one. shell: the command that starts it.
@@ -198,8 +191,8 @@ def start(
 
 @pytest.mark.slow
 def test_an_interrupt_ends_everything_and_the_same_command_goes_on(
-    project: Project, waiting: Path, tmp_path: Path, family: list[psutil.Process]
-) -> None:
+    project, waiting, tmp_path, family
+):
     assert batch.PATIENCE <= 1.0
     running, started = start(project, waiting, tmp_path / "said")
     family += [running, *started]
@@ -226,9 +219,7 @@ def test_an_interrupt_ends_everything_and_the_same_command_goes_on(
 
 
 @pytest.mark.slow
-def test_a_batch_whose_terminal_was_closed_goes_on_or_is_resumed(
-    project: Project, waiting: Path, family: list[psutil.Process]
-) -> None:
+def test_a_batch_whose_terminal_was_closed_goes_on_or_is_resumed(project, waiting, family):
     screen, terminal = os.openpty()
     # Whoever opens a terminal in a session of its own is told when it is closed.
     shell = ("sh", "-c", f'exec "$@" < {os.ttyname(terminal)}', "sh")
@@ -252,7 +243,7 @@ def test_a_batch_whose_terminal_was_closed_goes_on_or_is_resumed(
     assert after["figures/wait.txt"][1] == b"whole"
 
 
-def test_under_nohup_a_closing_terminal_ends_nothing() -> None:
+def test_under_nohup_a_closing_terminal_ends_nothing():
     code = "import os, signal; from job import outlive_terminal; outlive_terminal()\n"
     code += "os.kill(os.getpid(), signal.SIGHUP); print('goes on')"
     command = f"trap '' HUP; exec {shlex.quote(sys.executable)} -c {shlex.quote(code)}"
@@ -263,8 +254,8 @@ def test_under_nohup_a_closing_terminal_ends_nothing() -> None:
 
 @pytest.mark.slow
 def test_a_batch_waits_for_another_even_for_what_a_killed_one_has_left(
-    project: Project, waiting: Path, tmp_path: Path, family: list[psutil.Process]
-) -> None:
+    project, waiting, tmp_path, family
+):
     first, started = start(project, waiting, tmp_path / "said")
     family += [first, *started]
     first.kill()
@@ -281,7 +272,7 @@ def test_a_batch_waits_for_another_even_for_what_a_killed_one_has_left(
 
 
 @pytest.mark.slow
-def test_paired_notebooks_are_reproduced_byte_for_byte(project: Project) -> None:
+def test_paired_notebooks_are_reproduced_byte_for_byte(project):
     noisy = good("first.txt") + (
         "\n# %%\nimport sys\n\n"
         "print('one', flush=True)\nprint('progress', file=sys.stderr, flush=True)\nprint('two')\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import batch
 import pytest
-from projects import Project
 
 
 @pytest.mark.parametrize(
@@ -24,7 +23,7 @@ from projects import Project
         ("01_first: {a: 1, b: 2}\n04_none: {}", ["'a'", "'b'", "04_none"]),  # all at once
     ],
 )
-def test_a_bad_profile(project: Project, text: str, expected: list[str]) -> None:
+def test_a_bad_profile(project, text, expected):
     project.profile("quick", text)
     said = project.refusal("--profile", "quick")
     for part in ["quick.yaml", *expected]:
@@ -42,14 +41,14 @@ def test_a_bad_profile(project: Project, text: str, expected: list[str]) -> None
         ("# %%\nlevel = '\xff'\n", ["utf-8"]),
     ],
 )
-def test_a_bad_parameters_cell(project: Project, cells: str, expected: list[str]) -> None:
+def test_a_bad_parameters_cell(project, cells, expected):
     project.notebook("03_bad", cells)
     said = project.refusal("--profile", "quick")
     for part in ["03_bad.py", *expected]:
         assert part in said
 
 
-def test_entries_of_lists_that_are_not_of_the_default_s_type(project: Project) -> None:
+def test_entries_of_lists_that_are_not_of_the_default_s_type(project):
     cell = 'gammas = [0.9]\nsizes = (3, 4)\nothers = []\nlabels = ["a"]\nout_dir = ""\n'
     project.notebook("01_first", f'# %% tags=["parameters"]\n{cell}')
     project.profile("quick", "01_first:\n  gammas: [1, 0.5]\n  sizes: [5]\n  others: [a, 1]\n")
@@ -62,7 +61,7 @@ def test_entries_of_lists_that_are_not_of_the_default_s_type(project: Project) -
     assert "01_first: labels: 1: 3 is not of type 'string'" in said
 
 
-def test_an_empty_list_of_which_every_claim_would_hold(project: Project) -> None:
+def test_an_empty_list_of_which_every_claim_would_hold(project):
     cell = 'gammas = [0.9]\nsizes = [[3], [4]]\nothers = []\nout_dir = ""\n'
     project.notebook("01_first", f'# %% tags=["parameters"]\n{cell}')
     project.profile("quick", "01_first: {gammas: [], sizes: [[5], []], others: []}")
@@ -73,7 +72,7 @@ def test_an_empty_list_of_which_every_claim_would_hold(project: Project) -> None
     ]
 
 
-def test_a_file_that_a_notebook_reads_and_that_is_not_there(project: Project) -> None:
+def test_a_file_that_a_notebook_reads_and_that_is_not_there(project):
     cell = '# %% tags=["parameters"]\nresult_files = ["one.csv", "two.csv"]\nout_dir = ""\n'
     project.notebook("03_third", cell)
     (project.root / "one.csv").touch()
@@ -89,14 +88,12 @@ def test_a_file_that_a_notebook_reads_and_that_is_not_there(project: Project) ->
         (["--slurm"], "--slurm: there is no command sbatch"),
     ],
 )
-def test_bad_options(
-    project: Project, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
-) -> None:
+def test_bad_options(project, monkeypatch, options, said):
     monkeypatch.setenv("PATH", str(project.root))  # there is no Slurm
     assert said in project.refusal(*options)
 
 
-def test_a_link_to_a_disk_that_is_not_there(project: Project) -> None:
+def test_a_link_to_a_disk_that_is_not_there(project):
     (project.root / "out").symlink_to("/disk/of/another/machine")
     assert project.refusal().endswith(
         "out is a link to /disk/of/another/machine, which is no folder\n"

@@ -22,7 +22,7 @@ by_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.ste
 
 
 @by_chapter
-def test_every_figure_has_a_number_a_caption_and_alt_text(path: Path) -> None:
+def test_every_figure_has_a_number_a_caption_and_alt_text(path):
     notebook = pages.Notebook.read(path)
     captions = notebook.captions()
     drawn = [
@@ -38,14 +38,14 @@ def test_every_figure_has_a_number_a_caption_and_alt_text(path: Path) -> None:
         assert [o["metadata"]["image/png"]["alt"] for o in images] == [alt] * len(images)
 
 
-def test_no_two_chapters_draw_figures_of_one_name() -> None:
+def test_no_two_chapters_draw_figures_of_one_name():
     """The batch shows the figures of all of them in one folder."""
     code = "\n".join(pages.Notebook.read(path).code for path in CHAPTERS)
     names = re.findall(r'chapter\.save\(\w+, "(\w+)"', code)
     assert len(names) == len(set(names)) > 30
 
 
-def test_every_public_name_is_used_by_a_chapter() -> None:
+def test_every_public_name_is_used_by_a_chapter():
     """But for what is caught, and classes that others take or return."""
     names = {path: x for path, x in pages.public_names().items() if not inspect.ismodule(x)}
     code = "\n".join(pages.Notebook.read(path).code for path in CHAPTERS)
@@ -59,7 +59,7 @@ def test_every_public_name_is_used_by_a_chapter() -> None:
 # ---- what chapters share ------------------------------------------------------------------------
 
 
-def test_explore_shows_all_frames_and_a_slider_that_needs_no_kernel(monkeypatch) -> None:
+def test_explore_shows_all_frames_and_a_slider_that_needs_no_kernel(monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
     chapter.explore(lambda value: plt.figure(figsize=(1, value)), [0.5, 1.0, 1.5], "height")
@@ -74,7 +74,7 @@ def test_explore_shows_all_frames_and_a_slider_that_needs_no_kernel(monkeypatch)
     assert (html.input["max"], html.output.get_text()) == ("2", "0.5")
 
 
-def test_in_a_notebook_the_saved_file_is_shown(monkeypatch, tmp_path: Path) -> None:
+def test_in_a_notebook_the_saved_file_is_shown(monkeypatch, tmp_path):
     shown = []
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
     monkeypatch.setattr("IPython.display.display", shown.append)
@@ -85,9 +85,7 @@ def test_in_a_notebook_the_saved_file_is_shown(monkeypatch, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("place", ["", "notebooks", "out/quick/notebooks"])
-def test_results_are_found_wherever_in_the_project_a_notebook_lies(
-    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_found_wherever_in_the_project_a_notebook_lies(tmp_path, place, monkeypatch):
     """An executed notebook looked for them in out/quick/figures, and failed where it lies."""
     (tmp_path / "pyproject.toml").touch()
     for folder in ("figures", "notebooks", "out/quick/figures", "out/quick/notebooks"):
@@ -100,7 +98,7 @@ def test_results_are_found_wherever_in_the_project_a_notebook_lies(
     assert "Pong" in set(chapter.results(["figures/atari/pairs.csv"]).game)
 
 
-def test_claims_keep_what_was_found_apart_from_what_holds(capsys: pytest.CaptureFixture) -> None:
+def test_claims_keep_what_was_found_apart_from_what_holds(capsys):
     claims = chapter.Claims()
     claims.check("a", 1, True)
     claims.check("b", 2, True, "not reproduced")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,14 @@ LIBRARY = Path(jl.__file__).parent
 WORDS = {"joint", "independent", "common"}
 
 
-def code_words(path: Path) -> Iterator[tuple[int, str]]:
+def code_words(path):
     """Lines and words that stand in a file as literals of code."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and node.value in WORDS:
             yield node.lineno, str(node.value)
 
 
-def test_the_words_stand_in_one_file() -> None:
+def test_the_words_stand_in_one_file():
     using = {
         path.relative_to(LIBRARY).as_posix()
         for path in LIBRARY.rglob("*.py")
@@ -31,7 +30,7 @@ def test_the_words_stand_in_one_file() -> None:
     assert using == {"model/coupling.py"}
 
 
-def test_words_become_values_at_the_door() -> None:
+def test_words_become_values_at_the_door():
     values = {"joint": JOINT, "independent": INDEPENDENT, "common": COMMON}
     assert {word: Coupling.named(word) for word in WORDS} == values
     with pytest.raises(ValueError, match=r"coupling must be one of 'joint'.*, got 'shared'"):

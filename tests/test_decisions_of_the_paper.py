@@ -15,14 +15,14 @@ PAGE = Path(__file__).resolve().parents[1] / "book" / "paper.md"
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
 
 
-def assert_printed(decision: int, *numbers: str) -> None:
+def assert_printed(decision, *numbers):
     """The page prints each of these under "In numbers" of the decision."""
     section = PAGE.read_text().split(f"\n### {decision}. ")[1].split("\n### ")[0]
     printed = re.findall(r"-?\d+(?:[./]\d+)?", section.split(":In numbers:")[1])
     assert [number for number in numbers if number not in printed] == []
 
 
-def test_decision_1_a_sign() -> None:
+def test_decision_1_a_sign():
     m = jl.jipe2(GRID, GOAL).moments
     right, up = (6, 1), (6, 0)
     rest = -2 * m.second(right, up) - m.gap_mean[6, 1, 0] ** 2
@@ -32,7 +32,7 @@ def test_decision_1_a_sign() -> None:
     assert_printed(1, f"{variance:.3f}", f"{printed:.0f}")
 
 
-def test_decision_2_a_condition() -> None:
+def test_decision_2_a_condition():
     """Cantelli's bound for the reversed gap bounds this probability from below."""
     m = jl.jipe2(jl.windy_gridworld(3, gust_prob=0.01), GOAL).moments
     left_right = 1, 3, 1
@@ -43,7 +43,7 @@ def test_decision_2_a_condition() -> None:
     assert_printed(2, f"{formula:.3f}", f"{1 - formula:.3f}")
 
 
-def test_decision_3_one_random_variable() -> None:
+def test_decision_3_one_random_variable():
     payer = jl.JMDP([[1.0]], [[[1.0, 0.0]]], [[[0, 0]]], 0.5)
     m = jl.jipe2(payer, [[0.5, 0.5]]).moments
     assert m.variance[0, 0] == pytest.approx(1 / 12)
@@ -55,26 +55,26 @@ def test_decision_3_one_random_variable() -> None:
     assert_printed(3, "1/12", f"{correlation:.2f}")
 
 
-def test_decision_4_distinct_states() -> None:
+def test_decision_4_distinct_states():
     flat = jl.coupled_reward_chain(3, gamma=0.0)
     m = jl.jipe2(flat, jl.uniform_policy(flat)).moments
     assert_printed(4, f"{m.second((0, 0), (1, 0)):.2f}", f"{m.second((0, 0), (0, 0)):.1f}")
 
 
-def two_cells_one_gust() -> jl.JMDP:
+def two_cells_one_gust():
     """A model whose states are pairs of cells in which the same gust blows; it earns a gap."""
     n = GRID.num_states
     reward = GRID.rewards.reshape(n, 2, 4)  # calm, gust
     after = GRID.next_states.reshape(n, 2, 4)
 
-    def step(pair: int, actions: int, gust: int) -> tuple[float, int]:
+    def step(pair, actions, gust):
         (s, t), (a, b) = divmod(pair, n), divmod(actions, 4)
         return reward[s, gust, a] - reward[t, gust, b], n * after[s, gust, a] + after[t, gust, b]
 
     return jl.JMDP.from_step(n * n, 16, GRID.gamma, [0.8, 0.2], step)
 
 
-def test_decision_5_noise_of_a_state() -> None:
+def test_decision_5_noise_of_a_state():
     n = GRID.num_states
     both_follow = np.einsum("sa,tb->stab", GOAL, GOAL).reshape(n * n, 16)
     by_hand = jl.jipe2(two_cells_one_gust(), both_follow, tol=1e-6).moments.variance
@@ -86,8 +86,8 @@ def test_decision_5_noise_of_a_state() -> None:
     assert_printed(5, f"{per_state[:, two].mean():.2f}", f"{common[:, two].mean():.2f}")
 
 
-def test_decision_6_reward_and_next_state() -> None:
-    def coins(s: int, a: int, u: int) -> tuple[float, int]:
+def test_decision_6_reward_and_next_state():
+    def coins(s, a, u):
         """u = 0..3 is two coins; state 2 pays 1 in every step, state 1 nothing."""
         return (u % 2, 1 + u // 2) if s == 0 else (s - 1.0, s)
 
@@ -98,7 +98,7 @@ def test_decision_6_reward_and_next_state() -> None:
         assert_printed(6, f"{variance:.1f}")
 
 
-def test_decision_7_bounded_rewards() -> None:
+def test_decision_7_bounded_rewards():
     always = jl.JMDP([[1.0]], [[[3.0]]], [[[0]]], gamma=0.9)
     zero = jl.apply_t2(always, [[1.0]], [[0.0]], [[[[0.0]]]])[1].item()
     for bound in (3.0, 1.0):
@@ -107,7 +107,7 @@ def test_decision_7_bounded_rewards() -> None:
         assert_printed(7, f"{(moved - zero) / weight:.2f}")
 
 
-def test_decision_8_order_zero() -> None:
+def test_decision_8_order_zero():
     """With the empty product equal to one, order 1 is Bellman's equation."""
     transitions, rewards = GRID.marginal_mdp()
     after = np.einsum("sat,tb->satb", transitions, GOAL).reshape(GOAL.size, -1)
@@ -115,20 +115,20 @@ def test_decision_8_order_zero() -> None:
     assert jl.jipe(GRID, GOAL, order=1).moments.mean.ravel() == pytest.approx(means)
 
 
-def test_decision_9_visits() -> None:
+def test_decision_9_visits():
     clock, visits = 2.0 ** np.arange(1, 60), np.arange(2, 61)
     of_clock, of_visits = (np.prod([1 - alpha((1.0, 1.0), n) for n in x]) for x in (clock, visits))
     assert_printed(9, f"{of_clock:.3f}", f"1/{1 / of_visits:.0f}")
 
 
-def pair_matrix(jm: jl.JMDP) -> np.ndarray:
+def pair_matrix(jm):
     """P_2 under the uniform policy, one row for each pair to start from."""
     shape = (jm.num_states, jm.num_actions) * 2
     pairs = np.eye(np.prod(shape)).reshape(-1, *shape)
     return np.array([jl.pair_step(jm, jl.uniform_policy(jm), pair).ravel() for pair in pairs])
 
 
-def test_decision_10_weights_of_gaps() -> None:
+def test_decision_10_weights_of_gaps():
     step = pair_matrix(jl.inventory(3, 2, demand_probs=[0.25, 0.5, 0.25]))
     apart = ~np.eye(12, dtype=bool).ravel()
     radius = np.abs(np.linalg.eigvals(step[apart][:, apart])).max()
@@ -143,13 +143,13 @@ def test_decision_10_weights_of_gaps() -> None:
     assert_printed(10, *(f"{x:.2f}" for x in numbers), f"{0.9**-0.5:.3f}")
 
 
-def test_decision_11_a_cone() -> None:
+def test_decision_11_a_cone():
     theta, second = 1.0, 0.5
     smallest = np.linalg.eigvalsh([[1.0, theta], [theta, second]])[0]
     assert_printed(11, f"{second - theta**2:.1f}", f"{smallest:.2f}")
 
 
-def test_decision_12_noise() -> None:
+def test_decision_12_noise():
     """Lemma A.3, E[w^2] <= C_0 + C_1 ||M||^2, with a fourth of the constants of eq. (59)."""
     jm = jl.windy_gridworld(2, gamma=0.8)
     rng = np.random.default_rng(3)
@@ -164,7 +164,7 @@ def test_decision_12_noise() -> None:
 
 
 @pytest.mark.parametrize(("rewards", "unit"), [("unit", 1.0), ("signed", 4.0)])
-def test_decision_13_settings(rewards: str, unit: float) -> None:
+def test_decision_13_settings(rewards, unit):
     chain = jl.coupled_reward_chain(4, 0.9, rewards=rewards)
     m = jl.jipe2(chain, jl.uniform_policy(chain)).moments
     assert np.ptp(m.variance[0]) == pytest.approx(0.0)

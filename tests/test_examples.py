@@ -25,7 +25,7 @@ NUMBER = re.compile(r"-?\d+\.\d*")
 class Rounded(doctest.OutputChecker):
     """A number may be off by one in the last digit that is shown, and a zero may be negative."""
 
-    def check_output(self, want: str, got: str, flags: int) -> bool:
+    def check_output(self, want, got, flags):
         expected, found = NUMBER.findall(want), NUMBER.findall(got)
         units = [0.1 ** len(number.partition(".")[2]) for number in expected]
         pairs = zip(expected, found, units, strict=False)
@@ -35,7 +35,7 @@ class Rounded(doctest.OutputChecker):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_examples_say_what_happens(path: Path) -> None:
+def test_examples_say_what_happens(path):
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     module = importlib.import_module(name)
     runner = doctest.DocTestRunner(checker=Rounded())
@@ -50,7 +50,7 @@ def test_examples_say_what_happens(path: Path) -> None:
     assert runner.failures == 0
 
 
-def test_nothing_but_the_last_digit_of_an_example_may_depend_on_the_processor() -> None:
+def test_nothing_but_the_last_digit_of_an_example_may_depend_on_the_processor():
     want, flags = "0.000, 1.569 of 3\n", 0
     for same in ("-0.000, 1.569 of 3\n", "0.001, 1.568 of 3\n"):
         assert Rounded().check_output(want, same, flags)
@@ -59,8 +59,8 @@ def test_nothing_but_the_last_digit_of_an_example_may_depend_on_the_processor() 
 
 
 def test_every_public_name_is_documented_and_every_function_has_an_example(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.syspath_prepend(ROOT / "book")
     names = importlib.import_module("pages").public_names()
     members = {

@@ -10,7 +10,6 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ NO_CACHES = shutil.ignore_patterns("__pycache__")
 pytestmark = pytest.mark.slow
 
 
-def built(folder: Path) -> tuple[Path, Path]:
+def built(folder):
     """The source distribution of this project, and the wheel that is made of it, as pip would."""
     folder.mkdir()
     for name in SOURCE:
@@ -51,14 +50,14 @@ def built(folder: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def distributions(tmp_path_factory):
     importlib.import_module("setuptools")  # builds them, in a process of its own
     return built(tmp_path_factory.mktemp("packing") / "source")
 
 
 def test_the_packages_have_the_library_and_no_part_of_the_tests_or_experiments(
-    distributions: tuple[Path, Path],
-) -> None:
+    distributions,
+):
     wanted = {p.relative_to(ROOT).as_posix() for p in (ROOT / "jmdp_lib").rglob("*") if p.is_file()}
     wanted = {name for name in wanted if "__pycache__" not in name}
     with tarfile.open(distributions[0]) as packed:
@@ -71,14 +70,14 @@ def test_the_packages_have_the_library_and_no_part_of_the_tests_or_experiments(
     assert any(name.endswith("licenses/LICENSE") for name in wheel)
 
 
-def needed(lines: list[str], extra: str = "") -> set[tuple[str, str]]:
+def needed(lines, extra=""):
     """The packages, each with an extra or "", that these requirements ask for."""
     asked = [Requirement(line) for line in lines]
     asked = [r for r in asked if r.marker is None or r.marker.evaluate({"extra": extra})]
     return {(r.name, inner) for r in asked for inner in ("", *r.extras)}
 
 
-def with_needs(lines: list[str]) -> set[str]:
+def with_needs(lines):
     """The names of all packages that an installation of these requirements brings."""
     waiting, done = needed(lines), set()
     while waiting:
@@ -89,7 +88,7 @@ def with_needs(lines: list[str]) -> set[str]:
     return {name for name, _ in done} - {"jmdp_lib"}
 
 
-def link_packages(names: set[str], packages: Path) -> None:
+def link_packages(names, packages):
     """Have an environment find packages of this one, and no others."""
     for name in names:
         distribution = importlib.metadata.distribution(name)
@@ -99,14 +98,14 @@ def link_packages(names: set[str], packages: Path) -> None:
                 (packages / top).symlink_to(distribution.locate_file(top))
 
 
-def new_environment(folder: Path) -> tuple[Path, Path]:
+def new_environment(folder):
     """An empty virtual environment: its Python, and the folder of its packages."""
     run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=folder)
     [packages] = (folder / "venv").glob("lib/python*/site-packages")
     return folder / "venv" / "bin" / "python", packages
 
 
-def take_what_is_compiled(packages: Path) -> None:
+def take_what_is_compiled(packages):
     """Give a wheel what Numba has compiled of this source, which it knows by size and time."""
     for path in (ROOT / "jmdp_lib").rglob("*.py"):
         installed = packages / path.relative_to(ROOT)
@@ -144,9 +143,7 @@ for extra, call in [
 SHORTER = {"2_000": "20", "100_000": "1_000", "range(100)": "range(3)", "width=0.02": "width=0.5"}
 
 
-def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(
-    tmp_path: Path, distributions: tuple[Path, Path]
-) -> None:
+def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(tmp_path, distributions):
     tabular = [block for block in BLOCKS if "gymnasium" not in block]
     assert len(tabular) == len(BLOCKS) - 1
     for long, short in SHORTER.items():
@@ -180,7 +177,7 @@ def pytest_collection_modifyitems(items):
 """
 
 
-def test_the_cores_tests_pass_where_nothing_but_the_core_is_installed(tmp_path: Path) -> None:
+def test_the_cores_tests_pass_where_nothing_but_the_core_is_installed(tmp_path):
     """What needs an extra or is not on Windows is skipped, and told; nothing fails."""
     python, packages = new_environment(tmp_path)
     asked = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"]

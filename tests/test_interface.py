@@ -10,9 +10,8 @@ import subprocess
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import pages
 import pytest
@@ -61,7 +60,7 @@ class Call(NamedTuple):
     by_user: bool = True
 
 
-def call(path: str, function: Any, documented: Any) -> Call:
+def call(path, function, documented):
     every = inspect.signature(function).parameters.values()
     parameters = [p for p in every if p.name != "self" and p.name[0] != "_"]
     made = inspect.isclass(function) and issubclass(function, RESULTS)
@@ -71,7 +70,7 @@ def call(path: str, function: Any, documented: Any) -> Call:
     return Call(path, parameters, doc, not made)
 
 
-def public_calls() -> Iterator[Call]:
+def public_calls():
     for path, thing in pages.public_names().items():
         is_class = inspect.isclass(thing)
         if inspect.isfunction(thing) or (is_class and not issubclass(thing, (Protocol, Exception))):
@@ -86,14 +85,14 @@ def public_calls() -> Iterator[Call]:
 CALLS = list(public_calls())
 
 
-def listed(doc: str) -> set[str]:
+def listed(doc):
     """The names in the lists of arguments and attributes of a docstring in Google style."""
     sections = re.findall(r"^(?:Args|Attributes):\n((?:(?: .*)?\n)+)", doc + "\n", re.MULTILINE)
     entries = re.findall(r"^    ([*\w]+(?:, [*\w]+)*): ", "".join(sections), re.MULTILINE)
     return {name.lstrip("*") for entry in entries for name in entry.split(", ")}
 
 
-def test_every_public_parameter_is_documented() -> None:
+def test_every_public_parameter_is_documented():
     missing = {
         made.path: names
         for made in CALLS
@@ -102,7 +101,7 @@ def test_every_public_parameter_is_documented() -> None:
     assert not missing
 
 
-def test_every_option_is_given_by_its_name() -> None:
+def test_every_option_is_given_by_its_name():
     for path, parameters, _, by_user in CALLS:
         natural = NATURAL | {"actions"} if path.endswith(".estimate_gaps") else NATURAL
         options = [p for p in parameters if p.default is not p.empty and p.name not in natural]
@@ -113,7 +112,7 @@ def test_every_option_is_given_by_its_name() -> None:
             assert names[1] in {"policy", "policies"}, path
 
 
-def test_the_user_knows_every_public_call_and_option() -> None:
+def test_the_user_knows_every_public_call_and_option():
     for path, parameters, _, by_user in CALLS:
         if by_user:
             assert re.search(rf"\b{path.rpartition('.')[2]}\(", USER), path
@@ -123,7 +122,7 @@ def test_the_user_knows_every_public_call_and_option() -> None:
 
 
 @pytest.mark.slow
-def test_mypy_strict_passes_users_and_refuses_every_wrong_word(tmp_path: Path) -> None:
+def test_mypy_strict_passes_users_and_refuses_every_wrong_word(tmp_path):
     # The project's settings are strict but for two rules, which are set here: in the file and not
     # by `--strict`, for which mypy would read the whole library again, without its cache.
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["strict"] is True

@@ -23,7 +23,7 @@ CHECKS = (
 )
 
 
-def follow(project: Path, name: str, code: str) -> None:
+def follow(project, name, code):
     """Code whose first line a file has goes there; other code is added to the file's end."""
     path = project / name
     if "notebooks" in path.parts:
@@ -38,7 +38,7 @@ def follow(project: Path, name: str, code: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_worked_example_passes(tmp_path: Path) -> None:
+def test_the_worked_example_passes(tmp_path):
     for folder in ("jmdp_lib", "tests", "book", "notebooks"):
         left_out = shutil.ignore_patterns("__pycache__", "out", "_build")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=left_out)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import batch
 import nbformat
@@ -45,12 +44,12 @@ by_source = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.ste
 packages_distributions = functools.cache(importlib.metadata.packages_distributions)
 
 
-def owners(module: str) -> set[str]:
+def owners(module):
     """The packages that have a module."""
     return {canonicalize_name(name) for name in packages_distributions().get(module, [])}
 
 
-def brought(*extras: str) -> set[str]:
+def brought(*extras):
     """All packages that these extras bring beside those of a plain install."""
     found: set[str] = set()
     for requirement in (r for extra in extras for r in EXTRAS[extra]):
@@ -59,7 +58,7 @@ def brought(*extras: str) -> set[str]:
     return found
 
 
-def imported_modules(code: str) -> set[str]:
+def imported_modules(code):
     """The top-level names of all absolute imports of what is no part of this project or Python."""
     names: list[str] = []
     for node in ast.walk(ast.parse(code)):
@@ -70,7 +69,7 @@ def imported_modules(code: str) -> set[str]:
     return {name.partition(".")[0] for name in names} - OWN - set(sys.stdlib_module_names)
 
 
-def test_what_is_imported_is_declared_and_what_a_user_must_install_is_imported() -> None:
+def test_what_is_imported_is_declared_and_what_a_user_must_install_is_imported():
     folders = (*sorted(OWN), "workflow", "book", "tests", "benchmarks")
     files = [path for name in folders for path in sorted((ROOT / name).rglob("*.py"))]
     own = {path.stem for path in files}
@@ -83,13 +82,13 @@ def test_what_is_imported_is_declared_and_what_a_user_must_install_is_imported()
     assert brought("", "atari", "figures", "torch") <= used
 
 
-def asked(source: Path) -> set[str]:
+def asked(source):
     """The extras that a chapter tells its readers to install."""
     [names] = re.findall(r'pip install -e "\.\[([\w,]+)\]"', source.read_text())
     return set(names.split(","))
 
 
-def test_the_extras_that_are_named_bring_all_that_is_imported() -> None:
+def test_the_extras_that_are_named_bring_all_that_is_imported():
     """Those that a chapter tells its readers to install, and those of the library's messages."""
     named = [(source.read_text(), {"", *asked(source)}) for source in SOURCES]
     for path in [path for name in OWN for path in (ROOT / name).rglob("*.py")]:
@@ -125,7 +124,7 @@ for path in sys.argv[1:]:
 
 
 @pytest.mark.slow
-def test_a_chapter_does_without_torch_or_names_the_extra_that_brings_it() -> None:
+def test_a_chapter_does_without_torch_or_names_the_extra_that_brings_it():
     assert "torch" not in brought("notebooks")
     command = [sys.executable, "-c", WITHOUT_TORCH, *map(str, SOURCES)]
     folder = ROOT / "notebooks"
@@ -136,7 +135,7 @@ def test_a_chapter_does_without_torch_or_names_the_extra_that_brings_it() -> Non
             assert re.search(r'pip install "jmdp_lib\[.*torch', told), f"{source.name}: {told}"
 
 
-def test_importing_the_library_imports_nothing_that_a_solver_does_not_need() -> None:
+def test_importing_the_library_imports_nothing_that_a_solver_does_not_need():
     """Nor what a plain install lacks: see also `test_install`."""
     code = "import sys, jmdp_lib; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -144,7 +143,7 @@ def test_importing_the_library_imports_nothing_that_a_solver_does_not_need() -> 
     assert not {*done.stdout.split()} & {*slow.split(), "pandas", "torch"}
 
 
-def make(*targets: str, folder: Path = ROOT) -> subprocess.CompletedProcess:
+def make(*targets, folder=ROOT):
     """`make` of this project in a folder, where there is nothing to set up."""
     command = ["make", "-C", str(folder), "-f", str(ROOT / "Makefile"), *targets]
     command += [f"PY={sys.executable}", "STAMP=", "STALE=", "WORKERS=0"]
@@ -152,7 +151,7 @@ def make(*targets: str, folder: Path = ROOT) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
-def test_what_was_skipped_is_said_in_the_last_lines(tmp_path: Path) -> None:
+def test_what_was_skipped_is_said_in_the_last_lines(tmp_path):
     """A test that is skipped for want of a browser or of Slurm, even where another one fails."""
     (tmp_path / "tests").mkdir()
     for name in ("Makefile", "pyproject.toml", "tests/conftest.py"):
@@ -170,9 +169,7 @@ def test_what_was_skipped_is_said_in_the_last_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_make_clean_keeps_trained_networks_and_a_link_to_another_disk(
-    tmp_path: Path, linked: bool
-) -> None:
+def test_make_clean_keeps_trained_networks_and_a_link_to_another_disk(tmp_path, linked):
     out, networks = tmp_path / "out", "paper/atari/calibrate/Pong/run/checkpoint.pt"
     if linked:
         (tmp_path / "disk").mkdir()
@@ -190,7 +187,7 @@ def test_make_clean_keeps_trained_networks_and_a_link_to_another_disk(
     assert not linked or list(out.iterdir()) == []
 
 
-def test_out_as_a_link_does_not_make_a_commit_dirty(tmp_path: Path) -> None:
+def test_out_as_a_link_does_not_make_a_commit_dirty(tmp_path):
     shutil.copy(ROOT / ".gitignore", tmp_path)
     (tmp_path / "out").symlink_to("disk")
     for words in (["init", "--quiet"], ["check-ignore", "--quiet", "out"]):
@@ -198,7 +195,7 @@ def test_out_as_a_link_does_not_make_a_commit_dirty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_every_package_is_pinned_once_within_the_range_that_pyproject_admits(machine: str) -> None:
+def test_every_package_is_pinned_once_within_the_range_that_pyproject_admits(machine):
     here = {"sys_platform": "linux", "platform_machine": machine}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins: dict[str, Requirement] = {}
@@ -225,9 +222,7 @@ SOURCES_ONLY = ("connection-pool", "immutables")  # of Snakemake; the second for
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("python", "system"), PLACES)
-def test_the_pins_can_be_installed_on_every_python_and_system(
-    python: str, system: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pins_can_be_installed_on_every_python_and_system(python, system, monkeypatch):
     """From wheels of an ordinary index alone; and no system of ARM is sent packages of CUDA."""
     pytest.importorskip("uv", reason="needs uv, which make installs")
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
@@ -243,7 +238,7 @@ def test_the_pins_can_be_installed_on_every_python_and_system(
     assert "x86_64-manylinux" in system or "\nnvidia-" not in done.stdout
 
 
-def test_the_version_and_the_preprint_are_the_same_everywhere() -> None:
+def test_the_version_and_the_preprint_are_the_same_everywhere():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"\n## {jmdp_lib.__version__}" in changes
@@ -262,9 +257,7 @@ PROGRAMS = [path for path in sorted(BENCHMARKS.glob("*.py")) if "__main__" in pa
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_a_benchmark_that_is_asked_for_help_measures_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_benchmark_that_is_asked_for_help_measures_nothing(path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [path.name, "--help"])
     with pytest.raises(SystemExit, match=r"^0$"):
         runpy.run_path(str(path), run_name="__main__")
@@ -273,7 +266,7 @@ def test_a_benchmark_that_is_asked_for_help_measures_nothing(
     assert path.read_text().splitlines()[0].strip('"') in said
 
 
-def test_one_page_names_all_files_of_benchmarks_and_each_page_its_commit() -> None:
+def test_one_page_names_all_files_of_benchmarks_and_each_page_its_commit():
     page = (BENCHMARKS / "README.md").read_text()
     files = {path.name for path in BENCHMARKS.iterdir() if path.is_file()} - {"README.md"}
     assert files == set(re.findall(r"(?:`|benchmarks/)(\w+\.(?:md|csv|png|py))\b", page))
@@ -290,7 +283,7 @@ RECORDS = {path.stem: json.loads(path.read_text()) for path in FIGURES.glob("pro
 
 
 @pytest.mark.parametrize("name", sorted(RECORDS))
-def test_committed_figures_are_as_their_record_says_and_of_a_commit(name: str) -> None:
+def test_committed_figures_are_as_their_record_says_and_of_a_commit(name):
     record = RECORDS[name]
     made = {Path(file).name: fingerprint for file, fingerprint in record["files"].items()}
     for figure in record["figures"]:
@@ -302,21 +295,21 @@ def test_committed_figures_are_as_their_record_says_and_of_a_commit(name: str) -
             assert all((ROOT / file).is_file() for file in files), "these files have moved"
 
 
-def test_every_committed_figure_has_one_record() -> None:
+def test_every_committed_figure_has_one_record():
     recorded = [figure for record in RECORDS.values() for figure in record["figures"]]
     committed = [*FIGURES.glob("*.*"), *FIGURES.glob("book/*")]
     assert sorted(recorded) == sorted(path.name for path in committed if path.suffix != ".md")
 
 
 @pytest.mark.parametrize("path", sorted(FIGURES.glob("atari/*.json")), ids=lambda path: path.stem)
-def test_no_record_of_the_atari_results_names_a_file_that_moved(path: Path) -> None:
+def test_no_record_of_the_atari_results_names_a_file_that_moved(path):
     named = re.findall(r"[\w/]+\.(?:csv|py|toml)\b", path.read_text())
     assert not [
         name for name in named if not (ROOT / name).exists() | (path.parent / name).exists()
     ]
 
 
-def test_no_index_takes_the_package_while_its_readme_leads_to_files_of_the_repository() -> None:
+def test_no_index_takes_the_package_while_its_readme_leads_to_files_of_the_repository():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     inside = re.search(r'(\]\(|src="|href=")(?!https?:|#)', readme)
     ready = PROJECT["urls"] and not inside
@@ -327,7 +320,7 @@ def test_no_index_takes_the_package_while_its_readme_leads_to_files_of_the_repos
 
 
 @by_source
-def test_notebook_is_paired_with_its_source_executed_and_its_claims_hold(source: Path) -> None:
+def test_notebook_is_paired_with_its_source_executed_and_its_claims_hold(source):
     made = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
     wanted = pair.stable(notebook_job.read_source(source))
     one, other = ([(c.cell_type, c.source, c.metadata) for c in nb.cells] for nb in (made, wanted))
@@ -342,7 +335,7 @@ def test_notebook_is_paired_with_its_source_executed_and_its_claims_hold(source:
     assert verdicts - {"FAILS"} == verdicts >= {"holds"}
 
 
-def test_profiles_fit_the_notebooks_and_smoke_is_what_is_committed() -> None:
+def test_profiles_fit_the_notebooks_and_smoke_is_what_is_committed():
     for path in PROFILES:
         plan = batch.make_plan(ROOT, path.stem)["notebooks"]
         assert sorted(plan) == [source.stem for source in SOURCES]
@@ -358,7 +351,7 @@ IN_WORDS = {
 }
 
 
-def ruled_out(value: Any, comment: str) -> list[Any]:
+def ruled_out(value, comment):
     """Values like this one that lie just outside of the range that a comment names in numbers."""
     if isinstance(value, list):
         return [[*value[:-1], wrong] for wrong in ruled_out(value[-1], comment)]
@@ -369,7 +362,7 @@ def ruled_out(value: Any, comment: str) -> list[Any]:
 
 
 @by_source
-def test_parameters_outside_of_what_their_comments_say_are_refused_by_name(source: Path) -> None:
+def test_parameters_outside_of_what_their_comments_say_are_refused_by_name(source):
     nb = notebook_job.read_source(source)
     [cell] = notebook_job.tagged(nb, "parameters")
     first = next(c for c in nb.cells[nb.cells.index(cell) + 1 :] if c.cell_type == "code")
@@ -388,7 +381,7 @@ def test_parameters_outside_of_what_their_comments_say_are_refused_by_name(sourc
                 exec(program, defaults | {name: value})
 
 
-def test_only_what_the_batch_can_train_is_trained_anew() -> None:
+def test_only_what_the_batch_can_train_is_trained_anew():
     notebooks = batch.make_plan(ROOT, "paper", "cpu")["notebooks"]
     for chapter in ("05_ale_td_curves", "06_table1"):
         assert notebooks[chapter]["pair_files"] == ["out/paper/atari/pairs.csv"]
@@ -398,7 +391,7 @@ def test_only_what_the_batch_can_train_is_trained_anew() -> None:
 
 
 @pytest.mark.slow
-def test_names_and_verdicts_of_claims_are_compared_and_numbers_are_not(tmp_path: Path) -> None:
+def test_names_and_verdicts_of_claims_are_compared_and_numbers_are_not(tmp_path):
     """A digit of chapter 7 depends on the processor: 0.56 was committed, 0.43 was found."""
     committed = "6x6, 208 sweeps: |S| / error | [0.56, 1e-3] | holds\n"
     nb = nbformat.v4.new_notebook()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import axe_core_python
 import matplotlib.image
@@ -22,22 +20,22 @@ NOTEBOOKS = [pages.Notebook.read(path) for path in sorted((ROOT / "notebooks").g
 pytestmark = pytest.mark.slow
 
 
-def html_pages(site: Path) -> list[str]:
+def html_pages(site):
     names = (path.relative_to(site).as_posix() for path in site.rglob("*.html"))
     others = ("_static/", "_modules/")  # the theme's own, and the source of the library
     return sorted(name for name in names if not name.startswith(others))
 
 
 @pytest.fixture
-def problems(tab: Any, address: str) -> Iterator[list[str]]:
+def problems(tab, address):
     """What pages complain of, or ask of other hosts, while a test reads them."""
     found: list[str] = []
 
-    def on_response(response: Any) -> None:
+    def on_response(response):
         if response.status >= 400:
             found.append(f"{response.status} {response.url}")
 
-    def on_request(request: Any) -> None:
+    def on_request(request):
         if not request.url.startswith((address, "data:", "blob:")):
             found.append(f"asks another host: {request.url}")
 
@@ -77,8 +75,8 @@ TOO_WIDE = """() => {
 
 @pytest.mark.parametrize("part", range(4))
 def test_every_page_loads_without_errors_or_network_and_does_not_scroll_sideways(
-    site: Path, address: str, tab: Any, problems: list[str], part: int
-) -> None:
+    site, address, tab, problems, part
+):
     for name in html_pages(site)[part::4]:
         tab.set_viewport_size({"width": 390, "height": 800})
         tab.goto(address + name)
@@ -97,7 +95,7 @@ BAD_PAGE = """<link rel="icon" href="data:,"><img src="missing.png">
 <script>console.error("said so"); setTimeout(() => { throw Error("thrown") }, 0)</script>"""
 
 
-def test_the_browser_sees_what_is_wrong(address: str, tab: Any, problems: list[str]) -> None:
+def test_the_browser_sees_what_is_wrong(address, tab, problems):
     tab.goto(address)
     tab.set_content(BAD_PAGE)
     tab.wait_for_timeout(300)
@@ -124,7 +122,7 @@ OBSTACLES = """() => axe.run({resultTypes: ['violations']}).then(found => found.
 
 
 @pytest.mark.parametrize("name", LOOKED_AT)
-def test_axe_finds_nothing_serious(address: str, tab: Any, name: str) -> None:
+def test_axe_finds_nothing_serious(address, tab, name):
     tab.set_viewport_size({"width": 1280, "height": 900})
     tab.goto(address + name)
     tab.evaluate("window.MathJax?.startup?.promise?.then(() => true)")
@@ -133,7 +131,7 @@ def test_axe_finds_nothing_serious(address: str, tab: Any, name: str) -> None:
     assert not tab.evaluate(OBSTACLES)
 
 
-def test_solutions_unfold_on_a_click(address: str, tab: Any) -> None:
+def test_solutions_unfold_on_a_click(address, tab):
     tab.goto(f"{address}notebooks/{NOTEBOOKS[0].name}.html")
     folded = tab.locator(".bd-article details", has_text="Solution")
     assert folded.count() >= 2
@@ -162,9 +160,7 @@ PAPER = """() => {
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.name)
-def test_paper_has_the_solutions_and_whole_lines_of_code(
-    address: str, tab: Any, notebook: pages.Notebook
-) -> None:
+def test_paper_has_the_solutions_and_whole_lines_of_code(address, tab, notebook):
     tab.goto(f"{address}notebooks/{notebook.name}.html")
     tab.evaluate("window.MathJax.startup.promise.then(() => true)")
     tab.evaluate("document.documentElement.dataset.theme = 'dark'")
@@ -195,9 +191,7 @@ LEVELS = np.linspace(0.0, 1.0, 201)
         ("notebooks/03_correlation_grids.html", ".explore img"),
     ],
 )
-def test_figures_on_a_dark_page_are_dimmed_and_keep_their_colours(
-    address: str, tab: Any, name: str, choice: str
-) -> None:
+def test_figures_on_a_dark_page_are_dimmed_and_keep_their_colours(address, tab, name, choice):
     """Captions name colours, black and white among them, so that nothing is inverted."""
     tab.set_viewport_size({"width": 1280, "height": 900})
     tab.goto(address + name)
@@ -213,7 +207,7 @@ def test_figures_on_a_dark_page_are_dimmed_and_keep_their_colours(
     assert levels["dark"].max() < 0.85
 
 
-def test_search_finds_a_word(address: str, tab: Any) -> None:
+def test_search_finds_a_word(address, tab):
     tab.goto(address + "search.html?q=contraction")
     links = tab.locator("ul.search li a")
     links.first.wait_for()
@@ -224,12 +218,12 @@ def test_search_finds_a_word(address: str, tab: Any) -> None:
 # ---- the figure with sliders --------------------------------------------------------------------
 
 
-def fair(coupling: float, gamma: float, shock: float) -> jl.JMDP:
+def fair(coupling, gamma, shock):
     """The world of the sliders, its two normal shocks on twelve nodes each."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(12)
     odds = np.outer(weights, weights).ravel() / weights.sum() ** 2
 
-    def step(state: int, stall: int, outcome: int) -> tuple[float, int]:
+    def step(state, stall, outcome):
         sky, luck = nodes[outcome // 12], nodes[outcome % 12]
         other = coupling * sky + np.sqrt(1 - coupling**2) * luck
         return (12 + 3 * shock * sky if stall == 0 else 10 + 2 * shock * other), 0
@@ -254,7 +248,7 @@ SETTINGS += [(-0.6, 0.9, 1.5), (0.75, 0.0, 1.2), (-1.0, 0.9, 0.05)]
 
 
 @pytest.mark.parametrize("name", ["index.html", "notebooks/00_start_here.html"])
-def test_the_sliders_solve_what_jipe2_solves(address: str, tab: Any, name: str) -> None:
+def test_the_sliders_solve_what_jipe2_solves(address, tab, name):
     tab.goto(address + name)
     for coupling, gamma, shock in SETTINGS:
         settings = {"coupling": coupling, "gamma": gamma, "shock": shock}
@@ -272,7 +266,7 @@ def test_the_sliders_solve_what_jipe2_solves(address: str, tab: Any, name: str) 
         assert shown["worse"] <= 1 / (1 + gap) + 0.05  # the simulated pairs obey the bound
 
 
-def test_without_a_shock_no_number_is_made_up(address: str, tab: Any) -> None:
+def test_without_a_shock_no_number_is_made_up(address, tab):
     tab.goto(address + "index.html")
     labels = tab.locator(".live-slider label").all_text_contents()
     assert labels == ["Coupling", "Discount factor γ", "Size of the shock"]
@@ -285,7 +279,7 @@ def test_without_a_shock_no_number_is_made_up(address: str, tab: Any) -> None:
 # ---- what is there ------------------------------------------------------------------------------
 
 
-def test_every_notebook_figure_and_public_name_is_in_the_book(site: Path) -> None:
+def test_every_notebook_figure_and_public_name_is_in_the_book(site):
     landing = (site / "index.html").read_text()
     gallery = (site / "gallery.html").read_text()
     assert all(f'href="notebooks/{nb.name}.html"' in landing for nb in NOTEBOOKS)
@@ -303,7 +297,7 @@ def test_every_notebook_figure_and_public_name_is_in_the_book(site: Path) -> Non
         assert pages.Notebook.read(download).cells == nb.cells
 
 
-def test_links_of_the_site_lead_somewhere(site: Path) -> None:
+def test_links_of_the_site_lead_somewhere(site):
     texts = {path: path.read_text("utf-8") for path in site.rglob("*.html")}
     anchors = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in texts.items()}
     for path in set(texts) - set((site / "_static").rglob("*")):
@@ -315,7 +309,7 @@ def test_links_of_the_site_lead_somewhere(site: Path) -> None:
                 assert not anchor or anchor in anchors[target], f"{path.name}: {link}"
 
 
-def test_the_end_of_every_page_says_licence_version_and_year(site: Path) -> None:
+def test_the_end_of_every_page_says_licence_version_and_year(site):
     [owner] = re.findall(
         r"^Copyright \(c\) (\d{4} .*)$", (ROOT / "LICENSE").read_text(), re.MULTILINE
     )
@@ -325,7 +319,7 @@ def test_the_end_of_every_page_says_licence_version_and_year(site: Path) -> None
         assert f"version {jl.__version__}, MIT licence" in footer, name
 
 
-def test_every_definition_lemma_and_exercise_is_in_a_box(site: Path) -> None:
+def test_every_definition_lemma_and_exercise_is_in_a_box(site):
     kinds = (
         r"^\*\*(?:Definition|Assumption|Lemma|Theorem|Remark|Exercise) [\dAB.]+(?: \(.*\))?\.\*\*"
     )
@@ -336,6 +330,6 @@ def test_every_definition_lemma_and_exercise_is_in_a_box(site: Path) -> None:
         assert len(re.findall(r'class="[^"]*\bstatement\b', page)) == said, nb.name
 
 
-def test_no_page_names_the_folder_it_was_built_in(site: Path) -> None:
+def test_no_page_names_the_folder_it_was_built_in(site):
     texts = [path.read_text("utf-8") for path in site.rglob("*") if path.suffix in {".html", ".js"}]
     assert not [text for text in texts if str(ROOT) in text or str(site) in text]
