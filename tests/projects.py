@@ -7,7 +7,6 @@ import io
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import batch
@@ -37,7 +36,7 @@ print(f"|S| is large | {{level}} | holds")
 """
 
 
-def good(figure: str) -> str:
+def good(figure):
     """A notebook that writes a figure of this name."""
     return GOOD.format(figure=figure)
 
@@ -45,22 +44,22 @@ def good(figure: str) -> str:
 class Project:
     """A folder with notebooks and profiles, and the command run on it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root = root
         (root / "notebooks").mkdir(parents=True)
         (root / "workflow" / "profiles").mkdir(parents=True)
 
-    def notebook(self, name: str, text: str) -> None:
+    def notebook(self, name, text):
         # Latin-1, so that a test can write what is not UTF-8; all else is ASCII
         (self.root / "notebooks" / f"{name}.py").write_text(text, encoding="latin-1")
 
-    def profile(self, name: str, text: str) -> None:
+    def profile(self, name, text):
         (self.root / "workflow" / "profiles" / f"{name}.yaml").write_text(text, encoding="latin-1")
 
-    def command(self, *arguments: str) -> list[str]:
+    def command(self, *arguments):
         return [sys.executable, str(BATCH), "--root", str(self.root), "--cores", "2", *arguments]
 
-    def refusal(self, *arguments: str) -> str:
+    def refusal(self, *arguments):
         """What the same command says where it refuses to start; in this process, for speed."""
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
@@ -68,15 +67,15 @@ class Project:
         assert not (self.root / "out").exists()
         return said.getvalue()
 
-    def copy_workflow(self) -> None:
+    def copy_workflow(self):
         """Give the project the workflow that users have."""
         unwanted = shutil.ignore_patterns("profiles", "__pycache__")
         shutil.copytree(BATCH.parent, self.root / "workflow", dirs_exist_ok=True, ignore=unwanted)
 
-    def out(self, *parts: str) -> Path:
+    def out(self, *parts):
         return self.root.joinpath("out", "quick", *parts)
 
-    def results(self) -> dict[str, tuple[int, bytes]]:
+    def results(self):
         """Everything a user reads, with its time and content."""
         folders = ("notebooks", "figures", "provenance", "failed")
         files = [
@@ -87,7 +86,7 @@ class Project:
         }
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
+def wait_until(condition, seconds=300.0):
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -95,7 +94,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
         time.sleep(0.05)
 
 
-def alive(process: psutil.Process) -> bool:
+def alive(process):
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

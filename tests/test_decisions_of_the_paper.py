@@ -149,20 +149,6 @@ def test_decision_11_a_cone():
     assert_printed(11, f"{second - theta**2:.1f}", f"{smallest:.2f}")
 
 
-def test_decision_12_noise():
-    """Lemma A.3, E[w^2] <= C_0 + C_1 ||M||^2, with a fourth of the constants of eq. (59)."""
-    jm = jl.windy_gridworld(2, gamma=0.8)
-    rng = np.random.default_rng(3)
-    policy = rng.dirichlet(np.ones(4), size=4)
-    mean, second = rng.normal(size=(4, 4)), rng.normal(size=(4, 4, 4, 4))
-    weight = jl.norm_weight(2, jm.gamma)
-    norm = max(np.abs(mean).max(), np.abs(second).max() / weight)
-    reach = max(jm.gamma, 2 * jm.gamma + jm.gamma**2 * weight)
-    for coordinate in ([(0, 1)], [(0, 1), (0, 1)], [(0, 1), (0, 3)], [(0, 1), (2, 0)]):
-        draws = [jl.sample_t2(jm, policy, mean, second, coordinate, rng=rng) for _ in range(2000)]
-        assert np.var(draws) <= (8 + 8 * reach**2 * norm**2) / 4
-
-
 @pytest.mark.parametrize(("rewards", "unit"), [("unit", 1.0), ("signed", 4.0)])
 def test_decision_13_settings(rewards, unit):
     chain = jl.coupled_reward_chain(4, 0.9, rewards=rewards)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import inspect
 import os
@@ -90,6 +91,14 @@ def listed(doc):
     sections = re.findall(r"^(?:Args|Attributes):\n((?:(?: .*)?\n)+)", doc + "\n", re.MULTILINE)
     entries = re.findall(r"^    ([*\w]+(?:, [*\w]+)*): ", "".join(sections), re.MULTILINE)
     return {name.lstrip("*") for entry in entries for name in entry.split(", ")}
+
+
+def test_the_words_of_couplings_stand_in_one_file():
+    """A coupling is a value; `Coupling.named` makes it at the door."""
+    for path in (ROOT / "jmdp_lib").rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        words = {node.value for node in nodes if isinstance(node, ast.Constant)}
+        assert path.name == "coupling.py" or not words & {"joint", "independent", "common"}, path
 
 
 def test_every_public_parameter_is_documented():
