@@ -191,6 +191,7 @@ REFUSED = {
         bad("truncation must lie in", truncation=1.0),
         bad(r"gamma = 0.99.* larger truncation=", jm=NEAR_ONE),
         bad("times 36 state-actions needs", num_samples=MANY),
+        bad("simulate_returns needs a JMDP", jm=jl.inventory_simulator()),
     ],
     jl.windy_gridworld: [
         bad("size: a JMDP of 1,000,000,000,000 states", 10**6),
@@ -309,7 +310,7 @@ for call, names in NOT_NEGATIVE.items():
 def test_arguments(call, case, monkeypatch):
     message, arguments, options = case
     monkeypatch.setattr(MultisetOperator, "rows_of", never)
-    with pytest.raises((ValueError, IndexError, MemoryError), match=message) as caught:
+    with pytest.raises((ValueError, IndexError, MemoryError, TypeError), match=message) as caught:
         call(*arguments, **GOOD.get(call, {}) | options)
     if "Error" in message:
         assert type(caught.value.__cause__).__name__ in message
