@@ -291,6 +291,7 @@ NOT_NEGATIVE = {
     jl.coupled_reward_chain: "num_states",
     jl.epsilon_mixture: "epsilon",
     jl.inventory: "lead_time",
+    jl.two_queues: "arrival_prob",
     jl.contraction_modulus: "order",
     jl.norm_weight: "reward_bound",
     jl.rbf_features: "columns",
