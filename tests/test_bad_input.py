@@ -109,7 +109,6 @@ REFUSED = {
             table_probs=[[0.5, 0.5], [1.5, -0.5]],
         ),
         bad(r"sum of table_probs\[1\] \(state 1\) = 0.9", table_probs=[[0.5, 0.5], [0.5, 0.4]]),
-        bad(r"table_probs must have shape \(state, table\)", table_probs=[0.5, 0.5]),
         bad("table_probs must hold real numbers", table_probs=[["a", "b"]]),
         bad("ragged", table_probs=[[0.5, 0.5], [1.0]]),
         bad(
@@ -195,18 +194,11 @@ REFUSED = {
     ],
     jl.windy_gridworld: [
         bad("size: a JMDP of 1,000,000,000,000 states", 10**6),
-        bad("gust_prob must lie in", gust_prob=1.2),
         bad("gust must be one of 'U'", gust="up"),
     ],
-    jl.inventory: [
-        bad(r"price must lie in \(-inf, inf\), got nan", price=np.nan),
-        bad("sum of demand_probs = 1.1 is not one", demand_probs=[0.5, 0.6]),
-    ],
+    jl.inventory: [bad("sum of demand_probs = 1.1 is not one", demand_probs=[0.5, 0.6])],
     jl.uniform_policy: [bad("a JMDP or a simulator .* is needed, got None", None)],
-    jl.cantelli_bound: [
-        bad("variance must not be negative", 1.0, -2.0),
-        bad(r"variance\[0\] \(entry 0\) = inf is not finite", 1, np.inf),
-    ],
+    jl.cantelli_bound: [bad("variance must not be negative", 1.0, -2.0)],
     jl.tabular_features: [
         bad("Unable to allocate", SimpleNamespace(num_states=90_000, num_actions=4)),
     ],
@@ -219,16 +211,13 @@ REFUSED = {
         ),
         bad("a global generator", answers(lambda *asked: ([random.random()] * 3, [0] * 3))),
         bad(r"next state of action 0 = 6 is not in range\(6\)", answers(([0.0] * 3, [6] * 3))),
-        bad("rewards.*finite", answers(([1.0, np.nan, 1.0], [0] * 3))),
         bad("4 rewards and 3 next states", answers(([0.0] * 4, [0] * 3))),
         bad("reward of action 0 must hold real numbers", answers((["x"] * 3, [0] * 3))),
-        bad(MASKED, answers((masked([1.0] * 3), [0] * 3))),
         bad("must return rewards and next states.*NoneType", answers(None)),
         bad(r"gave \[.* and then \[", answers(lambda *asked: ([next(COIN)] * 3, [0] * 3))),
         bad(r"rewards \[5.0.* not in reward_range", answers(([5.0] * 3, [0] * 3))),
         bad("in this order.*next state of action 0 must", answers(([0, 1, 2], [0.5] * 3))),
     ],
-    simulators.StepSimulator: [bad("sum of noise_probs = 1.1", 1, 2, 0.9, [0.5, 0.6], never)],
     simulators.estimate_gaps: [
         bad(
             r"gaps\[:, 0\]\[1\] \(row 1\) = 99 is not in range\(9\)",
@@ -270,9 +259,6 @@ REFUSED = {
         bad(r"must be a list .* mean \[0\]\?", states=0),
         bad(r"did you mean \['a'\]\?", states="a"),
     ],
-    jl.large.ImplicitJMDP: [
-        bad("reward_range: the largest absolute reward, 1e-200,", never, 1, 0.9, (0.0, 1e-200)),
-    ],
     jl.laws.GapLaw.from_sample: [
         bad(
             r"truncation_error must lie in \[0, inf\), got",
@@ -287,7 +273,7 @@ NOT_NEGATIVE = {
     jl.jipe2: "tol",
     jl.simulate_pairs: "num_pairs horizon truncation",
     jl.simulate_returns: "num_samples",
-    jl.windy_gridworld: "size",
+    jl.windy_gridworld: "size gust_prob",
     jl.coupled_reward_chain: "num_states",
     jl.epsilon_mixture: "epsilon",
     jl.inventory: "lead_time",
