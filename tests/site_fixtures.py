@@ -51,8 +51,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 @pytest.fixture(scope="module")
-def tab():
-    """A page of the system's Chromium, driven by playwright."""
+def browser():
+    """The system's Chromium, driven by playwright."""
     from playwright.sync_api import sync_playwright
 
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -65,8 +65,13 @@ def tab():
     # Whatever a page asks of another host fails, and is seen.
     flags.append("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=executable, args=flags)
-        page = browser.new_page()
+        with driver.chromium.launch(executable_path=executable, args=flags) as browser:
+            yield browser
+
+
+@pytest.fixture
+def tab(browser):
+    """A tab of its own."""
+    with browser.new_page(viewport={"width": 1280, "height": 900}) as page:
         page.set_default_timeout(180_000)
         yield page
-        browser.close()
