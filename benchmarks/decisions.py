@@ -15,8 +15,6 @@ median number of runs until the better action is known: for Bernstein if one loo
 and otherwise of calls, which look at their own times.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from timing import about, asked, lines, table, write_page
 

@@ -10,8 +10,6 @@ table has rewards on no lattice, and one gap each. The rewards of the second lie
 a bracket at zero is exact, and the last column is the mean width of CVaR, in units of the rewards.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 

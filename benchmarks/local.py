@@ -15,8 +15,6 @@ and the core has to contain all of it. Most pairs in that core are far apart and
 visited, but are solved for.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from functools import partial

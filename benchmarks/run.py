@@ -10,8 +10,6 @@ where the older version has no such call.
     python benchmarks/run.py --before ../before
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -19,8 +19,6 @@ measured at one state, times all states. On a grid that state is next to the goa
 place: elsewhere pairs live longer and have heavier tails.
 """
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

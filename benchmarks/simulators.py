@@ -5,8 +5,6 @@ Writes the table between the marks of book/own_simulator.md, and book/static/dep
     python benchmarks/simulators.py
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from pathlib import Path

@@ -1,8 +1,6 @@
 """What the benchmarks share: timers, processes of their own, tables, and pages that say when and
 where they were measured."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

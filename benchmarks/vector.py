@@ -19,8 +19,6 @@ took minutes: it compiles every operation anew for each shape, and shapes change
 pairs are dropped.
 """
 
-from __future__ import annotations
-
 import time
 from functools import partial
 

@@ -1,8 +1,5 @@
 """The batch on small projects: see projects.py."""
 
-from __future__ import annotations
-
-import psutil
 import pytest
 
 
@@ -38,7 +35,7 @@ def family():
     """Processes that a test leaves alone for a while; none survives it, even when it fails."""
     import projects
 
-    processes: list[psutil.Process] = []
+    processes = []
     yield processes
     for process in processes:
         if projects.alive(process):

@@ -1,7 +1,5 @@
 """Shared set-up: what is not installed is skipped, and no test leaves anything behind."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys
@@ -82,7 +80,7 @@ pytest_runtest_setup = pytest_runtest_call = skip_what_is_missing
 
 def state_of_the_process():
     """What one test may change and another may depend on."""
-    found: dict[str, object] = {"folder": os.getcwd()}
+    found = {"folder": os.getcwd()}
     foreign = ("PYTEST_", "PYGAME_")  # set by pytest, and by Gymnasium when it is imported
     found |= {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     if matplotlib := sys.modules.get("matplotlib"):

@@ -5,8 +5,6 @@ tests, with all that they import, would take a third more time. So traced are th
 core, and the tests of the files below.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import coverage

@@ -1,7 +1,5 @@
 """Small projects for tests of the batch: notebooks, profiles, and the command run on them."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shutil

@@ -1,7 +1,5 @@
 """The book, built once, its address, and a tab of a real browser to read it in."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import os
@@ -64,9 +62,11 @@ def browser():
     flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     # Whatever a page asks of another host fails, and is seen.
     flags.append("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
-    with sync_playwright() as driver:
-        with driver.chromium.launch(executable_path=executable, args=flags) as browser:
-            yield browser
+    with (
+        sync_playwright() as driver,
+        driver.chromium.launch(executable_path=executable, args=flags) as browser,
+    ):
+        yield browser
 
 
 @pytest.fixture

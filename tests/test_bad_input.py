@@ -1,7 +1,5 @@
 """Bad input: refused before any work, by a message that names the array, the state, the action."""
 
-from __future__ import annotations
-
 import importlib
 import random
 from itertools import cycle

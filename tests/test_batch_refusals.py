@@ -1,7 +1,5 @@
 """What the batch refuses before any work, and how it says so."""
 
-from __future__ import annotations
-
 import re
 
 import batch

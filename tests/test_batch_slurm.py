@@ -1,7 +1,5 @@
 """A real Slurm cluster of one node: what the batch sends there, and cancels."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -40,6 +38,11 @@ PartitionName=main Nodes=localhost Default=YES
 """
 
 
+def free_port():
+    with socket.create_server(("localhost", 0)) as bound:
+        return bound.getsockname()[1]
+
+
 @pytest.fixture
 def cluster(monkeypatch):
     """A Slurm cluster of one node, without an accounting database, with memory for one notebook."""
@@ -50,16 +53,10 @@ def cluster(monkeypatch):
     with (
         # not tmp_path: paths of sockets must be short
         tempfile.TemporaryDirectory(prefix="slurm") as folder,
-        socket.socket() as one,
-        socket.socket() as two,
         contextlib.ExitStack() as stack,
     ):
         place = Path(folder)
-        ports = []
-        for bound in (one, two):
-            bound.bind(("localhost", 0))
-            ports.append(bound.getsockname()[1])
-            bound.close()
+        ports = free_port(), free_port()
         (place / "key").write_bytes(os.urandom(1024))
         (place / "key").chmod(0o600)
         (place / "spool").mkdir()

@@ -1,7 +1,5 @@
 """How the book is made: docstrings and notebooks become pages, and what is missing stops it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The chapters and the map of the paper: what each of them has to say."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

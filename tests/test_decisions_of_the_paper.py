@@ -1,7 +1,5 @@
 """The decisions of "Reading the paper": each number is computed, and the page prints it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Environments: what the paper says of them, by hand-computed cells."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is packed, what it says of itself, and that it installs and runs on its own."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import re
@@ -10,7 +8,6 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -29,9 +26,11 @@ NO_CACHES = shutil.ignore_patterns("__pycache__")
 pytestmark = pytest.mark.slow
 
 
-def built(folder):
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory):
     """The source distribution of this project, and the wheel that is made of it, as pip would."""
-    folder.mkdir()
+    importlib.import_module("setuptools")  # builds them, in a process of its own
+    folder = tmp_path_factory.mktemp("source")
     for name in SOURCE:
         shutil.copy(ROOT / name, folder)
     for name in ("jmdp_lib", "experiments", "tests", "workflow"):
@@ -39,29 +38,18 @@ def built(folder):
     hook = "import setuptools.build_meta as hooks; hooks.build_{}('.')"
     run(sys.executable, "-c", hook.format("sdist"), cwd=folder)
     [sdist] = folder.glob("*.tar.gz")
-    # Python 3.11 has the filter from 3.11.4 on, and Python 3.12 and 3.13 warn without it.
-    safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-    with tarfile.open(sdist) as packed:
-        packed.extractall(folder / "unpacked", **safely)
-    [source] = (folder / "unpacked").iterdir()
+    run("tar", "-xf", sdist, cwd=folder)
+    source = folder / sdist.name.removesuffix(".tar.gz")
     run(sys.executable, "-c", hook.format("wheel"), cwd=source)
     [wheel] = source.glob("*.whl")
     return sdist, wheel
 
 
-@pytest.fixture(scope="module")
-def distributions(tmp_path_factory):
-    importlib.import_module("setuptools")  # builds them, in a process of its own
-    return built(tmp_path_factory.mktemp("packing") / "source")
-
-
-def test_the_packages_have_the_library_and_no_part_of_the_tests_or_experiments(
-    distributions,
-):
-    wanted = {p.relative_to(ROOT).as_posix() for p in (ROOT / "jmdp_lib").rglob("*") if p.is_file()}
-    wanted = {name for name in wanted if "__pycache__" not in name}
+def test_the_packages_have_the_library_and_no_part_of_the_tests_or_experiments(distributions):
+    files = [path for path in (ROOT / "jmdp_lib").rglob("*.*") if "__pycache__" not in path.parts]
+    wanted = {path.relative_to(ROOT).as_posix() for path in files}
     with tarfile.open(distributions[0]) as packed:
-        names = {name.partition("/")[2] for name in packed.getnames() if "/" in name}
+        names = {name.partition("/")[2] for name in packed.getnames()}
     assert wanted | set(SOURCE) <= names
     assert not [name for name in names if name.startswith(("experiments", "tests", "workflow"))]
     wheel = zipfile.ZipFile(distributions[1]).namelist()

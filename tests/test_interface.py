@@ -1,7 +1,5 @@
 """The public interface: what is documented, what is given by name, and what type checkers see."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import inspect

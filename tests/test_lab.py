@@ -1,7 +1,5 @@
 """The chapters in a real Jupyter server, as JupyterLab opens and saves them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The page for contributors: its worked example, followed in a copy of the project."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The model: constructors agree, queries follow the tables, coupling is found where it is."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import pickle

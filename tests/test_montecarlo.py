@@ -1,7 +1,5 @@
 """Simulated pairs and random maps: their moments and distributions are those solvers compute."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from strategies import random_jmdp, random_policy, shared_noise_model

@@ -1,7 +1,5 @@
 """The project's own files agree with one another."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib.metadata
@@ -51,7 +49,7 @@ def owners(module):
 
 def brought(*extras):
     """All packages that these extras bring beside those of a plain install."""
-    found: set[str] = set()
+    found = set()
     for requirement in (r for extra in extras for r in EXTRAS[extra]):
         inner = requirement.name == "jmdp_lib"
         found |= brought(*requirement.extras) if inner else {canonicalize_name(requirement.name)}
@@ -60,7 +58,7 @@ def brought(*extras):
 
 def imported_modules(code):
     """The top-level names of all absolute imports of what is no part of this project or Python."""
-    names: list[str] = []
+    names = []
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
@@ -198,7 +196,7 @@ def test_out_as_a_link_does_not_make_a_commit_dirty(tmp_path):
 def test_every_package_is_pinned_once_within_the_range_that_pyproject_admits(machine):
     here = {"sys_platform": "linux", "platform_machine": machine}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pins: dict[str, Requirement] = {}
+    pins = {}
     for pin in [Requirement(line) for line in lines if not line.startswith("#")]:
         if not pin.marker or pin.marker.evaluate(here):
             assert pins.setdefault(canonicalize_name(pin.name), pin) is pin

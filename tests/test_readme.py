@@ -1,7 +1,5 @@
 """The Python of the README and of the guide does what is said of it."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import os
@@ -72,7 +70,7 @@ def test_the_record_of_demand_passes_and_that_of_sales_fails(
 @pytest.mark.slow
 def test_the_depot_comes_as_close_as_the_guide_says():
     [block] = [block for block in BLOCKS if "class Depot" in block]
-    scope: dict = {"jl": jl}
+    scope = {"jl": jl}
     exec(block, scope)
     poisson = np.exp(-3.0) * np.cumprod(np.append(1.0, 3.0 / np.arange(1, 60)))
 
@@ -98,7 +96,7 @@ def test_the_depot_comes_as_close_as_the_guide_says():
 
 def test_the_gymnasium_example_runs():
     [block] = [block for block in BLOCKS if "CoupledEnv" in block]
-    scope: dict = {"jl": jl, "np": np}
+    scope = {"jl": jl, "np": np}
     exec(block.replace("num_runs=50", "num_runs=4"), scope)
     assert block.count("num_runs=50") == 1
     assert scope["found"].mean[1, 0] == -scope["found"].mean[0, 1]

@@ -1,7 +1,5 @@
 """The pages of the book in a real browser, without network."""
 
-from __future__ import annotations
-
 import html
 import io
 import re
