@@ -16,39 +16,35 @@ from notebooks.tools import chapter
 
 ROOT = Path(__file__).resolve().parents[1]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-by_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+CODE = "\n".join(pages.Notebook.read(path).code for path in CHAPTERS)
 
 
-@by_chapter
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_every_figure_has_a_number_a_caption_and_alt_text(path):
     notebook = pages.Notebook.read(path)
     captions = notebook.captions()
-    drawn = [
-        c
-        for c, cell in enumerate(notebook.cells)
-        if any("image/png" in output.get("data", {}) for output in cell.get("outputs", []))
-    ]
-    assert list(captions) == drawn
+    drawn = {}
+    for c, cell in enumerate(notebook.cells):
+        outputs = [o for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
+        drawn |= {c: [o["metadata"]["image/png"]["alt"] for o in outputs]} if outputs else {}
+    assert list(captions) == list(drawn)
     for number, (c, (caption, alt)) in enumerate(captions.items(), 1):
         assert caption.startswith(f"**Figure {int(path.stem[:2])}.{number}.**")
         assert len(alt) > 60
-        images = [o for o in notebook.cells[c]["outputs"] if "image/png" in o.get("data", {})]
-        assert [o["metadata"]["image/png"]["alt"] for o in images] == [alt] * len(images)
+        assert {*drawn[c]} == {alt}
 
 
 def test_no_two_chapters_draw_figures_of_one_name():
     """The batch shows the figures of all of them in one folder."""
-    code = "\n".join(pages.Notebook.read(path).code for path in CHAPTERS)
-    names = re.findall(r'chapter\.save\(\w+, "(\w+)"', code)
+    names = re.findall(r'chapter\.save\(\w+, "(\w+)"', CODE)
     assert len(names) == len(set(names)) > 30
 
 
 def test_every_public_name_is_used_by_a_chapter():
     """But for what is caught, and classes that others take or return."""
     names = {path: x for path, x in pages.public_names().items() if not inspect.ismodule(x)}
-    code = "\n".join(pages.Notebook.read(path).code for path in CHAPTERS)
     signatures = [inspect.signature(x) for x in names.values() if inspect.isfunction(x)]
-    code += f"{signatures} {[getattr(x, '__annotations__', '') for x in names.values()]}"
+    code = f"{CODE} {signatures} {[getattr(x, '__annotations__', '') for x in names.values()]}"
     unused = [thing for path, thing in names.items() if not pages.uses(code, path)]
     unused = [x for x in unused if inspect.isfunction(x) or not issubclass(x, tuple | Exception)]
     assert not unused, "no executed chapter uses these: workflow/pair.py writes the .ipynb"
@@ -64,11 +60,10 @@ def test_explore_shows_all_frames_and_a_slider_that_needs_no_kernel(monkeypatch)
     assert not plt.get_fignums()
     assert set(shown[0]) == {"text/html", "image/png"}
     html = BeautifulSoup(shown[0]["text/html"], "html.parser")
-    assert [image["alt"] for image in html.find_all("img")] == [
-        f"height {h:g}" for h in (0.5, 1, 1.5)
-    ]
-    assert ["style" in image.attrs for image in html.find_all("img")] == [False, True, True]
-    assert len({image["src"] for image in html.find_all("img")}) == 3
+    images = html.find_all("img")
+    assert [image["alt"] for image in images] == ["height 0.5", "height 1", "height 1.5"]
+    assert ["style" in image.attrs for image in images] == [False, True, True]
+    assert len({image["src"] for image in images}) == 3
     assert (html.input["max"], html.output.get_text()) == ("2", "0.5")
 
 
@@ -98,13 +93,11 @@ def test_results_are_found_wherever_in_the_project_a_notebook_lies(tmp_path, pla
 
 def test_claims_keep_what_was_found_apart_from_what_holds(capsys):
     claims = chapter.Claims()
-    claims.check("a", 1, True)
-    claims.check("b", 2, True, "not reproduced")
-    claims.check("c", 3, True, "goal missed")
+    for name, *verdict in (("a",), ("b", "not reproduced"), ("c", "goal missed")):
+        claims.check(name, 3, True, *verdict)
     claims.print()
-    assert capsys.readouterr().out == (
-        "a | 1 | holds\nb | 2 | not reproduced\nc | 3 | goal missed\n"
-    )
+    told = "a | 3 | holds\nb | 3 | not reproduced\nc | 3 | goal missed\n"
+    assert capsys.readouterr().out == told
     with pytest.raises(AssertionError, match=r"c \| 3 \| FAILS"):
         claims.check("c", 3, False, "differs from the paper")
     with pytest.raises(ValueError, match="verdict must be one of"):

@@ -23,9 +23,8 @@ def assert_printed(decision, *numbers):
 def test_decision_1_a_sign():
     m = jl.jipe2(GRID, GOAL).moments
     right, up = (6, 1), (6, 0)
-    rest = -2 * m.second(right, up) - m.gap_mean[6, 1, 0] ** 2
-    variance = m.second(right, right) + m.second(up, up) + rest
-    printed = m.second(right, right) - m.second(up, up) + rest
+    rest = m.second(right, right) - 2 * m.second(right, up) - m.gap_mean[6, 1, 0] ** 2
+    variance, printed = rest + m.second(up, up), rest - m.second(up, up)
     assert m.gap_variance[6, 1, 0] == pytest.approx(variance)
     assert_printed(1, f"{variance:.3f}", f"{printed:.0f}")
 
@@ -43,8 +42,7 @@ def test_decision_2_a_condition():
 
 def test_decision_3_one_random_variable():
     payer = jl.JMDP([[1.0]], [[[1.0, 0.0]]], [[[0, 0]]], 0.5)
-    m = jl.jipe2(payer, [[0.5, 0.5]]).moments
-    assert m.variance[0, 0] == pytest.approx(1 / 12)
+    assert jl.jipe2(payer, [[0.5, 0.5]]).moments.variance[0, 0] == pytest.approx(1 / 12)
     chain = jl.coupled_reward_chain(25, 0.99)
     correlation = jl.jipe2(chain, jl.uniform_policy(chain)).moments.correlation[0, 0, 1]
     coin = chain.rewards[: chain.starts[1]]  # of the first state; without merging the others cancel
@@ -137,8 +135,8 @@ def test_decision_10_weights_of_gaps():
     norm = np.linalg.norm(roots[:, None] * step[np.ix_(seen, seen)] / roots, 2)
     assert radius < 1
     assert norm <= 0.9**-0.5
-    numbers = radius, weights[apart].sum(), norm
-    assert_printed(10, *(f"{x:.2f}" for x in numbers), f"{0.9**-0.5:.3f}")
+    numbers = [f"{x:.2f}" for x in (radius, weights[apart].sum(), norm)]
+    assert_printed(10, *numbers, f"{0.9**-0.5:.3f}")
 
 
 def test_decision_11_a_cone():
