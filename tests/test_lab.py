@@ -1,13 +1,15 @@
 """The chapters in a real Jupyter server, as JupyterLab opens and saves them."""
 
+import http.client
 import json
 import os
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 from projects import wait_until
@@ -33,16 +35,11 @@ class Lab:
 
     def request(self, chapter, body=None):
         """What the server answers when a chapter is opened, or saved with this content."""
-        request = urllib.request.Request(
-            f"{self.address}api/contents/notebooks/{chapter}.ipynb",
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": "token lab"},
-            method="GET" if body is None else "PUT",
-        )
-        try:
-            return json.load(urllib.request.urlopen(request))
-        except urllib.error.HTTPError as error:
-            return json.load(error)
+        place = f"/api/contents/notebooks/{chapter}.ipynb"
+        own = {"Authorization": "token lab"}
+        with closing(http.client.HTTPConnection(urlsplit(self.address).netloc)) as server:
+            server.request("PUT" if body else "GET", place, body and json.dumps(body), own)
+            return json.load(server.getresponse())
 
 
 def addresses(base):
@@ -51,7 +48,7 @@ def addresses(base):
         found = [
             json.loads(path.read_text())["url"] for path in base.glob("RUNTIME/jpserver-*.json")
         ]
-        return [address for address in found if urllib.request.urlopen(f"{address}api").read()]
+        return [address for address in found if urlopen(f"{address}api").read()]
     except (OSError, ValueError):  # not yet
         return []
 

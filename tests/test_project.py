@@ -58,12 +58,9 @@ def brought(*extras):
 
 def imported_modules(code):
     """The top-level names of all absolute imports of what is no part of this project or Python."""
-    names = []
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.append(node.module)
+    nodes = [*ast.walk(ast.parse(code))]
+    names = [alias.name for x in nodes if isinstance(x, ast.Import) for alias in x.names]
+    names += [x.module for x in nodes if isinstance(x, ast.ImportFrom) and x.module and not x.level]
     return {name.partition(".")[0] for name in names} - OWN - set(sys.stdlib_module_names)
 
 

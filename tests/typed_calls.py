@@ -11,15 +11,11 @@ from jmdp_lib.atari import CoupledAtari, Draw
 from jmdp_lib.simulators import CoupledEnv, Decision, GapEstimate, Simulator, estimate_gaps
 
 
-def walk(place: tuple[int, int], action: int, noise: int) -> tuple[float, tuple[int, int]]:
-    return 0.0, (place[0] + action, place[1] + noise)
-
-
 def tables(place: int) -> tuple[list[float], list[list[float]], list[list[int]]]:
     return odds, [[0.0, 1.0]] * 2, [[place, place + 1]] * 2
 
 
-odds, rng, zero = [0.7, 0.3], np.random.SeedSequence(0), np.zeros(1)
+odds, rng = [0.7, 0.3], np.random.SeedSequence(0)
 simulator: Simulator = jl.inventory_simulator(10, 5, holding_cost=0.2, lost_sale_cost=0.5)
 jm: jl.JMDP = jl.windy_gridworld(5, 0.2, 0.95, gust="L")
 jm = jl.inventory(10, 5, 0.95, demand_probs=odds, price=3.0, order_cost=1.5, lead_time=1)
@@ -41,16 +37,12 @@ learned: jl.IncrementalSolution = jl.incremental_jipe2(
 )
 features = jl.action_features(jl.rbf_features(5, 5, 3), 4)
 jl.projected_jipe2(jm, policy, features, weights="stationary", cone="psd", tol=1e-6)
-trace: jl.Trace = jl.trace_jipe2(jm, policy, 4, coupling="joint")
 pairs = jl.simulate_pairs(jm, [0], (0, 1), state=3, num_pairs=5, horizon=9, truncation=0.1)
 pairs += jl.simulate_returns(jm, policy, 5, rng=None, coupling="joint", truncation=0.1)
 
 law: jl.laws.GapLaw = jl.laws.gap_law(jm, policy, states=[1], points=9, max_points=9)[0]
 law = jl.laws.GapLaw.from_sample((0, 1, 2), odds, alpha=0.1, truncation_error=0.1)
-steps: jl.laws.StepBracket = law.steps
-phi: jl.laws.PhiBracket | None = law.phi
-print(law.cdf(0.0, strict=True), steps.cdf(zero, True), phi and (phi.cdf(zero), phi.cvar(0.1)))
-plane = jl.large.ImplicitJMDP.from_step(2, 0.9, odds, walk, (0.0, 1.0))
+print(law.cdf(0.0, strict=True), law.phi and law.phi.cvar(0.1))
 endless = jl.large.ImplicitJMDP(tables, 2, 0.9, (0.0, 1.0), knows_noise=False)
 local: jl.large.LocalSolution = jl.large.local_jipe2(
     endless, lambda place: [0.5, 0.5], states=[0], tol=0.1, max_states=9
@@ -76,4 +68,4 @@ env.reset(seed=0, options=None)
 pong = CoupledAtari("Pong", sticky_prob=0.25, frame_skip=4, shock=0.5, obs="pixels", rng=0)
 draw: Draw | None = pong.snapshot().draw
 pong.reset(seed=0, options=None)
-jl.figures.correlation_grid(Figure().subplots(), zero, 5, "URDL", goal=4, fontsize=6.0)
+jl.figures.correlation_grid(Figure().subplots(), np.zeros(1), 5, "URDL", goal=4, fontsize=6.0)
