@@ -76,12 +76,7 @@ def in_a_process(*arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def asked(
-    doc,
-    only=None,
-    one=None,
-    **more,
-):
+def asked(doc, only=None, one=None, **more):
     """What the command line asks for, `--only` one of these names, say; `one` ends the program.
 
     one: what is measured in a process of its own. more: further options, by name.
