@@ -30,15 +30,10 @@ def site(tmp_path_factory):
     return base / "book"
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments):
-        pass
-
-
 @pytest.fixture(scope="session")
 def address(site):
     """The address of the book, for a browser of this machine."""
-    handler = functools.partial(Quiet, directory=str(site))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"

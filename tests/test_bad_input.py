@@ -70,24 +70,13 @@ GOOD = {
         "noise_probs": [0.5, 0.5],
         "step": never,
     },
-    jl.JMDP.from_mdp: {
-        "transition_probs": np.full(TWO, 0.5),
-        "rewards": np.zeros((2, 2)),
-        "gamma": 0.9,
-    },
     GRID.query: {"state": 0, "actions": [0], "rng": RNG},
     jl.jipe: BOTH,
     jl.jipe2: BOTH,
     jl.pair_step: BOTH,
-    jl.apply_t2: BOTH | {"mean": GOAL},
     jl.simulate_pairs: BOTH | {"state": 0, "actions": (0, 1), "num_pairs": 1},
     jl.simulate_returns: BOTH | {"num_samples": 1},
     jl.incremental_jipe2: {"policy": np.full((6, 3), 1 / 3), "num_updates": 10},
-    jl.epsilon_mixture: BOTH,
-    jl.contraction_modulus: {"order": 2, "gamma": 0.9},
-    jl.norm_weight: {"order": 2, "gamma": 0.9},
-    jl.rbf_features: {"rows": 3, "columns": 3, "centres": 2},
-    jl.action_features: {"state_features": np.ones((3, 2))},
     simulators.estimate_gaps: {"env": GRID, "policy": GOAL, "actions": [(0, 0, 1)]},
     jl.large.local_jipe2: {"model": GRID, "policy": GOAL},
     jl.laws.gap_law: BOTH,
@@ -130,7 +119,6 @@ REFUSED = {
     jl.JMDP.from_step: [
         bad("action 0, noise 0.*5 is out", step=lambda s, a, u: (0.0, 5)),
         bad(r"step\(state 0, action 0, noise 0\)", step=lambda s, a, u: 0.0),
-        bad("reward must be a real number, got '1.5'", step=lambda s, a, u: ("1.5", 0)),
         bad(
             r"action 1, noise 0.*in \(-inf, inf\), got nan",
             step=lambda s, a, u: (np.nan if a else 0.0, 0),
@@ -142,16 +130,9 @@ REFUSED = {
         bad(r"gave \(0.0, 0\) and then \(1.0, 0\)", step=lambda s, a, u: (next(COIN), 0)),
         bad("num_states: a JMDP of 10,000,000,000 states", num_states=10**10),
     ],
-    jl.JMDP.from_tables: [
-        bad("sum of probs", [0, 1], [1, 1], [[0], [1]], [[1], [0]], 3, 0.9),
-        bad(
-            r"states\[1\] \(table 1\) = 1 is not in range\(1\)",
-            *([0, 1], [1, 1], [[0], [1]], [[0], [0]], 1, 0.9),
-        ),
-    ],
+    jl.JMDP.from_tables: [bad("sum of probs", [0, 1], [1, 1], [[0]] * 2, [[1]] * 2, 3, 0.9)],
     jl.JMDP.from_mdp: [
-        bad("transition_probs must have shape", transition_probs=np.full((2, 2, 4), 0.25)),
-        bad(r"rewards must have shape \(state = 2, action = 2\)", rewards=np.zeros((2, 3))),
+        bad("transition_probs must have shape", np.full((2, 2, 4), 0.25), np.zeros((2, 2)), 0.9),
     ],
     GRID.query: [
         bad("state 9 is out of range: there are 9", state=9),
@@ -177,7 +158,6 @@ REFUSED = {
             law=with_entry((9, 4, 9, 4), (0, 1, 2, 3), -0.5),
         ),
     ],
-    jl.apply_t2: [bad("second must have shape", second=np.zeros((9, 4, 9, 3)))],
     jl.simulate_pairs: [
         bad("state 9", state=9),
         bad("action 7", actions=(0, 7)),
@@ -241,9 +221,6 @@ REFUSED = {
         ),
         bad("takes no actions", gaps=[(4, 0, 2)]),
     ],
-    simulators.compare_actions: [
-        bad(r"gamma = 0.99.*: pass horizon=", *(NEAR_ONE, GOAL, [0, 1]), state=4),
-    ],
     simulators.compare_policies: [bad(r"at least one policy, got \[\]", GRID, [], state=4)],
     gaps_of_a_lake: [
         bad("state must be a snapshot inside an episode, such", reset=False),
@@ -253,10 +230,7 @@ REFUSED = {
         bad(r"gaps must have shape \(row, .* = 3\)", gaps=(4, 0, 2)),
         bad("two ways to say the same", gaps=[(4, 0, 2)], states=[4]),
     ],
-    jl.large.local_jipe2: [
-        bad(r"must be a list .* mean \[0\]\?", states=0),
-        bad(r"did you mean \['a'\]\?", states="a"),
-    ],
+    jl.large.local_jipe2: [bad(r"must be a list .* mean \[0\]\?", states=0)],
     jl.laws.GapLaw.from_sample: [
         bad(
             r"truncation_error must lie in \[0, inf\), got",
@@ -273,13 +247,8 @@ NOT_NEGATIVE = {
     jl.simulate_returns: "num_samples",
     jl.windy_gridworld: "size gust_prob",
     jl.coupled_reward_chain: "num_states",
-    jl.epsilon_mixture: "epsilon",
     jl.inventory: "lead_time",
     jl.two_queues: "arrival_prob",
-    jl.contraction_modulus: "order",
-    jl.norm_weight: "reward_bound",
-    jl.rbf_features: "columns",
-    jl.action_features: "num_actions",
 }
 for call, names in NOT_NEGATIVE.items():
     for name in names.split():
@@ -320,7 +289,6 @@ EITHER = r"policy must have shape \(state = 9, action = 4\), or be actions, inte
     ("policy", "message"),
     [
         (0.9 * GOAL, r"sum of policy\[0\] \(state 0\) = 0.9 is not one"),
-        (GOAL[:, :3], r"policy must have shape \(state = 9, action = 4\)"),
         ([0.5] * 9, rf"{EITHER} \(state = 9\), got dtype float64 of shape \(9,\)"),
         ([True] * 9, rf"{EITHER} .* got dtype bool"),
         (None, rf"{EITHER} .* got dtype object of shape \(\)"),

@@ -151,7 +151,7 @@ def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(tmp_pat
 
 # Files of tests that take little time, of the core and of what needs an extra. All others are
 # collected, too, where Python has no more than on Windows.
-CORE = "bounds environments figures model neural readme trace"
+CORE = "environments figures model neural readme trace"
 PLUGIN = """
 import sys
 
@@ -160,7 +160,6 @@ sys.modules["fcntl"] = None
 
 def pytest_collection_modifyitems(items):
     stems = {f"test_{name}" for name in CORE.split()}
-    print("files", len({item.path for item in items}))
     items[:] = [item for item in items if item.path.stem in stems]
 """
 
@@ -176,5 +175,4 @@ def test_the_cores_tests_pass_where_nothing_but_the_core_is_installed(tmp_path):
     skipped = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", told, re.MULTILINE)
     extras = {found[1] for reason in skipped if (found := re.search(r"\[(\w+)\]\"$", reason))}
     assert extras >= {"atari", "dev", "figures", "notebooks", "torch"}
-    collected = int(re.search(r"^files (\d+)$", told, re.MULTILINE)[1])
-    assert collected >= 20
+    assert int(re.search(r"(\d+) passed", told)[1]) > 20

@@ -1,14 +1,13 @@
 """The page for contributors: its worked example, followed in a copy of the project."""
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import pytest
+from test_readme import run
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = re.findall(
@@ -49,7 +48,4 @@ def test_the_worked_example_passes(tmp_path):
     own = {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:nbval"]
     for which in (CHECKS, ("tests/test_environments.py", "-k", "umbrella")):
-        done = subprocess.run(
-            [*command, *which], cwd=tmp_path, env=os.environ | own, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout
+        run(*command, *which, cwd=tmp_path, **own)

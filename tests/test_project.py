@@ -42,6 +42,10 @@ by_source = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.ste
 packages_distributions = functools.cache(importlib.metadata.packages_distributions)
 
 
+def said(*command, **options):
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, **options)
+
+
 def owners(module):
     """The packages that have a module."""
     return {canonicalize_name(name) for name in packages_distributions().get(module, [])}
@@ -121,9 +125,7 @@ for path in sys.argv[1:]:
 @pytest.mark.slow
 def test_a_chapter_does_without_torch_or_names_the_extra_that_brings_it():
     assert "torch" not in brought("notebooks")
-    command = [sys.executable, "-c", WITHOUT_TORCH, *map(str, SOURCES)]
-    folder = ROOT / "notebooks"
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True)
+    done = said(sys.executable, "-c", WITHOUT_TORCH, *SOURCES, cwd=ROOT / "notebooks")
     for source, told in zip(SOURCES, done.stdout.splitlines(), strict=True):
         if told != "imported":
             assert "torch" in asked(source), source.name
@@ -132,17 +134,15 @@ def test_a_chapter_does_without_torch_or_names_the_extra_that_brings_it():
 
 def test_importing_the_library_imports_nothing_that_a_solver_does_not_need():
     """Nor what a plain install lacks: see also `test_install`."""
-    code = "import sys, jmdp_lib; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = said(sys.executable, "-c", "import sys, jmdp_lib; print(*sys.modules)")
     slow = "scipy.special scipy.stats scipy.optimize jmdp_lib.atari ale_py gymnasium matplotlib"
     assert not {*done.stdout.split()} & {*slow.split(), "pandas", "torch"}
 
 
 def make(*targets, folder=ROOT):
     """`make` of this project in a folder, where there is nothing to set up."""
-    command = ["make", "-C", str(folder), "-f", str(ROOT / "Makefile"), *targets]
-    command += [f"PY={sys.executable}", "STAMP=", "STALE=", "WORKERS=0"]
-    return subprocess.run(command, capture_output=True, text=True)
+    nothing_to_set_up = f"PY={sys.executable}", "STAMP=", "STALE=", "WORKERS=0"
+    return said("make", "-f", ROOT / "Makefile", *targets, *nothing_to_set_up, cwd=folder)
 
 
 @pytest.mark.slow
@@ -226,7 +226,7 @@ def test_the_pins_can_be_installed_on_every_python_and_system(python, system, mo
     command += ["--constraints", "constraints.txt", "--only-binary", ":all:"]
     command += [f"--no-binary={name}" for name in SOURCES_ONLY]
     command += ["--python-version", python, "--python-platform", system, "pyproject.toml"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    done = said(*command, cwd=ROOT)
     if "Failed to fetch" in done.stderr:
         pytest.skip("needs a package index that can be reached")
     assert done.returncode == 0, done.stderr

@@ -115,15 +115,6 @@ def test_axe_finds_nothing_serious(address, tab, name):
     assert not tab.evaluate(OBSTACLES)
 
 
-def test_solutions_unfold_on_a_click(address, tab):
-    tab.goto(f"{address}notebooks/{NOTEBOOKS[0].name}.html")
-    folded = tab.locator(".bd-article details", has_text="Solution")
-    assert folded.count() >= 2
-    assert folded.first.get_attribute("open") is None
-    folded.first.locator("summary").first.click()
-    assert folded.first.get_attribute("open") is not None
-
-
 # What is wrong on A4 paper, with margins of 15 mm.
 PAPER = """() => {
     const shown = e => e.checkVisibility({visibilityProperty: true, contentVisibilityAuto: true});
