@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -65,22 +64,15 @@ class Project:
         assert not (self.root / "out").exists()
         return said.getvalue()
 
-    def copy_workflow(self):
-        """Give the project the workflow that users have."""
-        unwanted = shutil.ignore_patterns("profiles", "__pycache__")
-        shutil.copytree(BATCH.parent, self.root / "workflow", dirs_exist_ok=True, ignore=unwanted)
-
     def out(self, *parts):
         return self.root.joinpath("out", "quick", *parts)
 
     def results(self):
         """Everything a user reads, with its time and content."""
-        folders = ("notebooks", "figures", "provenance", "failed")
-        files = [
-            p for folder in folders for p in sorted(self.out(folder).rglob("*")) if p.is_file()
-        ]
         return {
-            str(p.relative_to(self.out())): (p.stat().st_mtime_ns, p.read_bytes()) for p in files
+            str(path.relative_to(self.out())): (path.stat().st_mtime_ns, path.read_bytes())
+            for folder in ("notebooks", "figures", "provenance", "failed")
+            for path in self.out(folder).rglob("*.*")
         }
 
 

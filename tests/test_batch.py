@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -267,8 +268,9 @@ def test_paired_notebooks_are_reproduced_byte_for_byte(project):
     )
     project.notebook("01_first", noisy)
     project.notebook("02_second", good("x") + f"\n# %%\nprint({str(project.root)!r})\n")
-    project.copy_workflow()
-    command = [sys.executable, str(project.root / "workflow" / "pair.py"), "01_first"]
+    workflow = project.root / "workflow"
+    shutil.copytree(Path(batch.__file__).parent, workflow, dirs_exist_ok=True)
+    command = [sys.executable, str(workflow / "pair.py"), "01_first"]
     path = project.root / "notebooks" / "01_first.ipynb"
     subprocess.run(command, check=True, capture_output=True)
     content = path.read_bytes()

@@ -81,10 +81,10 @@ def test_in_a_notebook_the_saved_file_is_shown(monkeypatch, tmp_path):
 def test_results_are_found_wherever_in_the_project_a_notebook_lies(tmp_path, place, monkeypatch):
     """An executed notebook looked for them in out/quick/figures, and failed where it lies."""
     (tmp_path / "pyproject.toml").touch()
-    for folder in ("figures", "notebooks", "out/quick/figures", "out/quick/notebooks"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "figures" / "table.csv").write_text("x\n7\n")
-    (tmp_path / "out/quick/figures/table.csv").write_text("x\n8\n")
+    for part, value in {"": 7, "out/quick": 8}.items():
+        (tmp_path / part / "notebooks").mkdir(parents=True)
+        (tmp_path / part / "figures").mkdir()
+        (tmp_path / part / "figures" / "table.csv").write_text(f"x\n{value}\n")
     monkeypatch.chdir(tmp_path / place)
     assert chapter.results(["figures/table.csv"]).x.tolist() == [7]
     monkeypatch.chdir("/")  # a notebook that was downloaded reads what is installed in place
