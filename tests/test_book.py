@@ -180,18 +180,14 @@ def test_claims_become_a_table_that_tells_verdicts_apart():
 
 
 def test_what_only_prepares_draws_or_checks_is_folded():
-    draws = cell('chapter.save(fig, "x", data, out_dir)')
-    near = cell('near = off < 1e-6\nclaims.check("near", near, near)')
-    computes = cell('m = jl.jipe2(jm, policy)\nclaims.check("x", 1, True)')
-    others = [cell("seed = 0", "parameters"), cell("chapter.style()"), cell("m = jl.jipe2(a, b)")]
-    prompts = [pages.prompt(c) for c in (draws, near, computes, *others)]
-    assert prompts == [
-        "Show how it is drawn",
-        "Show the check",
-        None,
-        "Show the parameters",
-        "Show the imports",
-        None,
-    ]
-    shown = pages.annotated(pages.Notebook("01_one", notebook(draws, near, computes)))
-    assert shown.count("hide-input") == 2
+    prompts = {
+        'chapter.save(fig, "x", data, out_dir)': "Show how it is drawn",
+        'near = off < 1e-6\nclaims.check("near", near, near)': "Show the check",
+        'm = jl.jipe2(jm, policy)\nclaims.check("x", 1, True)': None,
+        "chapter.style()": "Show the imports",
+        "m = jl.jipe2(a, b)": None,
+    }
+    assert {code: pages.prompt(cell(code)) for code in prompts} == prompts
+    assert pages.prompt(cell("seed = 0", "parameters")) == "Show the parameters"
+    shown = pages.annotated(pages.Notebook("01_one", notebook(*map(cell, prompts))))
+    assert shown.count("hide-input") == 3

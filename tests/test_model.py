@@ -96,11 +96,10 @@ def test_coupled_dynamics():
 @pytest.mark.parametrize(
     ("probs", "rewards", "coupled"),
     [
-        ([0.25] * 4, [[0, 0, 0], [0, 1, 1], [1, 0, 1], [1, 1, 0]], True),
-        ([0.25, 0.25, 0.5], [[0, 1], [0, 1], [1, 0]], True),
-        ([0.25, 0.25, 0.5], [[1, 1], [1, 1], [1, 1]], False),
+        ([0.25] * 4, [[0, 0, 0], [0, 1, 1], [1, 0, 1], [1, 1, 0]], True),  # seen by the triple
+        ([0.25, 0.25, 0.5], [[0, 1], [0, 1], [1, 0]], True),  # one table split in two
+        ([0.25, 0.25, 0.5], [[1, 1], [1, 1], [1, 1]], False),  # nothing is random
     ],
-    ids=["only the triple shows it", "one table split in two", "nothing is random"],
 )
 def test_coupled_rewards(probs, rewards, coupled):
     after = np.zeros((1, *np.shape(rewards)), dtype=int)

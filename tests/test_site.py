@@ -90,8 +90,10 @@ def test_the_browser_sees_what_is_wrong(address, tab, problems):
 
 
 # One page of each sort: axe-core takes seconds for a page.
-LOOKED_AT = ("gallery.html", "index.html", "api/jmdp_lib.large.ImplicitJMDP.html")
-LOOKED_AT += ("notebooks/03_correlation_grids.html",)
+LOOKED_AT = [
+    *("gallery.html", "index.html", "api/jmdp_lib.large.ImplicitJMDP.html"),
+    "notebooks/03_correlation_grids.html",
+]
 # The colours of code follow from its classes: the first word of each class stands for all.
 FIRST_WORDS = """() => {
     const seen = new Set();

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 import jmdp_lib as jl
 from jmdp_lib.atari import CoupledAtari, Draw
-from jmdp_lib.simulators import CoupledEnv, Decision, GapEstimate, Simulator, estimate_gaps
+from jmdp_lib.simulators import CoupledEnv, Decision, GapEstimate, Simulator
 
 
 def tables(place: int) -> tuple[list[float], list[list[float]], list[list[int]]]:
@@ -22,8 +22,8 @@ jm = jl.inventory(10, 5, 0.95, demand_probs=odds, price=3.0, order_cost=1.5, lea
 jm = jl.coupled_reward_chain(25, 0.95, rewards="signed")
 policy = jl.uniform_policy(jm)
 
-solution: jl.Solution = jl.jipe2(jm, policy, gaps=[(12, 1, 3)], tol=1e-6, device="cpu")
-solution = jl.jipe2(jm, lambda s: 0, states=[1], coupling="common", initial=solution.moments)
+solution: jl.Solution = jl.jipe2(jm, policy, device="cpu")
+solution = jl.jipe2(jm, lambda s: 0, coupling="common", initial=solution.moments)
 learned: jl.IncrementalSolution = jl.incremental_jipe2(
     simulator,
     [0],
@@ -48,8 +48,9 @@ local: jl.large.LocalSolution = jl.large.local_jipe2(
     endless, lambda place: [0.5, 0.5], states=[0], tol=0.1, max_states=9
 )
 
-found: GapEstimate = estimate_gaps(jm, policy, [0, 1], truncation=0.1, keep_returns=True)
-found = estimate_gaps(simulator, [0], [0], horizon=9, executor=ThreadPoolExecutor())
+found: GapEstimate = jl.simulators.estimate_gaps(
+    simulator, [0], [0], horizon=9, truncation=0.1, executor=ThreadPoolExecutor()
+)
 print(found.interval("prob_worse", level=0.9), found.law(0, 1, alpha=0.1))
 decision: Decision = jl.simulators.compare_actions(
     simulator,
@@ -62,10 +63,8 @@ decision: Decision = jl.simulators.compare_actions(
     method="asymptotic",
     horizon=9,
 )
-decision = jl.simulators.compare_policies(simulator, [[0], [1]], state=0, method="betting")
 env = CoupledEnv(gymnasium.make("CartPole-v1"), rng=0)
 env.reset(seed=0, options=None)
 pong = CoupledAtari("Pong", sticky_prob=0.25, frame_skip=4, shock=0.5, obs="pixels", rng=0)
 draw: Draw | None = pong.snapshot().draw
-pong.reset(seed=0, options=None)
 jl.figures.correlation_grid(Figure().subplots(), np.zeros(1), 5, "URDL", goal=4, fontsize=6.0)
