@@ -76,8 +76,8 @@ class Project:
         }
 
 
-def wait_until(condition, seconds=300.0):
-    end = time.monotonic() + seconds
+def wait_until(condition):
+    end = time.monotonic() + 300.0
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError("the awaited state did not come")

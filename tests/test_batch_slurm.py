@@ -46,8 +46,8 @@ def free_port():
 @pytest.fixture
 def cluster(monkeypatch):
     """A Slurm cluster of one node, without an accounting database, with memory for one notebook."""
-    daemons = ("munged", "slurmctld", "slurmd")
-    missing = [name for name in (*daemons, "sbatch", "squeue") if not shutil.which(name)]
+    programs = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
+    missing = [name for name in programs if not shutil.which(name)]
     if missing or os.getuid() != 0:
         pytest.skip(f"needs root and the packages slurm-wlm and munge; not found: {missing}")
     with (

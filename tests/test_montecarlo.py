@@ -5,7 +5,6 @@ import pytest
 from strategies import random_jmdp, random_policy, shared_noise_model
 
 import jmdp_lib as jl
-from jmdp_lib import montecarlo
 from jmdp_lib.fast import threads
 
 COUPLINGS = ("joint", "independent", "common")
@@ -87,4 +86,3 @@ def test_the_horizon_follows_from_the_truncation(truncation):
         jl.simulate_pairs(ALWAYS, [0], (0, 0), state=0, num_pairs=1, rng=0, horizon=steps),
     ):
         np.testing.assert_allclose(returns, (1.0 - 0.9**steps) / 0.1)
-    assert montecarlo.horizon_for(jl.example_1(0.0), truncation) == 1

@@ -277,9 +277,8 @@ FIGURES = ROOT / "figures"
 RECORDS = {path.stem: json.loads(path.read_text()) for path in FIGURES.glob("provenance/*.json")}
 
 
-@pytest.mark.parametrize("name", sorted(RECORDS))
-def test_committed_figures_are_as_their_record_says_and_of_a_commit(name):
-    record = RECORDS[name]
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_committed_figures_are_as_their_record_says_and_of_a_commit(record):
     made = {Path(file).name: fingerprint for file, fingerprint in record["files"].items()}
     for figure in record["figures"]:
         [committed] = FIGURES.rglob(figure)

@@ -7,13 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import jmdp_lib as jl
-from jmdp_lib.atari import CoupledAtari, Draw
+from jmdp_lib.atari import CoupledAtari
 from jmdp_lib.simulators import CoupledEnv, Decision, GapEstimate, Simulator
-
-
-def tables(place: int) -> tuple[list[float], list[list[float]], list[list[int]]]:
-    return odds, [[0.0, 1.0]] * 2, [[place, place + 1]] * 2
-
 
 odds, rng = [0.7, 0.3], np.random.SeedSequence(0)
 simulator: Simulator = jl.inventory_simulator(10, 5, holding_cost=0.2, lost_sale_cost=0.5)
@@ -43,7 +38,13 @@ pairs += jl.simulate_returns(jm, policy, 5, rng=None, coupling="joint", truncati
 law: jl.laws.GapLaw = jl.laws.gap_law(jm, policy, states=[1], points=9, max_points=9)[0]
 law = jl.laws.GapLaw.from_sample((0, 1, 2), odds, alpha=0.1, truncation_error=0.1)
 print(law.cdf(0.0, strict=True), law.phi and law.phi.cvar(0.1))
-endless = jl.large.ImplicitJMDP(tables, 2, 0.9, (0.0, 1.0), knows_noise=False)
+endless = jl.large.ImplicitJMDP(
+    lambda place: (odds, [[0.0, 1.0]] * 2, [[place, place + 1]] * 2),
+    num_actions=2,
+    gamma=0.9,
+    reward_range=(0.0, 1.0),
+    knows_noise=False,
+)
 local: jl.large.LocalSolution = jl.large.local_jipe2(
     endless, lambda place: [0.5, 0.5], states=[0], tol=0.1, max_states=9
 )
@@ -63,8 +64,6 @@ decision: Decision = jl.simulators.compare_actions(
     method="asymptotic",
     horizon=9,
 )
-env = CoupledEnv(gymnasium.make("CartPole-v1"), rng=0)
-env.reset(seed=0, options=None)
-pong = CoupledAtari("Pong", sticky_prob=0.25, frame_skip=4, shock=0.5, obs="pixels", rng=0)
-draw: Draw | None = pong.snapshot().draw
+CoupledEnv(gymnasium.make("CartPole-v1")).reset(seed=0, options=None)
+CoupledAtari("Pong", sticky_prob=0.25, frame_skip=4, shock=0.5, obs="pixels", rng=0)
 jl.figures.correlation_grid(Figure().subplots(), np.zeros(1), 5, "URDL", goal=4, fontsize=6.0)
