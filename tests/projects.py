@@ -4,12 +4,9 @@ import contextlib
 import io
 import sys
 import time
-from pathlib import Path
 
 import batch
 import psutil
-
-BATCH = Path(batch.__file__)
 
 GOOD = """\
 # %% [markdown]
@@ -54,7 +51,7 @@ class Project:
         (self.root / "workflow" / "profiles" / f"{name}.yaml").write_text(text, encoding="latin-1")
 
     def command(self, *arguments):
-        return [sys.executable, str(BATCH), "--root", str(self.root), "--cores", "2", *arguments]
+        return [sys.executable, batch.__file__, "--root", str(self.root), "--cores=2", *arguments]
 
     def refusal(self, *arguments):
         """What the same command says where it refuses to start; in this process, for speed."""

@@ -69,8 +69,7 @@ def test_a_failed_cell_keeps_what_ran_before_it_and_the_other_notebooks_go_on(pr
     project.profile("quick", "")
     code, said = run()
     assert code == 1
-    problems = [line.split(" and ")[0] for line in said.splitlines() if line.startswith("FAILED")]
-    assert problems == [
+    assert re.findall("^FAILED.*?(?= and |$)", said, re.MULTILINE) == [
         "FAILED 03_third: read out/quick/failed/03_third.ipynb",
         "FAILED 04_fourth: read out/quick/failed/04_fourth.ipynb",
         "FAILED 1 of 2 claims",
