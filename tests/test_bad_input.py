@@ -176,6 +176,8 @@ REFUSED = {
     jl.inventory: [bad("sum of demand_probs = 1.1 is not one", demand_probs=[0.5, 0.6])],
     jl.uniform_policy: [bad("a JMDP or a simulator .* is needed, got None", None)],
     jl.cantelli_bound: [bad("variance must not be negative", 1.0, -2.0)],
+    jl.epsilon_mixture: [bad("epsilon must lie in", GRID, GOAL, 2.0)],
+    jl.rbf_features: [bad("columns must be at least 1", 3, 0, 2)],
     jl.tabular_features: [
         bad("Unable to allocate", SimpleNamespace(num_states=90_000, num_actions=4)),
     ],

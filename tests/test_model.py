@@ -88,7 +88,8 @@ def test_query_is_one_table_draw():
 
 def test_coupled_dynamics():
     jm = random_jmdp(np.random.default_rng(6), num_actions=3)
-    assert all(world.is_coupled for world in (jm, jl.example_1(), jl.windy_gridworld(3)))
+    paper = jl.example_1(), jl.example_2_1(), jl.example_2_2(), jl.windy_gridworld(3)
+    assert all(world.is_coupled for world in (jm, *paper))
     assert not product_jmdp(jm).is_coupled
     assert not jl.windy_gridworld(3, gust_prob=0.0).is_coupled  # nothing is random
 

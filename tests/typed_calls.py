@@ -11,10 +11,10 @@ from jmdp_lib.atari import CoupledAtari
 from jmdp_lib.simulators import CoupledEnv, Decision, GapEstimate, Simulator
 
 odds, rng = [0.7, 0.3], np.random.SeedSequence(0)
-simulator: Simulator = jl.inventory_simulator(10, 5, holding_cost=0.2, lost_sale_cost=0.5)
-jm: jl.JMDP = jl.windy_gridworld(5, 0.2, 0.95, gust="L")
-jm = jl.inventory(10, 5, 0.95, demand_probs=odds, price=3.0, order_cost=1.5, lead_time=1)
-jm = jl.coupled_reward_chain(25, 0.95, rewards="signed")
+simulator: Simulator = jl.inventory_simulator(10, 5)
+jm: jl.JMDP = jl.windy_gridworld(5, gust="L")
+jm = jl.inventory(demand_probs=odds, price=3.0, order_cost=1.5, lead_time=1)
+jm = jl.coupled_reward_chain(25, rewards="signed")
 policy = jl.uniform_policy(jm)
 
 solution: jl.Solution = jl.jipe2(jm, policy, device="cpu")
@@ -31,7 +31,7 @@ learned: jl.IncrementalSolution = jl.incremental_jipe2(
     reference=solution.moments,
 )
 features = jl.action_features(jl.rbf_features(5, 5, 3), 4)
-jl.projected_jipe2(jm, policy, features, weights="stationary", cone="psd", tol=1e-6)
+jl.projected_jipe2(jm, policy, features, weights="stationary", cone="psd")
 pairs = jl.simulate_pairs(jm, [0], (0, 1), state=3, num_pairs=5, horizon=9, truncation=0.1)
 pairs += jl.simulate_returns(jm, policy, 5, rng=None, coupling="joint", truncation=0.1)
 
@@ -40,9 +40,7 @@ law = jl.laws.GapLaw.from_sample((0, 1, 2), odds, alpha=0.1, truncation_error=0.
 print(law.cdf(0.0, strict=True), law.phi and law.phi.cvar(0.1))
 endless = jl.large.ImplicitJMDP(
     lambda place: (odds, [[0.0, 1.0]] * 2, [[place, place + 1]] * 2),
-    num_actions=2,
-    gamma=0.9,
-    reward_range=(0.0, 1.0),
+    *(2, 0.9, (0.0, 1.0)),
     knows_noise=False,
 )
 local: jl.large.LocalSolution = jl.large.local_jipe2(
@@ -52,7 +50,7 @@ local: jl.large.LocalSolution = jl.large.local_jipe2(
 found: GapEstimate = jl.simulators.estimate_gaps(
     simulator, [0], [0], horizon=9, truncation=0.1, executor=ThreadPoolExecutor()
 )
-print(found.interval("prob_worse", level=0.9), found.law(0, 1, alpha=0.1))
+print(found.law(0, 1, alpha=0.1))
 decision: Decision = jl.simulators.compare_actions(
     simulator,
     [0],
@@ -65,5 +63,5 @@ decision: Decision = jl.simulators.compare_actions(
     horizon=9,
 )
 CoupledEnv(gymnasium.make("CartPole-v1")).reset(seed=0, options=None)
-CoupledAtari("Pong", sticky_prob=0.25, frame_skip=4, shock=0.5, obs="pixels", rng=0)
+CoupledAtari("Pong", obs="pixels")
 jl.figures.correlation_grid(Figure().subplots(), np.zeros(1), 5, "URDL", goal=4, fontsize=6.0)
