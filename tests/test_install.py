@@ -175,4 +175,4 @@ def test_the_cores_tests_pass_where_nothing_but_the_core_is_installed(tmp_path):
     skipped = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", told, re.MULTILINE)
     extras = {found[1] for reason in skipped if (found := re.search(r"\[(\w+)\]\"$", reason))}
     assert extras >= {"atari", "dev", "figures", "notebooks", "torch"}
-    assert int(re.search(r"(\d+) passed", told)[1]) > 20
+    assert int(re.search(r"(\d+) passed", told)[1]) >= 10
