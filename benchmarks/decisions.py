@@ -15,12 +15,8 @@ median number of runs until the better action is known: for Bernstein if one loo
 and otherwise of calls, which look at their own times.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import numpy as np
-from timing import asked, measured, shown, table, write_page
+from timing import about, asked, lines, table, write_page
 
 import jmdp_lib as jl
 
@@ -29,12 +25,12 @@ CALLS, BUDGET = 300, 2_500
 REPEATS, LONGEST = 200, 20_000
 
 
-def draw(prob: float, usual: tuple[float, float], rare: tuple[float, float]) -> jl.JMDP:
+def draw(prob, usual, rare):
     """One state, whose two actions pay `rare` with this probability, and else `usual`."""
     return jl.JMDP([[1.0 - prob, prob]], [[usual, rare]], np.zeros((1, 2, 2), int), 0.0)
 
 
-def four_actions() -> jl.JMDP:
+def four_actions():
     """One state; two equal coins pay four actions, and the first pays 0.35 more on average."""
     coins = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])  # (K, 2)
     rewards = coins[:, [0, 0, 1, 1]] * [1.0, -1.0, 1.0, -1.0] + [0.0, 1.0, 0.0, 1.0]
@@ -51,7 +47,7 @@ FALSE = {
 }
 
 
-def bernstein(x: np.ndarray, reach: float) -> tuple[np.ndarray, np.ndarray]:
+def bernstein(x, reach):
     """Ends of the empirical Bernstein sequence for values x (T, N) in [-reach, reach], (T, N)."""
     z, t = (x / reach + 1.0) / 2.0, np.arange(1.0, len(x) + 1.0)[:, None]
     mean = (0.5 + np.cumsum(z, 0)) / (t + 1.0)
@@ -66,18 +62,18 @@ def bernstein(x: np.ndarray, reach: float) -> tuple[np.ndarray, np.ndarray]:
     return reach * (2.0 * (centre - radius) - 1.0), reach * (2.0 * (centre + radius) - 1.0)
 
 
-def reach_of(jm: jl.JMDP) -> float:
+def reach_of(jm):
     """The largest gap that there can be."""
     low, high = jm.reward_range
     return (high - low) / (1.0 - jm.gamma)
 
 
-def first(known: np.ndarray) -> np.ndarray:
+def first(known):
     """(N,) the run at which each repeat knows, of (T, N); T + 1 if it never does."""
     return np.where(known.any(0), known.argmax(0) + 1, len(known) + 1)
 
 
-def false_calls(jm: jl.JMDP, better: int | None, method: str) -> int:
+def false_calls(jm, better, method):
     """Calls of `compare_actions`, one for every seed, that decide falsely."""
     actions = list(range(jm.num_actions))
     calls = (
@@ -89,7 +85,7 @@ def false_calls(jm: jl.JMDP, better: int | None, method: str) -> int:
     return sum(call.verdict == "better" and call.best != better for call in calls)
 
 
-def false_bernstein(jm: jl.JMDP, better: int | None) -> int:
+def false_bernstein(jm, better):
     """The same for the empirical Bernstein sequence."""
     played = jl.simulate_pairs(jm, [0], (0, 1), state=0, num_pairs=BUDGET * CALLS, rng=1)
     low, high = bernstein((played[:, 0] - played[:, 1]).reshape(BUDGET, CALLS), reach_of(jm))
@@ -99,12 +95,12 @@ def false_bernstein(jm: jl.JMDP, better: int | None) -> int:
     return int(np.sum((wrong[better] <= BUDGET) & (wrong[better] < right[better])))
 
 
-def coin(size: float) -> jl.JMDP:
+def coin(size):
     """A coin that pays one action or the other: a mean gap of `size` standard deviations."""
     return draw(0.5 - 0.5 * size / np.hypot(1.0, size), (1.0, 0.0), (0.0, 1.0))
 
 
-def worlds() -> dict[str, tuple[jl.JMDP, np.ndarray, int, tuple[int, int]]]:
+def worlds():
     """A model, a policy, a state, and two actions, the better one first."""
     inventory, up_to_six = jl.inventory(), np.clip(6 - np.arange(11), 0, 5)
     coins = {f"coin, {x} standard deviations": coin(x) for x in (0.1, 0.3, 0.5)}
@@ -121,9 +117,7 @@ def worlds() -> dict[str, tuple[jl.JMDP, np.ndarray, int, tuple[int, int]]]:
     }
 
 
-def runs_needed(
-    jm: jl.JMDP, policy: np.ndarray, state: int, pair: tuple[int, int]
-) -> Iterator[float]:
+def runs_needed(jm, policy, state, pair):
     """Median runs until the first action is known to be better, by each of the sequences."""
     played = jl.simulate_pairs(jm, policy, pair, state=state, num_pairs=LONGEST * REPEATS, rng=0)
     gaps = np.subtract(*played.T).reshape(LONGEST, REPEATS)
@@ -138,7 +132,7 @@ def runs_needed(
         yield np.median([call.num_runs for call in calls])
 
 
-def false_row(name: str) -> list[str]:
+def false_row(name):
     """One line of the first table."""
     jm, better = FALSE[name]
     by_bernstein = false_bernstein(jm, better) if jm.num_actions == 2 else ""
@@ -146,24 +140,22 @@ def false_row(name: str) -> list[str]:
     return [name, *map(str, [by_bernstein, *counts])]
 
 
-def runs_rows() -> Iterator[list[str]]:
-    """The second table."""
-    for name, world in worlds().items():
-        runs = runs_needed(*world)
-        yield [name, *(f"{n:,.0f}" if n <= LONGEST else f"> {LONGEST:,}" for n in runs)]
+def runs_row(name):
+    """One line of the second table."""
+    runs = runs_needed(*worlds()[name])
+    return [name, *(f"{n:,.0f}" if n <= LONGEST else f"> {LONGEST:,}" for n in runs)]
 
 
-def main() -> None:
+def main():
     only = asked(__doc__, FALSE).only
-    false = list(shown(map(false_row, [only] if only else FALSE)))
+    false = lines(false_row, FALSE, only)
     if not only:
         methods = ["Bernstein", "betting", "asymptotic"]
         tables = [
             table([f"false decisions of {CALLS}", *methods], false),
-            table(["runs needed", *methods], shown(runs_rows())),
+            table(["runs needed", *methods], lines(runs_row, worlds())),
         ]
-        about = __doc__.split("\n\n", 2)[2].strip()
-        write_page("decisions.md", "Decisions", measured(), about, *tables)
+        write_page("decisions.md", "Decisions", about(__doc__), *tables)
 
 
 if __name__ == "__main__":

@@ -1,35 +1,39 @@
 """The law of gaps: brackets, time, and simulation beside them: `python benchmarks/gap_law.py`.
 
+Writes gap_law.md in some three minutes on two idle cores; `--only NAME` measures one row of it, and
+writes nothing.
+
 Widths of brackets are those of P(G <= 0), and of CVaR(0.1) in standard deviations of the gap. An
 assertion holds each bracket to 10^7 simulated pairs, within five standard errors. Times are wall
 seconds and processor seconds of a call in a process of its own, after one that compiles. The first
 table has rewards on no lattice, and one gap each. The rewards of the second lie on a lattice: there
 a bracket at zero is exact, and the last column is the mean width of CVaR, in units of the rewards.
-
-Writes gap_law.md in some three minutes on two idle cores; `--only NAME` measures one row of it, and
-writes nothing.
 """
-
-from __future__ import annotations
 
 import time
 import warnings
 
 import numpy as np
-from timing import asked, duration, in_a_process, measured, shown, table, write_page
+from timing import (
+    about,
+    asked,
+    duration,
+    grid,
+    in_a_process,
+    lines,
+    random_model,
+    table,
+    write_page,
+)
 
 import jmdp_lib as jl
 
 PAIRS = 10**7  # that a law is compared with
 
 
-def random_model(size: int, gamma: float = 0.9, tables: int = 5) -> tuple[jl.JMDP, np.ndarray]:
-    """States, three actions, rewards on no lattice; and the uniform policy."""
-    rng = np.random.default_rng(0)
-    shape = (size, tables, 3)
-    probs = rng.dirichlet(np.ones(tables), size)
-    jm = jl.JMDP(probs, rng.uniform(-1.0, 1.0, shape), rng.integers(size, size=shape), gamma)
-    return jm, jl.uniform_policy(jm)
+def on_no_lattice(size, gamma=0.9, num_tables=5):
+    """A random model of three actions."""
+    return random_model(size, num_tables, 3, -1.0, gamma)
 
 
 class Depot:
@@ -45,28 +49,22 @@ class Depot:
         return rewards, [stock - x for stock, x in zip(full, sold, strict=True)]
 
 
-def depot() -> tuple[jl.JMDP, np.ndarray]:
+def depot():
     """Its model, counted, and the uniform policy."""
     jm = jl.JMDP.from_simulator(Depot(), queries_per_state=2_000, rng=0)
     return jm, jl.uniform_policy(jm)
 
 
-def grid(size: int, goal: bool) -> tuple[jl.JMDP, np.ndarray]:
-    """A windy gridworld: all rewards are 0 or 1."""
-    jm = jl.windy_gridworld(size)
-    return jm, jl.goal_policy(size) if goal else jl.uniform_policy(jm)
-
-
 # Name, model, queries (None: all), width. The first part is compared with simulations.
 CASES = {
     "the guide's depot": (depot, [(5, 2, 1)], 0.02),
-    "random, 5 states": (lambda: random_model(5), [(0, 0, 1)], 0.02),
-    "random, 15 states": (lambda: random_model(15), [(0, 0, 1)], 0.02),
-    "random, 30 states": (lambda: random_model(30), [(0, 0, 1)], 0.02),
-    "random, 60 states": (lambda: random_model(60), [(0, 0, 1)], 0.02),
-    "random, 5 states, gamma 0.5": (lambda: random_model(5, 0.5), [(0, 0, 1)], 0.02),
-    "random, 5 states, gamma 0.99": (lambda: random_model(5, 0.99), [(0, 0, 1)], 0.02),
-    "random, 11 states, 642 tables": (lambda: random_model(11, 0.9, 642), [(0, 0, 1)], 0.02),
+    "random, 5 states": (lambda: on_no_lattice(5), [(0, 0, 1)], 0.02),
+    "random, 15 states": (lambda: on_no_lattice(15), [(0, 0, 1)], 0.02),
+    "random, 30 states": (lambda: on_no_lattice(30), [(0, 0, 1)], 0.02),
+    "random, 60 states": (lambda: on_no_lattice(60), [(0, 0, 1)], 0.02),
+    "random, 5 states, gamma 0.5": (lambda: on_no_lattice(5, 0.5), [(0, 0, 1)], 0.02),
+    "random, 5 states, gamma 0.99": (lambda: on_no_lattice(5, 0.99), [(0, 0, 1)], 0.02),
+    "random, 11 states, 642 tables": (lambda: on_no_lattice(11, 0.9, 642), [(0, 0, 1)], 0.02),
 }
 LATTICES = {
     "6x6 grid, goal policy, all gaps": (lambda: grid(6, True), None, 1e-3),
@@ -76,12 +74,12 @@ LATTICES = {
 }
 
 
-def bracket(name: str) -> dict:
+def bracket(name):
     """Wall and processor seconds of one call, compiled before, and what it found."""
     make, queries, width = (CASES | LATTICES)[name]
     warnings.simplefilter("ignore")
-    for first in (random_model(3, 0.5), grid(3, True)):
-        jl.laws.gap_law(*first, [(0, 0, 1)], width=0.1)
+    for first in (on_no_lattice(3, 0.5), grid(3, True)):
+        jl.laws.gap_law(*first, gaps=[(0, 0, 1)], width=0.1)
     jm, policy = make()
     wall, cpu = time.perf_counter(), time.process_time()
     laws = jl.laws.gap_law(jm, policy, gaps=queries, width=width)
@@ -95,10 +93,10 @@ def bracket(name: str) -> dict:
     }
 
 
-def simulated(name: str) -> tuple[tuple[float, float], tuple[float, float], float]:
+def simulated(name):
     """P(G <= 0) and CVaR of the worst tenth with their standard errors, and the deviation of G."""
     make, ((state, *actions),), _ = CASES[name]
-    gaps = np.subtract(*jl.simulate_pairs(*make(), state, actions, PAIRS, rng=1).T)
+    gaps = np.subtract(*jl.simulate_pairs(*make(), actions, state=state, num_pairs=PAIRS, rng=1).T)
     share = float(np.mean(gaps <= 1e-9))
     gaps.partition(PAIRS // 10)
     worst = gaps[: PAIRS // 10]
@@ -107,7 +105,7 @@ def simulated(name: str) -> tuple[tuple[float, float], tuple[float, float], floa
     return (share, errors[0]), (worst.mean(), errors[1]), gaps.std()
 
 
-def row(name: str) -> list[str]:
+def row(name):
     """One line of the first table, held to a simulation."""
     found = in_a_process(name)
     *values, deviation = simulated(name)
@@ -119,21 +117,19 @@ def row(name: str) -> list[str]:
     return [name, found["took"], *widths, *cells]
 
 
-def lattice_row(name: str) -> list[str]:
+def lattice_row(name):
     """One line of the second table."""
     found = in_a_process(name)
     return [name, found["took"], f"{found['width']:.0e}", f"{found['cvar width']:.5f}"]
 
 
-def main() -> None:
+def main():
     only = asked(__doc__, CASES | LATTICES, bracket).only
-    cases = list(shown(row(name) for name in CASES if only in ("", name)))
-    lattices = list(shown(lattice_row(name) for name in LATTICES if only in ("", name)))
+    cases, lattices = lines(row, CASES, only), lines(lattice_row, LATTICES, only)
     if not only:
         heads = ["", "time", "P", "CVaR", "P(G <= 0)", "simulated", "CVaR(0.1)", "simulated"]
         tables = [table(heads, cases), table(["grid", "time", "at zero", "CVaR"], lattices)]
-        about = __doc__.split("\n\n")[1]
-        write_page("gap_law.md", "The law of gaps", measured(), about, *tables)
+        write_page("gap_law.md", "The law of gaps", about(__doc__), *tables)
 
 
 if __name__ == "__main__":

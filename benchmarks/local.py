@@ -15,16 +15,23 @@ and the core has to contain all of it. Most pairs in that core are far apart and
 visited, but are solved for.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from functools import partial
 
 import numpy as np
 import psutil
-from scaling import forget, highest
-from timing import asked, duration, in_a_process, measured, shown, table, write_page
+from timing import (
+    about,
+    asked,
+    duration,
+    forget,
+    highest,
+    in_a_process,
+    lines,
+    table,
+    write_page,
+)
 
 import jmdp_lib as jl
 
@@ -136,19 +143,20 @@ def row(name, size, gamma, tol):
     before, start, wall = psutil.Process().memory_info().rss, time.process_time(), time.time()
     solutions = work()
     times = [time.process_time() - start, time.time() - wall]
-    row = {
-        "query": TITLES[name],
-        "states": f"{size ** (6 if name in ('inventory', 'network') else 2):.3g}",
-        "gamma": gamma,
-        "explored": f"{size**2:,}",
-        "certified error": "",
-        "gap's sd": "",
-        "CPU, wall": ", ".join(map(duration, times)),
-        "memory": f"{(highest() - before) / 1e6:,.0f} MB",
-        "Monte Carlo, CPU": "",
-    }
-    if name == "whole":
-        return row
+    memory = f"{(highest() - before) / 1e6:,.0f} MB"
+    explored, certified = f"{size**2:,}", ["", "", ""]
+    if name != "whole":
+        explored = f"{max(local.num_explored for local in solutions):,}"
+        certified = beside(model, policy, states, actions, coupling, solutions)
+    num_states = f"{size ** (6 if name in ('inventory', 'network') else 2):.3g}"
+    error, deviation, projected = certified
+    took = ", ".join(map(duration, times))
+    cells = [explored, error, deviation, took, memory, projected]
+    return [TITLES[name], num_states, gamma, *cells]
+
+
+def beside(model, policy, states, actions, coupling, solutions):
+    """The certified error, the deviation of the widest gap, and the time of its Monte Carlo."""
     bound = max(local.error_bound for local in solutions)
     widest = max(solutions, key=lambda local: local.gap_variance.max())
     state, start = states[solutions.index(widest)], time.process_time()
@@ -159,23 +167,20 @@ def row(name, size, gamma, tol):
     each = (time.process_time() - start) / RUNS
     error = played.variance_error[actions] / (2.0 * np.sqrt(played.variance[actions]))
     pairs = RUNS * (2.0 * error / bound) ** 2
-    return row | {
-        "explored": f"{max(local.num_explored for local in solutions):,}",
-        "certified error": f"{bound:.2g}",
-        "gap's sd": f"{np.sqrt(widest.gap_variance[0][actions]):.4g}",
-        "Monte Carlo, CPU": duration(float(pairs * each * len(states))),
-    }
+    deviation = np.sqrt(widest.gap_variance[0][actions])
+    return f"{bound:.2g}", f"{deviation:.4g}", duration(float(pairs * each * len(states)))
 
 
 def main():
     warnings.simplefilter("ignore", jl.ConvergenceWarning)
     only = asked(__doc__, TITLES, row).only
-    rows = [in_a_process(*each) for each in ROWS if only in ("", each[0])]
-    lines = list(shown([*map(str, each.values())] for each in rows))
+    chosen = [each for each in ROWS if only in ("", each[0])]
+    rows = lines(lambda each: in_a_process(*each), chosen)
     if not only:
-        about = __doc__.split("\n\n", 2)[2].strip()
-        text = table(rows[0], lines)
-        write_page("local.md", "One state of a trillion", measured("scipy"), about, text)
+        heads = ["query", "states", "gamma", "explored", "certified error", "gap's sd"]
+        heads += ["CPU, wall", "memory", "Monte Carlo, CPU"]
+        parts = about(__doc__), table(heads, rows)
+        write_page("local.md", "One state of a trillion", *parts, packages=["scipy"])
 
 
 if __name__ == "__main__":

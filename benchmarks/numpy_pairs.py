@@ -1,7 +1,5 @@
 """What a careful user would write without a compiler: simulation vectorised over its runs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

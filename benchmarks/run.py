@@ -10,25 +10,23 @@ where the older version has no such call.
     python benchmarks/run.py --before ../before
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
 from ale_py import ALEInterface, roms
 from gap_law import Depot
 from numpy_pairs import simulate_pairs_numpy, simulate_returns_numpy
-from timing import HERE, asked, commit, duration, measured, once, seconds, shown, table, write_page
+from timing import HERE, asked, commit, duration, lines, once, seconds, table, write_page
 
 import jmdp_lib as jl
 from jmdp_lib.atari import CoupledAtari
@@ -44,7 +42,7 @@ BY_KEYWORD = "rng" in signature(jl.simulate_pairs).parameters  # as since commit
 SEED = "rng" if BY_KEYWORD else "seed"
 
 
-def public(name: str) -> Any:
+def public(name):
     """A public name, in whichever room this version has it."""
     for room in (jl, getattr(jl, "laws", jl), jl.simulators):
         for spelling in (name, OLDER.get(name, name)):
@@ -53,7 +51,7 @@ def public(name: str) -> Any:
     raise AttributeError(name)
 
 
-def pairs(jm: Any, policy: Any, state: int, num_pairs: int, **options: Any) -> Work:
+def pairs(jm, policy, state, num_pairs, **options):
     """A call of `simulate_pairs` for actions 0 and 1, in either version."""
     options |= {SEED: 1}
     if BY_KEYWORD:
@@ -72,7 +70,7 @@ class Row(NamedTuple):
     parts: float = 1.0
 
 
-def simulation() -> Iterator[Row]:
+def simulation():
     """Pairs, and random maps of all states; compiled, beside NumPy."""
     grid, chain = jl.windy_gridworld(5), jl.coupled_reward_chain(25, 0.95)
     cases = {
@@ -96,7 +94,7 @@ def simulation() -> Iterator[Row]:
         yield Row(name, call, {"NumPy": other})
 
 
-def evaluation() -> Iterator[Row]:
+def evaluation():
     """One application of T_2 beside the literal one, and order 4 beside order 2."""
     for size in (5, 10):
         jm = jl.windy_gridworld(size)
@@ -104,7 +102,7 @@ def evaluation() -> Iterator[Row]:
         operator = PairOperator(jm, policy)
         state = operator.zero()
 
-        def twenty(operator: PairOperator = operator, state: object = state) -> None:
+        def twenty(operator=operator, state=state):
             for _ in range(20):
                 operator.apply(state)
 
@@ -114,14 +112,14 @@ def evaluation() -> Iterator[Row]:
     jm = jl.windy_gridworld(5)
     for name, policy in (("goal", jl.goal_policy(5)), ("uniform", jl.uniform_policy(jm))):
 
-        def fourth(policy: np.ndarray = policy) -> None:
+        def fourth(policy=policy):
             jl.jipe(jm, policy, order=4).moments.same_state(4)
 
         second = {"order 2": partial(jl.jipe2, jm, policy)}
         yield Row(f"order 4, 5x5 gridworld, {name} policy", fourth, second)
 
 
-def routes() -> Iterator[Row]:
+def routes():
     """The default of jipe2 beside the best of its routes, on ever larger gridworlds."""
     for size in (3, 5, 10, 11, 12, 30, 100):
         call = partial(jl.jipe2, jl.windy_gridworld(size), jl.goal_policy(size))
@@ -130,7 +128,7 @@ def routes() -> Iterator[Row]:
         yield Row(f"jipe2 by default, {size}x{size} gridworld, goal policy", call, others)
 
 
-def learning() -> Iterator[Row]:
+def learning():
     """On one core, compiled, beside the loop in Python that simulators get."""
     jm = jl.windy_gridworld(5)
     own = {name: getattr(jm, name) for name in ("num_states", "num_actions", "gamma", "query")}
@@ -143,7 +141,7 @@ def learning() -> Iterator[Row]:
             yield Row(what, call, other, 1000.0)
 
 
-def projection() -> Iterator[Row]:
+def projection():
     """Set-up included, beside the exact solve of the same problem."""
     jm = jl.windy_gridworld(5)
     for name, policy in (("goal", jl.goal_policy(5)), ("uniform", jl.uniform_policy(jm))):
@@ -154,7 +152,7 @@ def projection() -> Iterator[Row]:
             yield Row(f"projected JIPE-2, d = {features.shape[-1]}, {name} policy", call, exact)
 
 
-def of_laws() -> Iterator[Row]:
+def of_laws():
     """What is told of all couplings or of two policies, beside the evaluation of one."""
     for gamma in (0.95, 0.99):
         jm = jl.windy_gridworld(25, gamma=gamma)
@@ -171,7 +169,7 @@ def of_laws() -> Iterator[Row]:
         yield Row(what, call, {"jipe2, one policy": one})
 
 
-def decisions() -> Iterator[Row]:
+def decisions():
     """And estimates, beside as many queries at one state, or as many pairs."""
     decide = partial(public("compare_actions"), alpha=1e-9, **{SEED: 0})  # all queries are made
     policy, rng, depot = np.full((12, 5), 0.2), np.random.default_rng(0), Depot()
@@ -195,20 +193,20 @@ def decisions() -> Iterator[Row]:
     yield Row("compare_actions, 5x5 gridworld, uniform policy", on_tables, played)
 
 
-def emulator() -> Iterator[Row]:
+def emulator():
     """Twenty queries of all actions of a game, beside as many raw steps of four frames."""
     for game in ("Pong", "BattleZone", "Boxing", "Atlantis"):
         env, raw = CoupledAtari(game, frame_skip=4), ALEInterface()
         raw.setInt("frame_skip", 4)
         raw.loadROM(str(roms.get_rom_path(env.game)))
 
-        def queries(env: CoupledAtari = env) -> None:
+        def queries(env=env):
             env.reset()
             for _ in range(20):
                 env.query(list(range(env.num_actions)))
                 env.step(0)
 
-        def steps(raw: ALEInterface = raw, count: int = 20 * env.num_actions) -> None:
+        def steps(raw=raw, count=20 * env.num_actions):
             raw.reset_game()
             for _ in range(count):
                 raw.act(0)
@@ -219,7 +217,7 @@ def emulator() -> Iterator[Row]:
 GROUPS = (simulation, evaluation, routes, projection, of_laws, learning, decisions, emulator)
 
 
-def line(row: Row) -> list[str]:
+def line(row):
     """Of results.md."""
     call = seconds(row.call)
     others = {name: seconds(work) * row.parts for name, work in row.others.items()}
@@ -228,7 +226,7 @@ def line(row: Row) -> list[str]:
     return [row.what, duration(call), beside, f"{others[best] / call:.2g}"]
 
 
-def serve() -> None:
+def serve():
     """Print the seconds of every call that is named on a line of the input, or nan."""
     calls: dict[str, Work] = {}
     for group in GROUPS:
@@ -244,7 +242,7 @@ def serve() -> None:
             print("nan", flush=True)
 
 
-def compare(before: Path, only: str) -> None:
+def compare(before, only):
     """The calls whose names have this in them, by both versions in turn, into compaction.md."""
     command, pipe = [sys.executable, __file__, "--serve"], subprocess.PIPE
     workers = [
@@ -254,30 +252,30 @@ def compare(before: Path, only: str) -> None:
         for path in (before.resolve(), HERE.parent)
     ]
 
-    def took(worker: subprocess.Popen, what: str) -> float:
+    def took(worker, what):
         print(what, file=worker.stdin, flush=True)
         return float(worker.stdout.readline())
 
-    def compared(row: Row) -> list[str]:
+    def compared(row):
         times = np.array([[took(w, row.what) for w in workers] for _ in range(REPEATS + 1)])
         old, new = times[1:].min(0)  # the first of all compiles
         return [row.what, *map(duration, (old, new)), f"{new / old:.2f}"]
 
-    lines = list(shown(map(compared, named(only))))
+    rows = lines(compared, named(only))
     for worker in workers:
         worker.communicate()
     if not only:
         about = f"Both versions in one run, in turn, best of {REPEATS}; before: {commit(before)}."
-        text = table(["what", "before", "after", "time after / before"], lines)
-        write_page("compaction.md", "Before and after", measured(), about, text)
+        text = table(["what", "before", "after", "time after / before"], rows)
+        write_page("compaction.md", "Before and after", about, text)
 
 
-def named(only: str) -> list[Row]:
+def named(only):
     """Rows with this in their names."""
     return [row for group in GROUPS for row in group() if only in row.what]
 
 
-def main() -> None:
+def main():
     before = {"type": Path, "metavar": "CHECKOUT", "help": "an older version"}
     serves = {"action": "store_true", "help": "times for the program that compares"}
     chosen = asked(__doc__, before=before, serve=serves)
@@ -287,10 +285,11 @@ def main() -> None:
     elif chosen.before:
         compare(chosen.before, chosen.only)
     else:
-        lines = list(shown(map(line, named(chosen.only))))
+        rows = lines(line, named(chosen.only))
         if not chosen.only:
-            text = table(["what", "here", "beside it", "ratio"], lines)
-            write_page("results.md", "Benchmarks", measured(), text)
+            write_page(
+                "results.md", "Benchmarks", table(["what", "here", "beside it", "ratio"], rows)
+            )
 
 
 if __name__ == "__main__":

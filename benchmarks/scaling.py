@@ -19,24 +19,31 @@ measured at one state, times all states. On a grid that state is next to the goa
 place: elsewhere pairs live longer and have heavier tails.
 """
 
-from __future__ import annotations
-
-import contextlib
 import gc
-import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import psutil
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
-from timing import HERE, asked, duration, in_a_process, measured, once, table, write_page
+from timing import (
+    HERE,
+    about,
+    asked,
+    duration,
+    forget,
+    grid,
+    highest,
+    in_a_process,
+    once,
+    random_model,
+    table,
+    write_page,
+)
 
 import jmdp_lib as jl
 from jmdp_lib.fast.collapsed import CollapsedT2
@@ -48,7 +55,6 @@ PROJECTED = "Monte Carlo, projected"
 # Their sizes, ascending, share a process: they need little memory.
 TOGETHER = ("literal", QUANTECON, SCIPY, PROJECTED)
 _LEAST = 2e5  # bytes; less is lost in the noise
-_STATUS = Path("/proc/self/status")
 
 # Sides of the model (states are their squares): by default, and those that --large adds.
 _MEANS = {QUANTECON: ([10, 100], [200, 316]), SCIPY: ([10, 100], [200, 316])}
@@ -74,32 +80,26 @@ SIDES = {
 ORDERS = {3: ([6, 10], [20, 30]), 4: ([6], [8, 10])}
 
 
-def model(problem: str, side: int) -> tuple[jl.JMDP, np.ndarray]:
+def model(problem, side):
     """A problem with side^2 states and four actions, and its policy."""
     if problem == RANDOM:
-        rng, states = np.random.default_rng(0), side**2
-        tables = (states, 2, 4)
-        probs, rewards = rng.dirichlet(np.ones(2), size=states), rng.uniform(0, 1, tables)
-        jm = jl.JMDP(probs, rewards, rng.integers(states, size=tables), GAMMA)
-        return jm, jl.uniform_policy(jm)
-    jm = jl.windy_gridworld(side, gamma=GAMMA)
-    return jm, jl.goal_policy(side) if problem == GOAL else jl.uniform_policy(jm)
+        return random_model(side**2, 2, 4, 0.0, GAMMA)
+    return grid(side, problem == GOAL, GAMMA)
 
 
-def literal(jm: jl.JMDP, policy: np.ndarray) -> int:
-    """The paper's operator repeated to the same certificate; how often."""
+def literal(jm, policy):
+    """The paper's operator repeated to the same certificate."""
     shape = (jm.num_states, jm.num_actions)
     mean, second = np.zeros(shape), np.zeros(shape + shape)
-    weight, sweeps, residual = jl.norm_weight(2, jm.gamma, jm.reward_bound), 0, np.inf
+    weight, residual = jl.norm_weight(2, jm.gamma, jm.reward_bound), np.inf
     while residual > TOL * (1.0 - jm.gamma):
         old_mean, old_second = mean, second
         mean, second = jl.apply_t2(jm, policy, mean, second)
         moved = np.abs(mean - old_mean).max(), np.abs(second - old_second).max() / weight
-        residual, sweeps = max(moved), sweeps + 1
-    return sweeps
+        residual = max(moved)
 
 
-def quantecon_mean(jm: jl.JMDP, policy: np.ndarray) -> Callable[[], object]:
+def quantecon_mean(jm, policy):
     """`DiscreteDP.evaluate_policy`; it takes pure policies, so ours becomes the only action."""
     from quantecon.markov import DiscreteDP
 
@@ -109,18 +109,18 @@ def quantecon_mean(jm: jl.JMDP, policy: np.ndarray) -> Callable[[], object]:
     return partial(ddp.evaluate_policy, only)
 
 
-def scipy_mean(jm: jl.JMDP, policy: np.ndarray) -> Callable[[], object]:
+def scipy_mean(jm, policy):
     """The sparse solve of (I - gamma P) m = r."""
     system = CollapsedT2(jm, policy)
     matrix = sparse.eye_array(jm.num_states, format="csc") - jm.gamma * system.kernel.tocsc()
     return partial(spsolve, matrix, system.mean_rewards)
 
 
-def monte_carlo(jm: jl.JMDP, policy: np.ndarray, side: int) -> float:
+def monte_carlo(jm, policy, side):
     """Projected seconds for all gaps, from those of one state: see the head of this file."""
     total, pairs, returns = 0.0, 50_000, np.empty((0, 2))
 
-    def play(gap: tuple[int, int], num_pairs: int) -> None:
+    def play(gap, num_pairs):
         nonlocal returns
         returns = jl.simulate_pairs(jm, policy, gap, state=2 * side - 2, num_pairs=num_pairs, rng=0)
 
@@ -136,7 +136,7 @@ def monte_carlo(jm: jl.JMDP, policy: np.ndarray, side: int) -> float:
     return total * jm.num_states
 
 
-def work_of(method: str, jm: jl.JMDP, policy: np.ndarray) -> Callable[[], object]:
+def work_of(method, jm, policy):
     """What is timed, as a function of nothing."""
     if method == "literal":
         return partial(literal, jm, policy)
@@ -148,22 +148,7 @@ def work_of(method: str, jm: jl.JMDP, policy: np.ndarray) -> Callable[[], object
     return partial(jl.jipe2, jm, policy, TOL, **route)
 
 
-def highest() -> int:
-    """Bytes that this process had resident at most so far, since `forget` where there is /proc."""
-    if _STATUS.exists():  # what getrusage says includes the parent before the start
-        line = next(x for x in _STATUS.read_text().splitlines() if x.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    scale = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
-
-
-def forget() -> None:
-    """Let `highest` begin anew, where the system can."""
-    with contextlib.suppress(OSError):
-        _STATUS.with_name("clear_refs").write_text("5")
-
-
-def timed(work: Callable[[], object]) -> tuple[float, float, object]:
+def timed(work):
     """Seconds, bytes added (nan where it cannot be told) and the result of the first run."""
     gc.collect()
     forget()
@@ -176,7 +161,7 @@ def timed(work: Callable[[], object]) -> tuple[float, float, object]:
     return min(times), peak, kept[0]
 
 
-def rows_of_a_method(problem: str, method: str, sides: list[int]) -> list:
+def rows_of_a_method(problem, method, sides):
     """One row for each size."""
     rows = []
     if method not in ("literal", PROJECTED):
@@ -187,20 +172,13 @@ def rows_of_a_method(problem: str, method: str, sides: list[int]) -> list:
         if method == PROJECTED:
             rows.append(row | {"seconds": monte_carlo(jm, policy, side)})
             continue
-        took, peak, found = timed(work_of(method, jm, policy))
+        took, peak, _ = timed(work_of(method, jm, policy))
         row |= {"seconds": took, "bytes": peak}
-        if isinstance(found, jl.Solution):
-            count = {"dense": jm.num_states**2, "reachable": found.num_unknowns}
-            row |= {"coordinates": count[found.route], "iterations": found.iterations}
-        elif method == "literal":
-            row |= {"coordinates": policy.size**2, "iterations": found}
-        else:
-            row |= {"coordinates": jm.num_states}
         rows.append(row)
     return rows
 
 
-def rows_of_an_order(order: int, sides: list[int]) -> list:
+def rows_of_an_order(order, sides):
     """Coordinates and time of higher orders, goal policy."""
     rows = []
     jl.jipe(*model(GOAL, 3), order=order)
@@ -208,18 +186,17 @@ def rows_of_an_order(order: int, sides: list[int]) -> list:
         jm, policy = model(GOAL, side)
         took, peak, sol = timed(partial(jl.jipe, jm, policy, order, TOL))
         row = {"problem": GOAL, "method": f"order {order}", "states": jm.num_states, "gamma": GAMMA}
-        row |= {"coordinates": sol.num_unknowns, "iterations": sol.iterations}
-        rows.append(row | {"seconds": took, "bytes": peak})
+        rows.append(row | {"seconds": took, "bytes": peak, "coordinates": sol.num_unknowns})
     return rows
 
 
-def rows_of(table: str, *arguments: object) -> list[dict]:
+def rows_of(table, *arguments):
     """Rows of a table, in this process."""
     rows = {"scaling": rows_of_a_method, "order": rows_of_an_order}[table](*arguments)
     return [{"table": table, **row} for row in rows]
 
 
-def alone(*arguments: object) -> list[dict]:
+def alone(*arguments):
     """`rows_of` in a process; nothing if it fails, for want of memory, say, and tells so."""
     try:
         rows = in_a_process(*arguments)
@@ -230,7 +207,7 @@ def alone(*arguments: object) -> list[dict]:
     return rows
 
 
-def measure(large: bool) -> pd.DataFrame:
+def measure(large):
     """All rows of all tables."""
     rows = []
     for problem, methods in SIDES.items():
@@ -243,7 +220,7 @@ def measure(large: bool) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def cell(row: pd.Series) -> str:
+def cell(row):
     """Time and memory of one measurement."""
     if np.isnan(row["bytes"]):
         return duration(row["seconds"])
@@ -251,7 +228,7 @@ def cell(row: pd.Series) -> str:
     return f"{duration(row['seconds'])}, {size:,.{0 if size >= 10 else 1}f} MB"
 
 
-def scaling_table(data: pd.DataFrame) -> str:
+def scaling_table(data):
     """A line for each model, a column for each method, and what they cost beside each other."""
     data = data[data.table == "scaling"]
     methods = list(data.method.unique())
@@ -269,7 +246,7 @@ def scaling_table(data: pd.DataFrame) -> str:
     return table([heads[i] for i in kept], [[line[i] for i in kept] for line in lines])
 
 
-def order_table(data: pd.DataFrame) -> str:
+def order_table(data):
     """Coordinates of higher orders, beside those that the definition has."""
     lines = []
     for _, row in data[data.table == "order"].iterrows():
@@ -281,29 +258,29 @@ def order_table(data: pd.DataFrame) -> str:
     return table(heads, lines)
 
 
-def write(data: pd.DataFrame) -> None:
+def write(data):
     """scaling.md."""
     gpu = pd.read_csv(HERE / "gpu.csv")
     write_page(
         "scaling.md",
         "Scaling",
-        measured("scipy", "torch", "quantecon"),
-        __doc__.split("\n\n", 2)[2].strip(),
+        about(__doc__),
         scaling_table(data),
         f"## Orders 3 and 4 ({GOAL})",
         order_table(data),
         "## On a GPU (gpu.csv: an NVIDIA H200, to 1e-9, at commit 1f16ba2)",
         scaling_table(gpu),
+        packages=["scipy", "torch", "quantecon"],
     )
 
 
-def main() -> None:
+def main():
     large = {"action": "store_true", "help": "grids of up to 316x316 cells too"}
     chosen = asked(__doc__, SIDES, rows_of, large=large)
     if chosen.only:
         alone("scaling", chosen.only, "literal", [2])
         return
-    data = measure(chosen.large).astype({"coordinates": "Int64", "iterations": "Int64"})
+    data = measure(chosen.large).astype({"coordinates": "Int64"})
     data.to_csv(HERE / "scaling.csv", index=False, float_format="%.4g")
     write(data)
 

@@ -5,9 +5,6 @@ Writes the table between the marks of book/own_simulator.md, and book/static/dep
     python benchmarks/simulators.py
 """
 
-from __future__ import annotations
-
-import argparse
 import re
 import warnings
 from pathlib import Path
@@ -15,7 +12,7 @@ from pathlib import Path
 import gymnasium
 import matplotlib.pyplot as plt
 import numpy as np
-from timing import once
+from timing import asked, lines, once, table
 
 import jmdp_lib as jl
 from notebooks.tools import chapter
@@ -38,13 +35,13 @@ NAMES = [
 _STEPS, _REPEATS = 10, 40
 
 
-def coupled(name: str) -> jl.simulators.CoupledEnv:
+def coupled(name):
     with warnings.catch_warnings():  # that Box2D is replayed is said in the table
         warnings.simplefilter("ignore")
         return jl.simulators.CoupledEnv(gymnasium.make(name), rng=0)
 
 
-def costs(name: str) -> tuple[float, float]:
+def costs(name):
     """Seconds of a step, and of an action in a query of two, at step 10 or before; best of many."""
     env, plain = coupled(name), gymnasium.make(name)
     space, steps, queries = plain.action_space, [], []
@@ -69,25 +66,13 @@ def costs(name: str) -> tuple[float, float]:
     return min(steps), min(queries)
 
 
-def table() -> str:
-    columns = (
-        "environment",
-        "how it is copied",
-        "a step, in µs",
-        "a queried action, in µs",
-        "in steps",
-    )
-    lines = [f"| {' | '.join(columns)} |"]
-    lines += ["|---|---|---|---|---|"]
-    for name in NAMES:
-        step, query = (1e6 * cost for cost in costs(name))
-        copying = coupled(name).copying
-        lines.append(f"| {name} | {copying} | {step:.0f} | {query:.0f} | {query / step:.0f} |")
-        print(lines[-1])
-    return "\n".join(lines)
+def row(name):
+    """One line of the table."""
+    step, query = (1e6 * cost for cost in costs(name))
+    return [name, coupled(name).copying, f"{step:.0f}", f"{query:.0f}", f"{query / step:.0f}"]
 
 
-def picture() -> None:
+def picture():
     """Gap means and variances of the page's depot, with intervals and exact values."""
     [block] = re.findall(r"^```python\n([^`]*class Depot.*?)^```$", PAGE.read_text(), re.M | re.S)
     scope: dict = {"jl": jl}
@@ -109,13 +94,15 @@ def picture() -> None:
     fig.savefig(ROOT / "book" / "static" / "depot.png", dpi=150, metadata={"Software": None})
 
 
-def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    picture()
-    marks = "<!-- begin copies -->", "<!-- end copies -->"
-    text = PAGE.read_text()
-    before, _, rest = text.partition(marks[0])
-    PAGE.write_text(f"{before}{marks[0]}\n{table()}\n{marks[1]}{rest.partition(marks[1])[2]}")
+def main():
+    only = asked(__doc__, NAMES).only
+    rows = lines(row, NAMES, only)
+    if not only:
+        picture()
+        heads = ["environment", "how it is copied", "a step, in µs", "a queried action, in µs"]
+        copies = f"\\1\n{table([*heads, 'in steps'], rows)}\n\\2"
+        marks = "(<!-- begin copies -->).*(<!-- end copies -->)"
+        PAGE.write_text(re.sub(marks, copies, PAGE.read_text(), flags=re.DOTALL))
 
 
 if __name__ == "__main__":

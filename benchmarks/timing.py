@@ -1,32 +1,51 @@
 """What the benchmarks share: timers, processes of their own, tables, and pages that say when and
 where they were measured."""
 
-from __future__ import annotations
-
 import argparse
+import contextlib
 import json
 import platform
+import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+
+import jmdp_lib as jl
 
 HERE = Path(__file__).resolve().parent
+STATUS = Path("/proc/self/status")
 sys.path.append(str(HERE.parent / "workflow"))
 from job import hardware, provenance
 
 
-def once(work: Callable[[], object]) -> float:
+def grid(size, goal, gamma=0.95):
+    """A windy gridworld, and the goal policy or the uniform one."""
+    jm = jl.windy_gridworld(size, gamma=gamma)
+    return jm, jl.goal_policy(size) if goal else jl.uniform_policy(jm)
+
+
+def random_model(size, num_tables, num_actions, least, gamma):
+    """Rewards from `least` to 1, on no lattice, and any next states; and the uniform policy."""
+    rng = np.random.default_rng(0)
+    shape = (size, num_tables, num_actions)
+    probs = rng.dirichlet(np.ones(num_tables), size)
+    rewards = rng.uniform(least, 1.0, shape)
+    jm = jl.JMDP(probs, rewards, rng.integers(size, size=shape), gamma)
+    return jm, jl.uniform_policy(jm)
+
+
+def once(work):
     """Seconds of one run."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
-def seconds(work: Callable[[], object]) -> float:
+def seconds(work):
     """Best of up to five runs in some seconds, after one that compiles and warms up."""
     work()
     times = [once(work)]
@@ -35,19 +54,29 @@ def seconds(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def in_a_process(*arguments: object) -> Any:
+def highest():
+    """Bytes that this process had resident at most so far, since `forget` where there is /proc."""
+    if STATUS.exists():  # what getrusage says includes the parent before the start
+        line = next(x for x in STATUS.read_text().splitlines() if x.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def forget():
+    """Let `highest` begin anew, where the system can."""
+    with contextlib.suppress(OSError):
+        STATUS.with_name("clear_refs").write_text("5")
+
+
+def in_a_process(*arguments):
     """What `asked` measures of these arguments in a process of its own: this program, once more."""
     command = [sys.executable, sys.argv[0], "--one", json.dumps(arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def asked(
-    doc: str,
-    only: Iterable[str] | None = None,
-    one: Callable[..., object] | None = None,
-    **more: Any,
-) -> argparse.Namespace:
+def asked(doc, only=None, one=None, **more):
     """What the command line asks for, `--only` one of these names, say; `one` ends the program.
 
     one: what is measured in a process of its own. more: further options, by name.
@@ -64,7 +93,7 @@ def asked(
     return chosen
 
 
-def duration(seconds: float) -> str:
+def duration(seconds):
     """A time for people."""
     for unit, name, digits in ((86400, "days", 1), (3600, "h", 1), (60, "min", 1), (1, "s", 2)):
         if seconds >= unit:
@@ -72,26 +101,29 @@ def duration(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms" if seconds >= 1e-4 else f"{1e6 * seconds:.3g} µs"
 
 
-def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+def table(heads, rows):
     """Of Markdown."""
     lines = [list(heads), *rows]
     lines.insert(1, ["---"] * len(lines[0]))
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def shown(rows: Iterable[list[str]]) -> Iterator[list[str]]:
-    """Rows of a table, each printed as soon as it is there."""
-    for row in rows:
-        print(*row, sep=" | ", file=sys.stderr, flush=True)
-        yield row
+def lines(row, names, only=""):
+    """A row of a table for each name, or for one alone, printed as soon as it is there."""
+    found = []
+    for name in names:
+        if only in ("", name):
+            found.append(row(name))
+            print(*found[-1], sep=" | ", file=sys.stderr, flush=True)
+    return found
 
 
-def commit(folder: Path = HERE.parent) -> str:
+def commit(folder=HERE.parent):
     """That is checked out."""
     return f"commit {provenance(folder)['commit'][:7]}"
 
 
-def measured(*packages: str) -> str:
+def measured(*packages):
     """When, of which commit and where a page was measured, with the versions that matter."""
     cpu, cores, memory, system = hardware().values()
     versions = [f"{name} {version(name)}" for name in ("numpy", "numba", *packages)]
@@ -101,8 +133,13 @@ def measured(*packages: str) -> str:
     )
 
 
-def write_page(name: str, title: str, *parts: str) -> None:
-    """A page of this folder; it is printed too."""
-    text = "\n\n".join([f"# {title}", *parts]) + "\n"
+def about(doc):
+    """What a page says of its rows: all that its program says of itself after how it is run."""
+    return doc.split("\n\n", 2)[2].strip()
+
+
+def write_page(name, title, *parts, packages=()):
+    """A page of this folder, with the versions of these packages; it is printed too."""
+    text = "\n\n".join([f"# {title}", measured(*packages), *parts]) + "\n"
     sys.stdout.write(text)
     (HERE / name).write_text(text)

@@ -19,15 +19,13 @@ took minutes: it compiles every operation anew for each shape, and shapes change
 pairs are dropped.
 """
 
-from __future__ import annotations
-
 import time
 from functools import partial
 
 import numpy as np
 import pandas as pd
 from gap_law import Depot
-from timing import HERE, asked, duration, measured, seconds, shown, table, write_page
+from timing import HERE, about, asked, duration, lines, seconds, table, write_page
 
 import jmdp_lib as jl
 
@@ -146,7 +144,7 @@ def main() -> None:
     if chosen.device:
         gpu_rows(chosen.device).to_csv(GPU_ROWS, index=False)
         return
-    rows = list(shown(map(processor_row, [chosen.only] if chosen.only else COUPLINGS)))
+    rows = lines(processor_row, COUPLINGS, chosen.only)
     if not chosen.only:
         heads = ["coupling", "`estimate_gaps`, a pair", "loop", "dropping loop", "plain"]
         heads += ["ratio to the loop", "to the dropping loop", "times as fast as plain"]
@@ -155,8 +153,7 @@ def main() -> None:
         write_page(
             "vector.md",
             "Vectorised simulators",
-            measured(),
-            __doc__.split("\n\n", 2)[2].strip(),
+            about(__doc__),
             table(heads, rows),
             "On a GPU (at commit 6568d5e), with torch; states and demands are of one byte:",
             table(gpu, gpu.to_numpy()),

@@ -14,6 +14,7 @@ What is public stands in `__init__.pyi`, which type checkers read, too.
 
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import lazy_loader
@@ -27,7 +28,8 @@ def __getattr__(name: str) -> Any:
     try:
         return _public(name)
     except AttributeError:
-        for room in () if name.startswith("_") else ("laws", "large", "simulators", "atari"):
+        inside = name.startswith("_") or find_spec(f"{__name__}.{name}")  # as `checks`
+        for room in () if inside else ("laws", "large", "simulators", "atari"):
             with suppress(ImportError):  # an extra that is not installed
                 if name in import_module(f"{__name__}.{room}").__all__:
                     raise AttributeError(f"jl.{name} is now jl.{room}.{name}") from None

@@ -1,17 +1,10 @@
 """The batch on small projects: see projects.py."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
-import psutil
 import pytest
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Any:
+def project(tmp_path):
     """A `projects.Project` of two notebooks that succeed."""
     import projects
 
@@ -24,15 +17,13 @@ def project(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def run(
-    project: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
+def run(project, monkeypatch, capfd):
     """The command in this process, which has imported what it needs: its code, and what it said."""
     import batch
 
     monkeypatch.setattr(batch.signal, "signal", lambda *_: None)
 
-    def run(*arguments: str) -> tuple[int, str]:
+    def run(*arguments):
         code = batch.main(project.command(*arguments)[2:])
         return code, capfd.readouterr().out
 
@@ -40,11 +31,11 @@ def run(
 
 
 @pytest.fixture
-def family() -> Iterator[list[psutil.Process]]:
+def family():
     """Processes that a test leaves alone for a while; none survives it, even when it fails."""
     import projects
 
-    processes: list[psutil.Process] = []
+    processes = []
     yield processes
     for process in processes:
         if projects.alive(process):

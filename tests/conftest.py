@@ -1,13 +1,9 @@
 """Shared set-up: what is not installed is skipped, and no test leaves anything behind."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -27,44 +23,37 @@ settings.load_profile("project")
 pytest_plugins = ("batch_fixtures", "site_fixtures")
 
 # The modules that tests import beside those of `pip install ".[test]"`, by the extra of
-# pyproject.toml that brings them; tests/test_project.py holds the two equal.
+# pyproject.toml that brings them.
 EXTRAS = {
-    "atari": ["ale_py", "gymnasium"],
-    "book": ["imagesize", "myst_nb", "sphinx"],
-    "box2d": ["Box2D"],
-    "dev": [
-        "axe_core_python",
-        "bs4",
-        "coverage",
-        "mypy",
-        "packaging",
-        "playwright",
-        "quantecon",
-        "setuptools",
-    ],
-    "figures": ["matplotlib", "pandas"],
-    "mujoco": ["mujoco"],
-    "notebooks": ["IPython", "jsonschema", "jupytext", "nbformat", "papermill", "yaml"],
-    "torch": ["torch"],
+    "atari": "ale_py gymnasium",
+    "book": "imagesize myst_nb sphinx",
+    "box2d": "Box2D",
+    "dev": "axe_core_python bs4 coverage mypy packaging playwright quantecon setuptools",
+    "figures": "matplotlib pandas",
+    "mujoco": "mujoco",
+    "notebooks": "IPython jsonschema jupytext nbformat papermill yaml",
+    "torch": "torch",
 }
-NOT_ON_WINDOWS = ("fcntl", "resource")  # of Python; the batch and what measures need them
-BROUGHT_BY = {module: extra for extra, modules in EXTRAS.items() for module in modules}
+# Two are of Python: the batch and what measures need them.
+BROUGHT_BY = dict.fromkeys(("fcntl", "resource"), "not on Windows") | {
+    module: f'pip install "jmdp_lib[{extra}]"'
+    for extra, modules in EXTRAS.items()
+    for module in modules.split()
+}
 
 
-def missing(error: BaseException | None) -> str | None:
+def missing(error):
     """What a test needs, if an error comes of a module that an extra or the system lacks."""
     while error is not None:
         module = (getattr(error, "name", None) or "").partition(".")[0]
         if module in BROUGHT_BY and not importlib.util.find_spec(module):
-            return f'needs {module}: pip install "jmdp_lib[{BROUGHT_BY[module]}]"'
-        if module in NOT_ON_WINDOWS and not importlib.util.find_spec(module):
-            return f"needs {module}: not on Windows"
+            return f"needs {module}: {BROUGHT_BY[module]}"
         error = error.__cause__
     return None
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+def pytest_make_collect_report(collector):
     """A file of tests that imports what is not installed is skipped, not an error."""
     report = yield
     reason = missing(report.call.excinfo.value) if report.failed else None
@@ -75,7 +64,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
 
 
 @pytest.hookimpl(wrapper=True)
-def skip_what_is_missing(item: pytest.Item) -> Generator[None, Any, Any]:
+def skip_what_is_missing(item):
     """And so is a single test, whether it or a fixture imports it."""
     try:
         return (yield)
@@ -89,9 +78,9 @@ def skip_what_is_missing(item: pytest.Item) -> Generator[None, Any, Any]:
 pytest_runtest_setup = pytest_runtest_call = skip_what_is_missing
 
 
-def state_of_the_process() -> dict[str, object]:
+def state_of_the_process():
     """What one test may change and another may depend on."""
-    found: dict[str, object] = {"folder": os.getcwd()}
+    found = {"folder": os.getcwd()}
     foreign = ("PYTEST_", "PYGAME_")  # set by pytest, and by Gymnasium when it is imported
     found |= {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     if matplotlib := sys.modules.get("matplotlib"):
@@ -107,7 +96,7 @@ def state_of_the_process() -> dict[str, object]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
+def nothing_is_left_behind():
     """Tests run in any order, so none may change what another one finds."""
     before = state_of_the_process()
     yield
@@ -117,16 +106,16 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture
-def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+def leave(monkeypatch):
     """leave(size): from now on only so many bytes of memory seem to be available."""
 
-    def set_available(size: float) -> None:
+    def set_available(size):
         monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=size))
 
     return set_available
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter):
     """Note what was skipped, and why: `make test` says it again in its last lines."""
     path = os.environ.get("SKIPPED_TESTS")
     for report in terminalreporter.stats.get("skipped", []) if path else []:

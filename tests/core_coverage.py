@@ -5,11 +5,7 @@ tests, with all that they import, would take a third more time. So traced are th
 core, and the tests of the files below.
 """
 
-from __future__ import annotations
-
-from collections.abc import Generator
 from importlib import import_module
-from typing import Any
 
 import coverage
 import pytest
@@ -21,7 +17,7 @@ LAST += ("solvers.incremental", "solvers.order_n", "solvers.projected", "solvers
 measured = coverage.Coverage(data_suffix=True)
 
 
-def pytest_configure() -> None:
+def pytest_configure():
     """Import the core, traced."""
     import_module("numba")
     with measured.collect():
@@ -30,7 +26,7 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+def pytest_runtest_call(item):
     """Trace a test of the core."""
     if item.path.stem.removeprefix("test_") not in FILES:
         return (yield)
@@ -38,6 +34,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         return (yield)
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure():
     """Write down what was executed; `coverage report` reads it."""
     measured.save()

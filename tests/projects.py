@@ -1,19 +1,12 @@
 """Small projects for tests of the batch: notebooks, profiles, and the command run on them."""
 
-from __future__ import annotations
-
 import contextlib
 import io
-import shutil
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import batch
 import psutil
-
-BATCH = Path(batch.__file__)
 
 GOOD = """\
 # %% [markdown]
@@ -37,7 +30,7 @@ print(f"|S| is large | {{level}} | holds")
 """
 
 
-def good(figure: str) -> str:
+def good(figure):
     """A notebook that writes a figure of this name."""
     return GOOD.format(figure=figure)
 
@@ -45,22 +38,22 @@ def good(figure: str) -> str:
 class Project:
     """A folder with notebooks and profiles, and the command run on it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root = root
         (root / "notebooks").mkdir(parents=True)
         (root / "workflow" / "profiles").mkdir(parents=True)
 
-    def notebook(self, name: str, text: str) -> None:
+    def notebook(self, name, text):
         # Latin-1, so that a test can write what is not UTF-8; all else is ASCII
         (self.root / "notebooks" / f"{name}.py").write_text(text, encoding="latin-1")
 
-    def profile(self, name: str, text: str) -> None:
+    def profile(self, name, text):
         (self.root / "workflow" / "profiles" / f"{name}.yaml").write_text(text, encoding="latin-1")
 
-    def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, str(BATCH), "--root", str(self.root), "--cores", "2", *arguments]
+    def command(self, *arguments):
+        return [sys.executable, batch.__file__, "--root", str(self.root), "--cores=2", *arguments]
 
-    def refusal(self, *arguments: str) -> str:
+    def refusal(self, *arguments):
         """What the same command says where it refuses to start; in this process, for speed."""
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
@@ -68,34 +61,27 @@ class Project:
         assert not (self.root / "out").exists()
         return said.getvalue()
 
-    def copy_workflow(self) -> None:
-        """Give the project the workflow that users have."""
-        unwanted = shutil.ignore_patterns("profiles", "__pycache__")
-        shutil.copytree(BATCH.parent, self.root / "workflow", dirs_exist_ok=True, ignore=unwanted)
-
-    def out(self, *parts: str) -> Path:
+    def out(self, *parts):
         return self.root.joinpath("out", "quick", *parts)
 
-    def results(self) -> dict[str, tuple[int, bytes]]:
+    def results(self):
         """Everything a user reads, with its time and content."""
-        folders = ("notebooks", "figures", "provenance", "failed")
-        files = [
-            p for folder in folders for p in sorted(self.out(folder).rglob("*")) if p.is_file()
-        ]
         return {
-            str(p.relative_to(self.out())): (p.stat().st_mtime_ns, p.read_bytes()) for p in files
+            str(path.relative_to(self.out())): (path.stat().st_mtime_ns, path.read_bytes())
+            for folder in ("notebooks", "figures", "provenance", "failed")
+            for path in self.out(folder).rglob("*.*")
         }
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
-    end = time.monotonic() + seconds
+def wait_until(condition):
+    end = time.monotonic() + 300.0
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError("the awaited state did not come")
         time.sleep(0.05)
 
 
-def alive(process: psutil.Process) -> bool:
+def alive(process):
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,7 +1,5 @@
 """The book, built once, its address, and a tab of a real browser to read it in."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import os
@@ -9,9 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """The book, built once, whichever process asks first."""
     import fcntl
 
@@ -34,15 +30,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "book"
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="session")
-def address(site: Path) -> Iterator[str]:
+def address(site):
     """The address of the book, for a browser of this machine."""
-    handler = functools.partial(Quiet, directory=str(site))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
@@ -53,8 +44,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 @pytest.fixture(scope="module")
-def tab() -> Iterator[Any]:
-    """A page of the system's Chromium, driven by playwright."""
+def browser():
+    """The system's Chromium, driven by playwright."""
     from playwright.sync_api import sync_playwright
 
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -66,9 +57,16 @@ def tab() -> Iterator[Any]:
     flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     # Whatever a page asks of another host fails, and is seen.
     flags.append("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=executable, args=flags)
-        page = browser.new_page()
+    with (
+        sync_playwright() as driver,
+        driver.chromium.launch(executable_path=executable, args=flags) as browser,
+    ):
+        yield browser
+
+
+@pytest.fixture
+def tab(browser):
+    """A tab of its own."""
+    with browser.new_page(viewport={"width": 1280, "height": 900}) as page:
         page.set_default_timeout(180_000)
         yield page
-        browser.close()

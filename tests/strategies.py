@@ -1,7 +1,5 @@
 """Random problems for hypothesis: JMDPs with signed rewards, policies of every kind."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import strategies as st
 

@@ -1,20 +1,17 @@
 """A real Slurm cluster of one node: what the batch sends there, and cancels."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import batch
 import psutil
 import pytest
-from projects import Project, alive, wait_until
+from projects import alive, wait_until
 from test_batch import WAITING
 
 SLURM = """\
@@ -41,26 +38,25 @@ PartitionName=main Nodes=localhost Default=YES
 """
 
 
+def free_port():
+    with socket.create_server(("localhost", 0)) as bound:
+        return bound.getsockname()[1]
+
+
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def cluster(monkeypatch):
     """A Slurm cluster of one node, without an accounting database, with memory for one notebook."""
-    daemons = ("munged", "slurmctld", "slurmd")
-    missing = [name for name in (*daemons, "sbatch", "squeue") if not shutil.which(name)]
+    programs = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
+    missing = [name for name in programs if not shutil.which(name)]
     if missing or os.getuid() != 0:
         pytest.skip(f"needs root and the packages slurm-wlm and munge; not found: {missing}")
     with (
         # not tmp_path: paths of sockets must be short
         tempfile.TemporaryDirectory(prefix="slurm") as folder,
-        socket.socket() as one,
-        socket.socket() as two,
         contextlib.ExitStack() as stack,
     ):
         place = Path(folder)
-        ports = []
-        for bound in (one, two):
-            bound.bind(("localhost", 0))
-            ports.append(bound.getsockname()[1])
-            bound.close()
+        ports = free_port(), free_port()
         (place / "key").write_bytes(os.urandom(1024))
         (place / "key").chmod(0o600)
         (place / "spool").mkdir()
@@ -92,7 +88,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def slurm_jobs(*options: str) -> list[list[str]]:
+def slurm_jobs(*options):
     """State, memory and time limit of each job; of those alive unless asked for all."""
     command = ["squeue", "--noheader", "--format=%T %m %l", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -102,8 +98,8 @@ def slurm_jobs(*options: str) -> list[list[str]]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_slurm_jobs_end_with_the_batch_and_run_to_their_end_with_the_next(
-    project: Project, tmp_path: Path, family: list[psutil.Process]
-) -> None:
+    project, tmp_path, family
+):
     gate, said = tmp_path / "gate", tmp_path / "said"
     project.notebook("01_first", WAITING)
     project.notebook("02_second", WAITING + "\n# %%\nraise RuntimeError")
@@ -111,7 +107,7 @@ def test_slurm_jobs_end_with_the_batch_and_run_to_their_end_with_the_next(
     project.profile("quick", "\n".join(f"{name}:\n  gate: '{gate}'" for name in names))
     command = project.command("--slurm", "--", "--slurm-init-seconds-before-status-checks", "2")
 
-    def started() -> psutil.Popen:
+    def started():
         """A batch that has a job running and one waiting, as all clusters keep some waiting."""
         with open(said, "w") as file:
             running = psutil.Popen(command, stdout=file, stderr=file)

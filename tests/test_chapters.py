@@ -1,7 +1,5 @@
 """The chapters and the map of the paper: what each of them has to say."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys
@@ -18,39 +16,35 @@ from notebooks.tools import chapter
 
 ROOT = Path(__file__).resolve().parents[1]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-by_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+CODE = "\n".join(pages.Notebook.read(path).code for path in CHAPTERS)
 
 
-@by_chapter
-def test_every_figure_has_a_number_a_caption_and_alt_text(path: Path) -> None:
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_every_figure_has_a_number_a_caption_and_alt_text(path):
     notebook = pages.Notebook.read(path)
     captions = notebook.captions()
-    drawn = [
-        c
-        for c, cell in enumerate(notebook.cells)
-        if any("image/png" in output.get("data", {}) for output in cell.get("outputs", []))
-    ]
-    assert list(captions) == drawn
+    drawn = {}
+    for c, cell in enumerate(notebook.cells):
+        outputs = [o for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
+        drawn |= {c: [o["metadata"]["image/png"]["alt"] for o in outputs]} if outputs else {}
+    assert list(captions) == list(drawn)
     for number, (c, (caption, alt)) in enumerate(captions.items(), 1):
         assert caption.startswith(f"**Figure {int(path.stem[:2])}.{number}.**")
         assert len(alt) > 60
-        images = [o for o in notebook.cells[c]["outputs"] if "image/png" in o.get("data", {})]
-        assert [o["metadata"]["image/png"]["alt"] for o in images] == [alt] * len(images)
+        assert {*drawn[c]} == {alt}
 
 
-def test_no_two_chapters_draw_figures_of_one_name() -> None:
+def test_no_two_chapters_draw_figures_of_one_name():
     """The batch shows the figures of all of them in one folder."""
-    code = "\n".join(pages.Notebook.read(path).code for path in CHAPTERS)
-    names = re.findall(r'chapter\.save\(\w+, "(\w+)"', code)
+    names = re.findall(r'chapter\.save\(\w+, "(\w+)"', CODE)
     assert len(names) == len(set(names)) > 30
 
 
-def test_every_public_name_is_used_by_a_chapter() -> None:
+def test_every_public_name_is_used_by_a_chapter():
     """But for what is caught, and classes that others take or return."""
     names = {path: x for path, x in pages.public_names().items() if not inspect.ismodule(x)}
-    code = "\n".join(pages.Notebook.read(path).code for path in CHAPTERS)
     signatures = [inspect.signature(x) for x in names.values() if inspect.isfunction(x)]
-    code += f"{signatures} {[getattr(x, '__annotations__', '') for x in names.values()]}"
+    code = f"{CODE} {signatures} {[getattr(x, '__annotations__', '') for x in names.values()]}"
     unused = [thing for path, thing in names.items() if not pages.uses(code, path)]
     unused = [x for x in unused if inspect.isfunction(x) or not issubclass(x, tuple | Exception)]
     assert not unused, "no executed chapter uses these: workflow/pair.py writes the .ipynb"
@@ -59,22 +53,21 @@ def test_every_public_name_is_used_by_a_chapter() -> None:
 # ---- what chapters share ------------------------------------------------------------------------
 
 
-def test_explore_shows_all_frames_and_a_slider_that_needs_no_kernel(monkeypatch) -> None:
+def test_explore_shows_all_frames_and_a_slider_that_needs_no_kernel(monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
     chapter.explore(lambda value: plt.figure(figsize=(1, value)), [0.5, 1.0, 1.5], "height")
     assert not plt.get_fignums()
     assert set(shown[0]) == {"text/html", "image/png"}
     html = BeautifulSoup(shown[0]["text/html"], "html.parser")
-    assert [image["alt"] for image in html.find_all("img")] == [
-        f"height {h:g}" for h in (0.5, 1, 1.5)
-    ]
-    assert ["style" in image.attrs for image in html.find_all("img")] == [False, True, True]
-    assert len({image["src"] for image in html.find_all("img")}) == 3
+    images = html.find_all("img")
+    assert [image["alt"] for image in images] == ["height 0.5", "height 1", "height 1.5"]
+    assert ["style" in image.attrs for image in images] == [False, True, True]
+    assert len({image["src"] for image in images}) == 3
     assert (html.input["max"], html.output.get_text()) == ("2", "0.5")
 
 
-def test_in_a_notebook_the_saved_file_is_shown(monkeypatch, tmp_path: Path) -> None:
+def test_in_a_notebook_the_saved_file_is_shown(monkeypatch, tmp_path):
     shown = []
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
     monkeypatch.setattr("IPython.display.display", shown.append)
@@ -85,30 +78,26 @@ def test_in_a_notebook_the_saved_file_is_shown(monkeypatch, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("place", ["", "notebooks", "out/quick/notebooks"])
-def test_results_are_found_wherever_in_the_project_a_notebook_lies(
-    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_found_wherever_in_the_project_a_notebook_lies(tmp_path, place, monkeypatch):
     """An executed notebook looked for them in out/quick/figures, and failed where it lies."""
     (tmp_path / "pyproject.toml").touch()
-    for folder in ("figures", "notebooks", "out/quick/figures", "out/quick/notebooks"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "figures" / "table.csv").write_text("x\n7\n")
-    (tmp_path / "out/quick/figures/table.csv").write_text("x\n8\n")
+    for part, value in {"": 7, "out/quick": 8}.items():
+        (tmp_path / part / "notebooks").mkdir(parents=True)
+        (tmp_path / part / "figures").mkdir()
+        (tmp_path / part / "figures" / "table.csv").write_text(f"x\n{value}\n")
     monkeypatch.chdir(tmp_path / place)
     assert chapter.results(["figures/table.csv"]).x.tolist() == [7]
     monkeypatch.chdir("/")  # a notebook that was downloaded reads what is installed in place
     assert "Pong" in set(chapter.results(["figures/atari/pairs.csv"]).game)
 
 
-def test_claims_keep_what_was_found_apart_from_what_holds(capsys: pytest.CaptureFixture) -> None:
+def test_claims_keep_what_was_found_apart_from_what_holds(capsys):
     claims = chapter.Claims()
-    claims.check("a", 1, True)
-    claims.check("b", 2, True, "not reproduced")
-    claims.check("c", 3, True, "goal missed")
+    for name, *verdict in (("a",), ("b", "not reproduced"), ("c", "goal missed")):
+        claims.check(name, 3, True, *verdict)
     claims.print()
-    assert capsys.readouterr().out == (
-        "a | 1 | holds\nb | 2 | not reproduced\nc | 3 | goal missed\n"
-    )
+    told = "a | 3 | holds\nb | 3 | not reproduced\nc | 3 | goal missed\n"
+    assert capsys.readouterr().out == told
     with pytest.raises(AssertionError, match=r"c \| 3 \| FAILS"):
         claims.check("c", 3, False, "differs from the paper")
     with pytest.raises(ValueError, match="verdict must be one of"):

@@ -1,7 +1,5 @@
 """What is packed, what it says of itself, and that it installs and runs on its own."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import re
@@ -10,8 +8,6 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -30,9 +26,11 @@ NO_CACHES = shutil.ignore_patterns("__pycache__")
 pytestmark = pytest.mark.slow
 
 
-def built(folder: Path) -> tuple[Path, Path]:
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory):
     """The source distribution of this project, and the wheel that is made of it, as pip would."""
-    folder.mkdir()
+    importlib.import_module("setuptools")  # builds them, in a process of its own
+    folder = tmp_path_factory.mktemp("source")
     for name in SOURCE:
         shutil.copy(ROOT / name, folder)
     for name in ("jmdp_lib", "experiments", "tests", "workflow"):
@@ -40,29 +38,18 @@ def built(folder: Path) -> tuple[Path, Path]:
     hook = "import setuptools.build_meta as hooks; hooks.build_{}('.')"
     run(sys.executable, "-c", hook.format("sdist"), cwd=folder)
     [sdist] = folder.glob("*.tar.gz")
-    # Python 3.11 has the filter from 3.11.4 on, and Python 3.12 and 3.13 warn without it.
-    safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-    with tarfile.open(sdist) as packed:
-        packed.extractall(folder / "unpacked", **safely)
-    [source] = (folder / "unpacked").iterdir()
+    run("tar", "-xf", sdist, cwd=folder)
+    source = folder / sdist.name.removesuffix(".tar.gz")
     run(sys.executable, "-c", hook.format("wheel"), cwd=source)
     [wheel] = source.glob("*.whl")
     return sdist, wheel
 
 
-@pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    importlib.import_module("setuptools")  # builds them, in a process of its own
-    return built(tmp_path_factory.mktemp("packing") / "source")
-
-
-def test_the_packages_have_the_library_and_no_part_of_the_tests_or_experiments(
-    distributions: tuple[Path, Path],
-) -> None:
-    wanted = {p.relative_to(ROOT).as_posix() for p in (ROOT / "jmdp_lib").rglob("*") if p.is_file()}
-    wanted = {name for name in wanted if "__pycache__" not in name}
+def test_the_packages_have_the_library_and_no_part_of_the_tests_or_experiments(distributions):
+    files = [path for path in (ROOT / "jmdp_lib").rglob("*.*") if "__pycache__" not in path.parts]
+    wanted = {path.relative_to(ROOT).as_posix() for path in files}
     with tarfile.open(distributions[0]) as packed:
-        names = {name.partition("/")[2] for name in packed.getnames() if "/" in name}
+        names = {name.partition("/")[2] for name in packed.getnames()}
     assert wanted | set(SOURCE) <= names
     assert not [name for name in names if name.startswith(("experiments", "tests", "workflow"))]
     wheel = zipfile.ZipFile(distributions[1]).namelist()
@@ -71,14 +58,14 @@ def test_the_packages_have_the_library_and_no_part_of_the_tests_or_experiments(
     assert any(name.endswith("licenses/LICENSE") for name in wheel)
 
 
-def needed(lines: list[str], extra: str = "") -> set[tuple[str, str]]:
+def needed(lines, extra=""):
     """The packages, each with an extra or "", that these requirements ask for."""
     asked = [Requirement(line) for line in lines]
     asked = [r for r in asked if r.marker is None or r.marker.evaluate({"extra": extra})]
     return {(r.name, inner) for r in asked for inner in ("", *r.extras)}
 
 
-def with_needs(lines: list[str]) -> set[str]:
+def with_needs(lines):
     """The names of all packages that an installation of these requirements brings."""
     waiting, done = needed(lines), set()
     while waiting:
@@ -89,7 +76,7 @@ def with_needs(lines: list[str]) -> set[str]:
     return {name for name, _ in done} - {"jmdp_lib"}
 
 
-def link_packages(names: set[str], packages: Path) -> None:
+def link_packages(names, packages):
     """Have an environment find packages of this one, and no others."""
     for name in names:
         distribution = importlib.metadata.distribution(name)
@@ -99,14 +86,14 @@ def link_packages(names: set[str], packages: Path) -> None:
                 (packages / top).symlink_to(distribution.locate_file(top))
 
 
-def new_environment(folder: Path) -> tuple[Path, Path]:
+def new_environment(folder):
     """An empty virtual environment: its Python, and the folder of its packages."""
     run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=folder)
     [packages] = (folder / "venv").glob("lib/python*/site-packages")
     return folder / "venv" / "bin" / "python", packages
 
 
-def take_what_is_compiled(packages: Path) -> None:
+def take_what_is_compiled(packages):
     """Give a wheel what Numba has compiled of this source, which it knows by size and time."""
     for path in (ROOT / "jmdp_lib").rglob("*.py"):
         installed = packages / path.relative_to(ROOT)
@@ -144,9 +131,7 @@ for extra, call in [
 SHORTER = {"2_000": "20", "100_000": "1_000", "range(100)": "range(3)", "width=0.02": "width=0.5"}
 
 
-def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(
-    tmp_path: Path, distributions: tuple[Path, Path]
-) -> None:
+def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(tmp_path, distributions):
     tabular = [block for block in BLOCKS if "gymnasium" not in block]
     assert len(tabular) == len(BLOCKS) - 1
     for long, short in SHORTER.items():
@@ -166,7 +151,7 @@ def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(
 
 # Files of tests that take little time, of the core and of what needs an extra. All others are
 # collected, too, where Python has no more than on Windows.
-CORE = "bounds environments figures model neural readme trace"
+CORE = "environments figures model neural readme trace"
 PLUGIN = """
 import sys
 
@@ -175,12 +160,11 @@ sys.modules["fcntl"] = None
 
 def pytest_collection_modifyitems(items):
     stems = {f"test_{name}" for name in CORE.split()}
-    print("files", len({item.path for item in items}))
     items[:] = [item for item in items if item.path.stem in stems]
 """
 
 
-def test_the_cores_tests_pass_where_nothing_but_the_core_is_installed(tmp_path: Path) -> None:
+def test_the_cores_tests_pass_where_nothing_but_the_core_is_installed(tmp_path):
     """What needs an extra or is not on Windows is skipped, and told; nothing fails."""
     python, packages = new_environment(tmp_path)
     asked = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"]
@@ -191,5 +175,4 @@ def test_the_cores_tests_pass_where_nothing_but_the_core_is_installed(tmp_path: 
     skipped = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", told, re.MULTILINE)
     extras = {found[1] for reason in skipped if (found := re.search(r"\[(\w+)\]\"$", reason))}
     assert extras >= {"atari", "dev", "figures", "notebooks", "torch"}
-    collected = int(re.search(r"^files (\d+)$", told, re.MULTILINE)[1])
-    assert collected >= 20
+    assert int(re.search(r"(\d+) passed", told)[1]) >= 10

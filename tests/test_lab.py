@@ -1,17 +1,15 @@
 """The chapters in a real Jupyter server, as JupyterLab opens and saves them."""
 
-from __future__ import annotations
-
+import http.client
 import json
 import os
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 from projects import wait_until
@@ -24,44 +22,39 @@ pytestmark = pytest.mark.slow
 class Lab:
     """A server for a copy of the chapters, and its contents API."""
 
-    def __init__(self, root: Path, address: str) -> None:
+    def __init__(self, root, address):
         self.root, self.address = root, address
 
-    def file(self, chapter: str, suffix: str) -> Path:
+    def file(self, chapter, suffix):
         return self.root / "notebooks" / f"{chapter}{suffix}"
 
-    def age(self, chapter: str, **seconds: int) -> None:
+    def age(self, chapter, **seconds):
         """Write files of a chapter anew at these times, with what they hold: `py=0, ipynb=60`."""
         for suffix, second in seconds.items():
             os.utime(self.file(chapter, f".{suffix}"), (1e9 + second, 1e9 + second))
 
-    def request(self, chapter: str, body: Any = None) -> Any:
+    def request(self, chapter, body=None):
         """What the server answers when a chapter is opened, or saved with this content."""
-        request = urllib.request.Request(
-            f"{self.address}api/contents/notebooks/{chapter}.ipynb",
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": "token lab"},
-            method="GET" if body is None else "PUT",
-        )
-        try:
-            return json.load(urllib.request.urlopen(request))
-        except urllib.error.HTTPError as error:
-            return json.load(error)
+        place = f"/api/contents/notebooks/{chapter}.ipynb"
+        own = {"Authorization": "token lab"}
+        with closing(http.client.HTTPConnection(urlsplit(self.address).netloc)) as server:
+            server.request("PUT" if body else "GET", place, body and json.dumps(body), own)
+            return json.load(server.getresponse())
 
 
-def addresses(base: Path) -> list[str]:
+def addresses(base):
     """The address of the server that keeps its files in `base`, once it answers."""
     try:
         found = [
             json.loads(path.read_text())["url"] for path in base.glob("RUNTIME/jpserver-*.json")
         ]
-        return [address for address in found if urllib.request.urlopen(f"{address}api").read()]
+        return [address for address in found if urlopen(f"{address}api").read()]
     except (OSError, ValueError):  # not yet
         return []
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(tmp_path_factory):
     base = tmp_path_factory.mktemp("lab")
     root = base / "project"
     for name in ("notebooks", "workflow"):
@@ -82,7 +75,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
-def test_a_chapter_opens_after_every_update_and_is_saved_as_it_was(lab: Lab, chapter: str) -> None:
+def test_a_chapter_opens_after_every_update_and_is_saved_as_it_was(lab, chapter):
     """`git pull`, `make notebooks` and `git checkout` of one file write the two in any order.
 
     Lab writes down the kernel's language, takes that for an edit, and saves after a while.
@@ -99,7 +92,7 @@ def test_a_chapter_opens_after_every_update_and_is_saved_as_it_was(lab: Lab, cha
     assert [lab.file(chapter, suffix).read_bytes() for suffix in (".py", ".ipynb")] == before
 
 
-def test_an_edit_of_one_file_alone_is_taken_or_refused_and_never_lost(lab: Lab) -> None:
+def test_an_edit_of_one_file_alone_is_taken_or_refused_and_never_lost(lab):
     chapter = CHAPTERS[0]
     source, notebook = (lab.file(chapter, suffix) for suffix in (".py", ".ipynb"))
     committed = source.read_bytes(), notebook.read_bytes()

@@ -1,16 +1,13 @@
 """The page for contributors: its worked example, followed in a copy of the project."""
 
-from __future__ import annotations
-
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import pytest
+from test_readme import run
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = re.findall(
@@ -23,7 +20,7 @@ CHECKS = (
 )
 
 
-def follow(project: Path, name: str, code: str) -> None:
+def follow(project, name, code):
     """Code whose first line a file has goes there; other code is added to the file's end."""
     path = project / name
     if "notebooks" in path.parts:
@@ -38,7 +35,7 @@ def follow(project: Path, name: str, code: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_worked_example_passes(tmp_path: Path) -> None:
+def test_the_worked_example_passes(tmp_path):
     for folder in ("jmdp_lib", "tests", "book", "notebooks"):
         left_out = shutil.ignore_patterns("__pycache__", "out", "_build")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=left_out)
@@ -51,7 +48,4 @@ def test_the_worked_example_passes(tmp_path: Path) -> None:
     own = {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:nbval"]
     for which in (CHECKS, ("tests/test_environments.py", "-k", "umbrella")):
-        done = subprocess.run(
-            [*command, *which], cwd=tmp_path, env=os.environ | own, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout
+        run(*command, *which, cwd=tmp_path, **own)

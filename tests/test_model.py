@@ -1,7 +1,5 @@
 """The model: constructors agree, queries follow the tables, coupling is found where it is."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import pickle
@@ -11,31 +9,22 @@ import pytest
 from brute import product_jmdp, tables_of
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose, assert_array_equal
-from strategies import random_jmdp
+from numpy.testing import assert_allclose
+from strategies import random_jmdp, shared_noise_model
 
 import jmdp_lib as jl
 
 
 def test_constructors_agree():
     """Those of arrays, of a step function, and of tables in any order."""
-    rng = np.random.default_rng(0)
-    probs = rng.dirichlet(np.ones(3))
-    rewards = rng.random((2, 3, 2))
-    successors = rng.integers(2, size=(2, 3, 2))
-    dense = jl.JMDP(np.tile(probs, (2, 1)), rewards, successors, 0.9)
+    dense = shared_noise_model(0, 2, 2, 3)
+    rewards, after = dense.rewards.reshape(2, 3, 2), dense.next_states.reshape(2, 3, 2)
     step = jl.JMDP.from_step(
-        2, 2, 0.9, probs, lambda s, a, u: (rewards[s, u, a], successors[s, u, a])
+        2, 2, 0.7, dense.probs[:3], lambda s, a, u: (rewards[s, u, a], after[s, u, a])
     )
     order = np.array([3, 0, 4, 1, 2, 5])  # mixes the states, and keeps the order within each
-    stacked = jl.JMDP.from_tables(
-        np.repeat([0, 1], 3)[order],
-        np.tile(probs, 2)[order],
-        rewards.reshape(6, 2)[order],
-        successors.reshape(6, 2)[order],
-        2,
-        0.9,
-    )
+    tables = dense.table_states, dense.probs, dense.rewards, dense.next_states
+    stacked = jl.JMDP.from_tables(*(array[order] for array in tables), 2, 0.7)
     for other in (step, stacked):
         for name in ("starts", "probs", "rewards", "next_states"):
             assert_allclose(getattr(dense, name), getattr(other, name), atol=1e-12)
@@ -94,28 +83,25 @@ def test_query_is_one_table_draw():
     for seed in range(50):
         everything = jm.query(1, [0, 1, 2, 3], np.random.default_rng(seed))
         for actions in ([2], [3, 0], [1, 2, 0]):
-            rewards, states = jm.query(1, actions, np.random.default_rng(seed))
-            assert_array_equal(rewards, everything[0][actions])
-            assert_array_equal(states, everything[1][actions])
+            answer = jm.query(1, actions, np.random.default_rng(seed))
+            np.testing.assert_array_equal(answer, np.array(everything)[:, actions])
 
 
 def test_coupled_dynamics():
-    environments = (jl.example_1(), jl.example_2_1(), jl.example_2_2(), jl.windy_gridworld(3))
-    assert all(jm.is_coupled for jm in environments)
-    assert not jl.windy_gridworld(3, gust_prob=0.0).is_coupled  # nothing is random
     jm = random_jmdp(np.random.default_rng(6), num_actions=3)
-    assert jm.is_coupled
+    paper = jl.example_1(), jl.example_2_1(), jl.example_2_2(), jl.windy_gridworld(3)
+    assert all(world.is_coupled for world in (jm, *paper))
     assert not product_jmdp(jm).is_coupled
+    assert not jl.windy_gridworld(3, gust_prob=0.0).is_coupled  # nothing is random
 
 
 @pytest.mark.parametrize(
     ("probs", "rewards", "coupled"),
     [
-        ([0.25] * 4, [[0, 0, 0], [0, 1, 1], [1, 0, 1], [1, 1, 0]], True),
-        ([0.25, 0.25, 0.5], [[0, 1], [0, 1], [1, 0]], True),
-        ([0.25, 0.25, 0.5], [[1, 1], [1, 1], [1, 1]], False),
+        ([0.25] * 4, [[0, 0, 0], [0, 1, 1], [1, 0, 1], [1, 1, 0]], True),  # seen by the triple
+        ([0.25, 0.25, 0.5], [[0, 1], [0, 1], [1, 0]], True),  # one table split in two
+        ([0.25, 0.25, 0.5], [[1, 1], [1, 1], [1, 1]], False),  # nothing is random
     ],
-    ids=["only the triple shows it", "one table split in two", "nothing is random"],
 )
 def test_coupled_rewards(probs, rewards, coupled):
     after = np.zeros((1, *np.shape(rewards)), dtype=int)

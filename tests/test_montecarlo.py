@@ -1,17 +1,13 @@
 """Simulated pairs and random maps: their moments and distributions are those solvers compute."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from strategies import random_jmdp, random_policy, shared_noise_model
 
 import jmdp_lib as jl
-from jmdp_lib import montecarlo
 from jmdp_lib.fast import threads
 
 COUPLINGS = ("joint", "independent", "common")
-EACH = pytest.mark.parametrize("coupling", COUPLINGS)
 NUM_SAMPLES = 20_000
 ALWAYS = jl.JMDP([[1.0]], [[[1.0]]], [[[0]]], 0.9)
 MODELS = {
@@ -42,21 +38,14 @@ def test_means_and_covariances_within_five_standard_errors(model, coupling, dete
     exact = jl.jipe2(jm, policy, tol=1e-10, coupling=coupling).moments
     second = exact.full_second().reshape(policy.size, policy.size)
     mean = exact.mean.ravel()
-    state = jm.num_states - 1
-    last = policy.size - 1
-    maps = jl.simulate_returns(jm, policy, NUM_SAMPLES, rng=4, coupling=coupling)
-    pairs = jl.simulate_pairs(
-        jm,
-        policy,
-        (0, jm.num_actions - 1),
-        state=state,
-        num_pairs=NUM_SAMPLES,
-        rng=4,
-        coupling=coupling,
-    )
-    assert maps.shape == (NUM_SAMPLES, jm.num_states, jm.num_actions)
-    played = [state * jm.num_actions, last]
-    for returns, x in ((maps.reshape(NUM_SAMPLES, -1), np.arange(policy.size)), (pairs, played)):
+    state, last = jm.num_states - 1, jm.num_actions - 1
+    options = {"rng": 4, "coupling": coupling}
+    maps = jl.simulate_returns(jm, policy, NUM_SAMPLES, **options)
+    assert maps.shape == (NUM_SAMPLES, *policy.shape)
+    pairs = jl.simulate_pairs(jm, policy, (0, last), state=state, num_pairs=NUM_SAMPLES, **options)
+    everything = np.arange(policy.size)
+    played = everything[[state * jm.num_actions, -1]]
+    for returns, x in ((maps.reshape(NUM_SAMPLES, -1), everything), (pairs, played)):
         assert standard_errors_off(returns, mean[x]) < 5.0
         centred = returns - mean[x]
         covariance = second[np.ix_(x, x)] - np.outer(mean[x], mean[x])
@@ -87,32 +76,13 @@ def test_a_sample_depends_on_its_seed_alone(sample, chunk, monkeypatch):
     assert np.unique(runs[0].reshape(count, -1)[:, 0]).size == count  # no two chunks are the same
 
 
-def test_coalescence():
-    """Chain: branches meet at every state; where they draw the same action they are one."""
-    jm = jl.coupled_reward_chain(3, 0.9)
-    gap = np.subtract(
-        *jl.simulate_pairs(jm, jl.uniform_policy(jm), (0, 1), state=0, num_pairs=4000, rng=1).T
-    )
-    sizes, counts = np.unique(np.abs(gap).round(12), return_counts=True)
-    np.testing.assert_allclose(sizes, [0.1, 1.0, 1.9])  # parted again, merged, parted again
-    assert counts[1] / 4000 == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(4000))
-    assert not np.subtract(
-        *jl.simulate_pairs(jm, jl.uniform_policy(jm), (1, 1), state=0, num_pairs=99, rng=0).T
-    ).any()
-
-
 @pytest.mark.parametrize("truncation", [1e-1, 3e-2, 1e-2, 1e-3])  # odd and even numbers of steps
 def test_the_horizon_follows_from_the_truncation(truncation):
-    maps = jl.simulate_returns(ALWAYS, [0], 3, truncation=truncation, rng=0)
-    played = jl.simulate_pairs(
-        ALWAYS, [0], (0, 0), state=0, num_pairs=1, truncation=truncation, rng=0
-    )
+    cut = {"truncation": truncation, "rng": 0}
     steps = int(np.ceil(np.log(truncation) / np.log(0.9)))
-    for returns in (maps, played):
+    for returns in (
+        jl.simulate_returns(ALWAYS, [0], 3, **cut),
+        jl.simulate_pairs(ALWAYS, [0], (0, 0), state=0, num_pairs=1, **cut),
+        jl.simulate_pairs(ALWAYS, [0], (0, 0), state=0, num_pairs=1, rng=0, horizon=steps),
+    ):
         np.testing.assert_allclose(returns, (1.0 - 0.9**steps) / 0.1)
-    assert montecarlo.horizon_for(jl.example_1(0.0), truncation) == 1
-
-
-def test_a_simulator_is_refused():
-    with pytest.raises(TypeError, match="simulate_returns needs a JMDP"):
-        jl.simulate_returns(jl.inventory_simulator(), [0], 1, rng=0)

@@ -1,7 +1,5 @@
 """The Python of the README and of the guide does what is said of it."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import os
@@ -40,7 +38,7 @@ def step(state: int, action: int, noise: int) -> tuple[float, int]:
 """
 
 
-def write_examples(folder: Path, blocks: list[str]) -> list[Path]:
+def write_examples(folder, blocks):
     """Every block as a file, with the imports that it takes from the blocks above it."""
     paths = []
     for number, block in enumerate(blocks):
@@ -50,7 +48,7 @@ def write_examples(folder: Path, blocks: list[str]) -> list[Path]:
     return paths
 
 
-def run(*command: object, cwd: Path, **environment: str) -> str:
+def run(*command, cwd, **environment):
     done = subprocess.run(
         [str(word) for word in command],
         capture_output=True,
@@ -62,33 +60,27 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
     return done.stdout
 
 
-def test_the_record_of_demand_passes_and_that_of_sales_fails(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_record_of_demand_passes_and_that_of_sales_fails(capsys):
     exec(RECORDS_PROGRAM, {})
     assert capsys.readouterr().out == "".join(OUTPUT.findall(RECORDS))
 
 
 @pytest.mark.slow
-def test_the_depot_comes_as_close_as_the_guide_says() -> None:
+def test_the_depot_comes_as_close_as_the_guide_says():
     [block] = [block for block in BLOCKS if "class Depot" in block]
-    scope: dict = {"jl": jl}
+    scope = {"jl": jl}
     exec(block, scope)
     poisson = np.exp(-3.0) * np.cumprod(np.append(1.0, 3.0 / np.arange(1, 60)))
 
-    def step(stock: int, order: int, demand: int) -> tuple[float, int]:
-        full = min(stock + order, 11)
-        return 3.0 * min(full, demand) - 1.5 * order, max(full - demand, 0)
-
-    exact = jl.jipe2(jl.JMDP.from_step(12, 5, 0.9, poisson / poisson.sum(), step), scope["policy"])
-    pairs, truth, gaps = ~np.eye(5, dtype=bool), exact.moments, scope["gaps"]
+    model = jl.JMDP.from_step(12, 5, 0.9, poisson / poisson.sum(), scope["day"])
+    truth, gaps = jl.jipe2(model, scope["policy"]).moments, scope["gaps"]
+    pairs = ~np.eye(5, dtype=bool)
     off = np.abs(gaps.gap_variance / np.where(pairs, truth.gap_variance, 1.0) - 1.0)[:, pairs]
     means = np.abs(gaps.gap_mean - truth.gap_mean)
     pattern = (
         r"([\d.]+)% from the exact ones.*?([\d.]+)% at worst; .* within (\d.\d+), .* to (\d.\d)\."
     )
     said = re.search(pattern, " ".join(GUIDE.split()))
-    assert said is not None
     found = (100 * off.mean(), 100 * off.max(), means.max(), truth.gap_mean.max())
     assert np.allclose([float(x) for x in said.groups()], found, atol=0.05, rtol=0.0)
     variances = np.abs(gaps.gap_variance - truth.gap_variance)
@@ -96,9 +88,9 @@ def test_the_depot_comes_as_close_as_the_guide_says() -> None:
     assert (variances <= 4.5 * scope["variance_error"] + 1e-6).all()
 
 
-def test_the_gymnasium_example_runs() -> None:
+def test_the_gymnasium_example_runs():
     [block] = [block for block in BLOCKS if "CoupledEnv" in block]
-    scope: dict = {"jl": jl, "np": np}
+    scope = {"jl": jl, "np": np}
     exec(block.replace("num_runs=50", "num_runs=4"), scope)
     assert block.count("num_runs=50") == 1
     assert scope["found"].mean[1, 0] == -scope["found"].mean[0, 1]
@@ -107,7 +99,7 @@ def test_the_gymnasium_example_runs() -> None:
 
 @pytest.mark.filterwarnings("ignore:LunarLander cannot be copied")
 @pytest.mark.parametrize("name", ["Taxi-v4", "InvertedPendulum-v5", "LunarLander-v3"])
-def test_the_table_says_how_environments_are_copied(name: str) -> None:
+def test_the_table_says_how_environments_are_copied(name):
     rows = dict(re.findall(r"^\| (\w+-v\d) \| (\w+) \| \d+ \|", GUIDE, re.MULTILINE))
     assert len(rows) == 11
     needs = {"InvertedPendulum-v5": "mujoco", "LunarLander-v3": "Box2D"}
