@@ -13,8 +13,7 @@ What is public stands in `__init__.pyi`, which type checkers read, too.
 """
 
 from contextlib import suppress
-from importlib import import_module
-from importlib.util import find_spec
+from importlib import import_module, util
 from typing import Any
 
 import lazy_loader
@@ -28,8 +27,9 @@ def __getattr__(name: str) -> Any:
     try:
         return _public(name)
     except AttributeError:
-        inside = name.startswith("_") or find_spec(f"{__name__}.{name}")  # as `checks`
-        for room in () if inside else ("laws", "large", "simulators", "atari"):
+        if name.startswith("_") or util.find_spec(f"{__name__}.{name}"):  # as `checks`
+            raise
+        for room in ("laws", "large", "simulators", "atari"):
             with suppress(ImportError):  # an extra that is not installed
                 if name in import_module(f"{__name__}.{room}").__all__:
                     raise AttributeError(f"jl.{name} is now jl.{room}.{name}") from None
