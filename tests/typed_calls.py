@@ -63,5 +63,5 @@ decision: Decision = jl.simulators.compare_actions(
     horizon=9,
 )
 CoupledEnv(gymnasium.make("CartPole-v1")).reset(seed=0, options=None)
-CoupledAtari("Pong", obs="pixels", frame_skip=2)
+CoupledAtari("Pong", obs="pixels", frame_skip=2, shock=0.5)
 jl.figures.correlation_grid(Figure().subplots(), np.zeros(1), 5, "URDL", goal=4, fontsize=6.0)
