@@ -183,3 +183,12 @@ def test_actions_that_are_not_counted_from_zero_are_chosen_themselves():
     for wrong in ([0.5, 0.5], 0):
         with pytest.raises(ValueError, match=r"is no action of Discrete\(2, start=3\); .* policy"):
             jl.simulators.estimate_gaps(env, lambda seen, wrong=wrong: wrong, **asked, rng=0)
+
+
+@pytest.mark.parametrize("call", [jl.simulators.compare_actions, jl.simulators.estimate_gaps])
+def test_arguments_in_the_wrong_order_are_refused(call):
+    env = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=1)
+    env.reset()
+    for world, state in ((JM, 1), (env, None), (env, env.snapshot())):
+        with pytest.raises((ValueError, IndexError), match="state must be"):
+            call(world, state, [0, 1], state=[0, 0, 0, 0])
