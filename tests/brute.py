@@ -3,8 +3,6 @@
 Nothing is shared with `jmdp_lib` but the arrays of the model.
 """
 
-from __future__ import annotations
-
 from itertools import combinations_with_replacement, product
 
 import numpy as np

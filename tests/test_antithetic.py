@@ -1,7 +1,5 @@
 """An antithetic partner as a transform of the model, as a page of the book writes it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The coupled emulator: one draw for all actions, on the games of the paper."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

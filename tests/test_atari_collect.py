@@ -1,7 +1,5 @@
 """Collected tables and recorded pairs on the emulator."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 from dataclasses import fields, replace

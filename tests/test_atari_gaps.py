@@ -1,7 +1,5 @@
 """Gap statistics of recorded pairs, against exact answers, and the rules of chapter 12 for them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,11 +1,8 @@
 """What the figures of chapters 5, 6 and 12 show."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.atari.plots import gap_ratios, verdict_bars
@@ -13,11 +10,11 @@ from experiments.release import plots
 
 
 @pytest.fixture
-def ax() -> Axes:
+def ax():
     return Figure().subplots()
 
 
-def test_a_screen_boxes_what_differs(ax: Axes) -> None:
+def test_a_screen_boxes_what_differs(ax):
     left = np.zeros((30, 60, 3), dtype=np.uint8)
     right = left.copy()
     right[5:8, 10:12] = 200  # two things, far apart
@@ -29,7 +26,7 @@ def test_a_screen_boxes_what_differs(ax: Axes) -> None:
     assert boxes == [(7, 2, 7, 8), (47, 17, 7, 9)]
 
 
-def test_gap_ratios_stand_in_groups_of_a_game(ax: Axes) -> None:
+def test_gap_ratios_stand_in_groups_of_a_game(ax):
     rows = [
         {"game": game, "sigma": sigma, "kind": kind, "ratio": 1.0 + sigma, "half": 0.1}
         for game in ("Pong", "Boxing")
@@ -43,7 +40,7 @@ def test_gap_ratios_stand_in_groups_of_a_game(ax: Axes) -> None:
     assert [text.get_text() for text in ax.texts] == ["Pong", "Boxing"]
 
 
-def test_verdict_bars_are_stacked(ax: Axes) -> None:
+def test_verdict_bars_are_stacked(ax):
     verdict_bars(ax, pd.DataFrame({"outside": [3, 0], "inside": [1, 4]}, index=["near", "gram"]))
     widths = [[bar.get_width() for bar in bars] for bars in ax.containers]
     assert widths == [[4, 1], [0, 0], [0, 3]]

@@ -1,7 +1,5 @@
 """The runs of chapter 12: their list, the command that makes them, and their results as files."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

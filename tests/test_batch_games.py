@@ -1,15 +1,10 @@
 """Atari games that the batch trains anew: where they are asked for, and nowhere else."""
 
-from __future__ import annotations
-
 import re
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import batch
 import pytest
-from projects import Project
 
 PLAYED = """\
 # %% tags=["parameters"]
@@ -32,7 +27,7 @@ ROOT = batch.WORKFLOW.parent
 
 
 @pytest.fixture
-def games(project: Project) -> Project:
+def games(project):
     """A project with a notebook that reads what two committed files say of games."""
     project.notebook("03_played", PLAYED)
     project.profile("quick", SMALL)
@@ -56,11 +51,11 @@ if "experiments.release" in sys.orig_argv:
 
 @pytest.mark.slow
 def test_games_are_trained_anew_and_a_chapter_holds_for_them(
-    games: Project,
-    run: Callable[..., tuple[int, str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    games,
+    run,
+    tmp_path,
+    monkeypatch,
+):
     """All of it in miniature. Chapter 5 trains a miniature itself: it is run with the notebooks."""
     (tmp_path / "sitecustomize.py").write_text(SMALLER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -98,14 +93,12 @@ def test_games_are_trained_anew_and_a_chapter_holds_for_them(
         ({}, "toaster", "is unknown"),
     ],
 )
-def test_wrong_games_are_refused_before_any_work(
-    games: Project, changed: dict[str, str], device: str, message: str
-) -> None:
+def test_wrong_games_are_refused_before_any_work(games, changed, device, message):
     entry = {"games": "[Pong]", "seeds": "[0]"} | changed
     games.profile("quick", "\n  ".join(["atari:", *(f"{k}: {v}" for k, v in entry.items())]))
     assert message in games.refusal("--atari", device)
 
 
-def test_a_profile_without_games_is_refused_before_any_work(games: Project) -> None:
+def test_a_profile_without_games_is_refused_before_any_work(games):
     games.profile("quick", "")
     assert "needs an entry `atari:`" in games.refusal("--atari", "cpu")

@@ -1,7 +1,5 @@
 """Recursive branches on any simulator, against exact moments, and what may go wrong."""
 
-from __future__ import annotations
-
 import importlib
 import warnings
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """coupling="common": one noise per time step for all branches, wherever they are."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from functools import partial

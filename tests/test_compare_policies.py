@@ -1,7 +1,5 @@
 """Whole rules, one for each branch: against exact gaps, error rates, and what is equal."""
 
-from __future__ import annotations
-
 import pickle
 
 import gymnasium

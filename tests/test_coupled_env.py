@@ -1,7 +1,5 @@
 """Queries of other simulators, by copies that share the generator's state."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import threading

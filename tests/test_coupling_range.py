@@ -1,7 +1,5 @@
 """The range over all couplings: linear programs over whole tables, and couplings inside it."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np

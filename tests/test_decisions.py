@@ -1,7 +1,5 @@
 """Which action is best: right decisions, honest intervals, few false ones, clear errors."""
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Runs that an executor of the user's plays: the same numbers, and what remains of a failure."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal
@@ -40,7 +38,7 @@ class Walk:
 class Fragile(Walk):
     """Whichever process but this one plays it is killed."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.home = os.getpid()
 
     def query(self, state, actions, rng):
@@ -58,7 +56,7 @@ def assert_same(found, expected):
 class Backwards(Executor):
     """Plays the chunks one by one, the last one first, when the first result is asked for."""
 
-    def __init__(self, fails: int | None = None) -> None:
+    def __init__(self, fails=None):
         self.waiting = []
         self.fails = fails
 

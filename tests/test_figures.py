@@ -1,7 +1,5 @@
 """Figures: what they read from models, and that what they show is what they were given."""
 
-from __future__ import annotations
-
 from inspect import signature
 
 import matplotlib.pyplot as plt
@@ -20,11 +18,11 @@ def ax():
     plt.close(fig)
 
 
-def texts(ax) -> list[str]:
+def texts(ax):
     return [text.get_text() for text in ax.texts]
 
 
-def patches(ax, kind: type) -> list:
+def patches(ax, kind):
     return [patch for patch in ax.patches if isinstance(patch, kind)]
 
 

@@ -1,7 +1,5 @@
 """The law of a gap: brackets against all paths of small models, atoms, grids, samples."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Cautious policy improvement: never worse, only where it was asked for, honest about queries."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal

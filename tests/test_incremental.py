@@ -1,7 +1,5 @@
 """Incremental JIPE: the right law, the right rate, any simulator, resumable, refusals."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from typing import get_args

@@ -1,7 +1,5 @@
 """Local evaluation: certificates against whole solutions, and what is refused."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 

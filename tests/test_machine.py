@@ -1,14 +1,11 @@
 """What concerns the machine: missing extras, limits, whole files, and compiled code."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import time
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -91,7 +88,7 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
 
-    def fail() -> None:
+    def fail():
         with replacing(path) as part:
             part.write_text("half of the n")
             raise RuntimeError("the disk is full")
@@ -125,10 +122,10 @@ def test_a_long_call_shows_how_far_it_is(name, monkeypatch):
     moves: dict[str, int] = {}
 
     class Bar(tqdm):
-        def update(self, n: float = 1) -> None:
+        def update(self, n=1):
             moves[self.desc] = moves.get(self.desc, 0) + 1
 
-    def seen(desc: str, **options: Any) -> Bar:
+    def seen(desc, **options):
         return Bar(desc=desc, **options | {"disable": False, "delay": 1e9})
 
     monkeypatch.setattr(process, "tqdm", seen)

@@ -1,7 +1,5 @@
 """Moments and gap statistics: signs, bounds, shapes, refusals."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from itertools import product

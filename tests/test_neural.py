@@ -1,7 +1,5 @@
 """Networks and blocks of neural JIPE-2 against the exact operator."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training neural JIPE-2: what it learns, refuses and leaves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operators: the fast T_2 is the literal T_2, T_n is the brute-force T_n, and both contract."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import brute

@@ -1,7 +1,5 @@
 """`estimate_gaps` and `compare_actions` where states are not numbered: tuples, words, no tables."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """One convention for policies: every call takes arrays and functions, and says the same to all."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 

@@ -1,7 +1,5 @@
 """The gap of two rules: against a recursion over its steps, and closed forms."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Projected JIPE-2: exact features, the bound, the cones, the weights, refusals, an oracle."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The authors' release: games, losses, training and rules, against other ways to say them."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise

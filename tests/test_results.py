@@ -1,7 +1,5 @@
 """Results alike: one line each, and the same after a pickle."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 
@@ -52,7 +50,7 @@ def test_a_result_is_shown_in_a_line(name):
     np.testing.assert_equal(fields(again), fields(found))
 
 
-def fields(result: object) -> dict[str, object]:
+def fields(result):
     """As nested dicts; what gives other moments is compared in `test_moments`."""
     return dataclasses.asdict(
         result, dict_factory=lambda items: {k: value for k, value in items if k != "source"}

@@ -1,7 +1,5 @@
 """The routes of jipe2: each agrees with the literal operator, and says what it does."""
 
-from __future__ import annotations
-
 from functools import partial
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Models from queries: counted tables, and the seeds of all that draws."""
 
-from __future__ import annotations
-
 import pickle
 from functools import partial
 
@@ -22,7 +20,7 @@ SMALL = jl.JMDP(
 MIXED = [[0.3, 0.7], [0.5, 0.5]]
 
 
-def test_tables_are_counted_and_equal_ones_are_merged() -> None:
+def test_tables_are_counted_and_equal_ones_are_merged():
     jm = jl.JMDP.from_simulator(SMALL, 5_000, rng=1)
     assert pickle.loads(pickle.dumps(jm)).queries_per_state == 5_000
     assert SMALL.queries_per_state is None
@@ -41,7 +39,7 @@ def test_tables_are_counted_and_equal_ones_are_merged() -> None:
         assert np.isclose(p * 5_000, round(p * 5_000))
 
 
-def test_every_state_has_its_own_stream() -> None:
+def test_every_state_has_its_own_stream():
     """The first state's tables do not depend on how many numbers the others draw."""
 
     class Other:
@@ -71,7 +69,7 @@ class Broken:
         return [float(action) for action in actions], [state] * len(actions)
 
 
-def test_bad_calls() -> None:
+def test_bad_calls():
     for count in (1, 0, -3, 2.5, True, "many"):
         with pytest.raises(ValueError, match="queries_per_state must be"):
             jl.JMDP.from_simulator(SMALL, count, rng=0)
@@ -134,19 +132,19 @@ USES = {
 
 @pytest.mark.parametrize("use", USES.values(), ids=list(USES))
 @pytest.mark.parametrize("how", [by_position, in_the_loop, rarely_in_the_loop])
-def test_answers_that_change_with_the_other_actions_are_refused(how, use) -> None:
+def test_answers_that_change_with_the_other_actions_are_refused(how, use):
     both = "by position and not by action, or it draws inside its loop .* draw first, then look"
     with pytest.raises(ValueError, match=both):
         use(Shop(how))
 
 
 @pytest.mark.parametrize("how", [more_for_one_action, more_for_all_actions, rounded_by_shape])
-def test_draws_after_the_shared_one_are_accepted(how) -> None:
+def test_draws_after_the_shared_one_are_accepted(how):
     for use in USES.values():
         use(Shop(how))
 
 
-def test_states_without_numbers_are_asked_in_another_order_too() -> None:
+def test_states_without_numbers_are_asked_in_another_order_too():
     class Grid:
         num_actions, gamma = 2, 0.5
 
@@ -157,7 +155,7 @@ def test_states_without_numbers_are_asked_in_another_order_too() -> None:
         estimate_gaps(Grid(), lambda state: 0, [0, 1], state=(0, "x"), num_runs=3, rng=0)
 
 
-def test_declared_independent_draws_are_played_as_such() -> None:
+def test_declared_independent_draws_are_played_as_such():
     jm = jl.JMDP([[0.5, 0.5]], [[[0.0, 0.0], [1.0, 1.0]]], [[[0, 0], [0, 0]]], gamma=0.0)
 
     def coins(actions, rng):
@@ -190,7 +188,7 @@ def test_one_seed_gives_every_purpose_streams_of_its_own():
         SMALL.query(0, [0], 7)
 
 
-def test_the_entropy_of_a_result_repeats_it() -> None:
+def test_the_entropy_of_a_result_repeats_it():
     for call in (
         partial(estimate_gaps, SMALL, MIXED, [0, 1], state=0, num_runs=20),
         partial(estimate_gaps, SMALL, MIXED, gaps=[(0, 0, 1)], num_runs=20),

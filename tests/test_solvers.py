@@ -1,7 +1,5 @@
 """Solvers: fixed points against independent solutions, certificates, starts, edge cases."""
 
-from __future__ import annotations
-
 import warnings
 from functools import partial
 from itertools import product

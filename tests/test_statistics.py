@@ -1,7 +1,5 @@
 """Sample statistics, and gaps played out."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, astuple, fields, replace
 
 import numpy as np

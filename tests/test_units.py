@@ -4,8 +4,6 @@ Each solver gives numbers with the power of c that they scale by. Rewards of 1e-
 those of a random model must give the same numbers, up to rounding, and the same verdicts.
 """
 
-from __future__ import annotations
-
 import itertools
 import pickle
 from fractions import Fraction

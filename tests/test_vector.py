@@ -1,7 +1,5 @@
 """Vectorised simulators: against exact moments and laws, plain simulators, and bad input."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import array_api_strict as strict
