@@ -67,7 +67,9 @@ class Convex:
             above = np.minimum(above, old)
             below = highest_lines(self.x, self.below, x)
             below[:, 0] -= slack
-        self.x, self.above, self.below = x, above, below
+        self.x = x
+        self.above = above
+        self.below = below
 
     def step(self) -> Step:
         """One step of all rows."""

@@ -156,7 +156,8 @@ class _GapPairs(PairMap):
     @cached_property
     def arrays(self) -> PairArrays:
         """Of branches at one state, the S states where they are apart come first."""
-        first, second = self.first, self.second
+        first = self.first
+        second = self.second
         left, right = self.backups
         apart = first.policy[:, :, None] * second.policy[:, None, :]
         leads, added = zip(*map(self._from_one_state, (apart, self._together)), strict=True)

@@ -212,7 +212,8 @@ class QueriedPlayer(RowPlayer):
         return checked_query(simulator, state, actions, rng)
 
     def step(self, sharing: Columns) -> Played:
-        states, actions = self.states, self.actions
+        states = self.states
+        actions = self.actions
         ask: Any = checked_query
         rng = self.noise
         if self.coupling.across_states:
