@@ -20,9 +20,9 @@
 #   23 cases are calibrated and none is shown to be wrong: 15 of 16 in four games whose settings we tuned, 8 of 20 in the others. At
 #   $\gamma = 0.99$, the paper's only discount, it is 4 of 9.
 # - A formula without data is calibrated in 12 cases (10 in tuned games), and the simulated average at other states in 17 (14).
-# - The paper's Gram network is calibrated in none. Told the shock, and with up to 1,024 dimensions, in five, all at $\gamma \le 0.5$; at 0.99 its gap
-#   variances are 0.24 to 0.66 of the simulated ones.
-# - The shock decides. Under sticky actions the near network is calibrated in 9 of 12 cases (one seed) at $\sigma = 1$, and in none without a shock. There it learns, with a small
+# - The paper's Gram network is calibrated in none. Told the shock, and with up to 1,024 dimensions, in 12, all at $\gamma \le 0.5$; at 0.99 its gap
+#   variances are 0.25 to 0.67 of the simulated ones.
+# - The shock decides. Under sticky actions the near network is calibrated in 7 of 12 cases (two seeds) at $\sigma = 1$, and in none without a shock. There it learns, with a small
 #   budget, little of the variance.
 #
 # **What you will learn.** Why a Gram network cannot hold the covariance of many states, and what a right variance does not tell you.
@@ -239,8 +239,7 @@ claims.check("Gram networks of dimension 32; 64", text, means[32] < 0.9 < means[
 # - **Settings.** Each network has the same six trials: a base near our earlier settings, which may favour our networks, and five that change one thing. Gram, told, has two
 #   more, of 256 and 1,024 dimensions. For each discount the least error at tuning states of the tuned games decides (at 0.5 of two of them, except for Gram, told).
 # - **Local or near** is chosen for each case: the one whose average at tuning states is nearer to the simulated one.
-# - **What is reported** comes from three seeds at other states. For lack of time, Gram, told, has two (in Freeway one at 0.9 and 0.99), and Gram, not told, one at $\gamma = 0.5$ and two at 0.9 and
-#   0.99 in the tuned games.
+# - **What is reported** comes from three seeds at other states.
 #
 # ## 12.4 How many cases are calibrated?
 #
@@ -276,7 +275,7 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 12.3.** The chapter in one picture: verdicts for two baselines, four networks and the chosen one; above in the tuned games, below in the others.
 #
-# <!-- alt: Eight panels of horizontal bars. In tuned games local, near and chosen are inside in nearly all cases at every discount; so is the tuning mean, and the constant in two or three of four. Gram, not told, is outside everywhere; told, it is inside in three of four at 0.1 and outside in all at 0.99. In the other games, chosen is inside in two, two, three and one of five cases and never outside, while constant and tuning mean are mostly outside. -->
+# <!-- alt: Eight panels of horizontal bars. In tuned games local, near and chosen are inside in nearly all cases at every discount; so is the tuning mean, and the constant in two or three of four. Gram, not told, is nowhere inside; told, it is inside in all four at 0.1, in three at 0.5 and in none above. In the other games, chosen is inside in two, two, three and one of five cases and never outside, while constant and tuning mean are mostly outside. -->
 
 # %%
 for kind in methods:
@@ -299,15 +298,11 @@ claims.check(
 # At $\gamma = 0.99$ the chosen network is calibrated in 4 of 9 cases, the constant in 2 and the tuning mean in 4.
 # Of the 13 cases where one cannot tell, 3 are off by more than 5%.
 #
-# **The fair rival** is the Gram network that is told the shock. With the same two seeds it is calibrated in 5 cases, local in 18, near in 19. But two seeds make wide intervals. At
-# $\gamma \le 0.5$ its ratio itself is within 5% in 14 of 18 cases, near's in 15; at 0.9 and 0.99 in none, near's in 17.
+# **The fair rival** is the Gram network that is told the shock. It is calibrated in 12 cases, as many as the constant; local in 21, near in 23. At
+# $\gamma \le 0.5$ its ratio itself is within 5% in 13 of 18 cases, near's in 15; at 0.9 and 0.99 in none, near's in 17.
 
 # %%
-same_seeds = reported[reported.seed.isin([10, 11]) & (reported.kind != "gram")]
-rivals = results.ratios(same_seeds)
-fair = (rivals.verdict == "inside").groupby(rivals.kind).sum()
-text = "; ".join(str(fair[kind]) for kind in ("gram told", "local", "near"))
-claims.check("two seeds, inside: Gram told; local; near", text, fair["gram told"] < fair.min() + 1)
+rivals = table[table.kind.isin(["gram told", "local", "near"])]
 close = ((rivals.ratio - 1).abs() <= RULES["ratio"]).groupby([rivals.gamma > 0.5, rivals.kind])
 close = close.sum().unstack()[["gram told", "local", "near"]]
 text = "; ".join(f"{row[0]}, {row[1]}, {row[2]}" for row in close.to_numpy())
@@ -335,7 +330,7 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 12.4.** Learned over simulated gap variance with 95% intervals; ticks: the constant. Grey: $1 \pm 5\%$. Below, the same near one, without Gram networks and local's 1.72 in Space Invaders.
 #
-# <!-- alt: Two panels with nine groups of four discounts. Squares of the Gram network start between 1 and 14 at gamma 0.1 and fall to between 0.02 and 0.16 at 0.99; its diamonds, told the shock, start near one and fall to between 0.24 and 0.66. Triangles of the local and circles of the near network lie close to one; the widest bars are in Space Invaders and Asterix at 0.99 and in Qbert. Ticks of the constant lie near one in Pong, BattleZone and Boxing and far above elsewhere. -->
+# <!-- alt: Two panels with nine groups of four discounts. Squares of the Gram network start between 1 and 14 at gamma 0.1 and fall to between 0.02 and 0.16 at 0.99; its diamonds, told the shock, start near one and fall to between 0.25 and 0.67. Triangles of the local and circles of the near network lie close to one; the widest bars are in Space Invaders and Asterix at 0.99 and in Qbert. Ticks of the constant lie near one in Pong, BattleZone and Boxing and far above elsewhere. -->
 
 # %% [markdown]
 # **The shock or the terms?** In an earlier run in four games, where networks are *not* told the shock, near is at 0.96 to 1.01 at $\gamma = 0.99$, and Gram at 0.08 to 0.12.
@@ -411,7 +406,7 @@ plt.show()
 # %% [markdown]
 # The chosen network reaches a skill of 0.9 against the constant in 30 of 35 cases (Gram, told: 15), and against the mean of the game in 23 (7). In Boxing at 0.99 its average is calibrated, and its skill is $-1.2$.
 #
-# **One exact backup** reads the first step from the state's own table. At $\gamma \le 0.9$ it brings 19 calibrated cases of 27 to 25 (Gram, told: 5 to 12).
+# **One exact backup** reads the first step from the state's own table. At $\gamma \le 0.9$ it brings 19 calibrated cases of 27 to 25 (Gram, told: 12 to 14).
 
 # %%
 for name, each in {"chosen": picked, "Gram told": rival}.items():
@@ -425,20 +420,23 @@ for name, each in {"chosen": picked, "Gram told": rival}.items():
 # ## 12.6 A smaller shock, or none
 #
 # Now actions are sticky, $p = 1/4$, so that rewards vary too, and the shock has one of five sizes. Rules, trials and games were fixed
-# before the runs (part `sigma`): the paper's four and two new ones. The budget is small: 20,000 states, 2,500 steps of 512, settings from Pong and Atlantis, and one complete seed; intervals are of the simulation alone. The Gram network's best
+# before the runs (part `sigma`): the paper's four and two new ones. The budget is small: 20,000 states, 2,500 steps of 512, settings from Pong and Atlantis, and two seeds. With two, Student's $t$ is 12.7 at 95%, so their mean has wide
+# intervals; the table also has each seed by itself, with intervals of the simulation alone. The Gram network's best
 # dimension is always the largest.
 
 # %%
 sigma_search = chapter.results(sigma_search_files)
 with_sigma = results.chosen_runs(chapter.results(sigma_files), sigma_search)
-sized = results.ratios(with_sigma[with_sigma.seed == 20])
+sized = results.ratios(with_sigma)
 keys = ["game", "gamma", "kind", "sigma"]
 ratio, variance = (sized.set_index(keys)[name].unstack() for name in ("ratio", "mc"))
 learned, none = ratio * variance, variance[0.0]
 shocks = variance.sub(none, axis=0)
 diluted = shocks.add(learned[0.0], axis=0) / variance
 shock_part = learned.sub(learned[0.0], axis=0) / shocks
-inside = (sized.verdict == "inside").groupby([sized.kind, sized.sigma]).sum().unstack()
+alone = {f"seed {seed}": results.ratios(each) for seed, each in with_sigma.groupby("seed")}
+each = pd.concat({"both": sized, **alone}, names=["seeds"]).reset_index("seeds")
+inside = (each.verdict == "inside").groupby([each.kind, each.seeds, each.sigma]).sum().unstack()
 inside
 
 # %%
@@ -446,7 +444,7 @@ name = "shock's part right"
 ticks = diluted.stack().rename("ratio").reset_index().query("kind == 'near'").assign(kind=name)
 sticky = chapter.results(sticky_files).query("kind == 'near'")
 longer = sticky[sticky.gamma >= 0.9].assign(kind="near, earlier run")
-drawn = pd.concat([sized, ticks, longer])
+drawn = pd.concat([*alone.values(), ticks, longer])
 fig, axes = plt.subplots(2, 1, figsize=(6.75, 5.0), sharex=True, layout="constrained")
 for ax, (gamma, each) in zip(axes, drawn.groupby("gamma"), strict=True):
     plots.gap_ratios(ax, each, by="sigma", ticks=name)
@@ -460,14 +458,14 @@ chapter.save(fig, "fig_shock_size", drawn, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 12.6.** Learned over simulated gap variance under sticky actions, by the size $\sigma$ of the shock, with 95% intervals of the simulation (seed 20). Grey: $1 \pm 5\%$. Ticks: the near network's, if its shock's part were right and the rest as without a shock. Crosses: earlier runs.
+# **Figure 12.6.** Learned over simulated gap variance under sticky actions, by the size $\sigma$ of the shock: two seeds, with 95% intervals of the simulation alone. Grey: $1 \pm 5\%$. Ticks: the near network's, if its shock's part were right and the rest as without a shock. Crosses: earlier runs.
 #
-# <!-- alt: Two panels, gamma 0.9 and 0.99, with six groups of five shocks. Networks mostly rise with sigma. Local and near rise from between 0.06 and 1, in BattleZone at 0.9 from 2 to 3, to one at sigma one, and lie near the ticks; at gamma 0.99 they reach one later. Gram, told, stays below, at 0.3 to 0.6 for gamma 0.99. Crosses of the earlier runs without a shock are above one at 0.9 and at 0.6 to 0.9 at 0.99. -->
+# <!-- alt: Two panels, gamma 0.9 and 0.99, with six groups of five shocks. Networks mostly rise with sigma. Local and near rise from between 0.04 and 1, in BattleZone at 0.9 from 2 to 4, to one at sigma one, and lie near the ticks; at gamma 0.99 they reach one later. Their two seeds coincide from sigma 0.1 on and differ most in Amidar without a shock. Gram, told, stays below, at 0.3 to 0.6 for gamma 0.99. Crosses of the earlier runs without a shock are above one at 0.9 and at 0.6 to 0.9 at 0.99. -->
 
 # %%
-for kind, each in inside.iterrows():
+for (kind, seeds), each in inside.iterrows():
     text = ", ".join(map(str, each))
-    claims.check(f"{kind}, inside of 12 by sigma", text, each.is_monotonic_increasing)
+    claims.check(f"{kind}, {seeds}, inside of 12 by sigma", text, each.is_monotonic_increasing)
 large = shock_part.loc[:, 0.1:]
 for kind in ("local", "near", "gram told"):
     each = large.xs(kind, level="kind")
@@ -486,20 +484,24 @@ claims.check(
 )
 
 # %% [markdown]
-# Let $V_\sigma$ be the simulated gap variance and $C_\sigma$ the learned one. At $\sigma \ge 0.1$ the near network's part from the shock, $C_\sigma - C_0$, is on average 0.95 to 1.02 of the
-# simulated $V_\sigma - V_0$ (the constant: 1.00 to 1.23): it learns when branches merge. Of $V_0$ it has, with this budget, a median of 26%. With the shock's part right, the ratio is $1 - (1 - C_0/V_0)\,V_0/V_\sigma$: a larger
+# Let $V_\sigma$ be the simulated gap variance and $C_\sigma$ the learned one. At $\sigma \ge 0.1$ the near network's part from the shock, $C_\sigma - C_0$, is on average 0.96 to 1.02 of the
+# simulated $V_\sigma - V_0$ (the constant: 1.00 to 1.23): it learns when branches merge. Of $V_0$ it has, with this budget, a median of 25%. With the shock's part right, the ratio is $1 - (1 - C_0/V_0)\,V_0/V_\sigma$: a larger
 # shock only *dilutes* that error.
 #
-# The second seed's ratios differ by up to 7%, more than the tolerance, at $\sigma \ge 0.1$, and by up to 46% below. Earlier runs without a shock (commit 7decbe5; other code, five times the states, four times the samples)
+# The seeds' ratios differ by a median of 0.5% and by up to 12%, more than the tolerance, at $\sigma \ge 0.1$, and by up to 71% below. Earlier runs without a shock (commit 7decbe5; other code, five times the states, four times the samples)
 # were nearer at $\gamma = 0.99$, 0.60 to 0.91, and too large at 0.9, 1.1 to 2.1, and below, 4 to $10^7$; none was inside. What is due to the budget we do not know.
 
 # %%
 seeds = with_sigma.assign(ratio=lambda x: x.coupled / x.mc)
-seeds = seeds.pivot_table("ratio", keys, "seed").dropna()
+seeds = seeds[seeds.kind != "gram told"].pivot_table("ratio", keys, "seed")
 change = (seeds[21] / seeds[20] - 1).abs()
-large = seeds.index.get_level_values("sigma") >= 0.1
-text = f"{change[large].max():.2f} of {large.sum()}; {change[~large].max():.2f} of {(~large).sum()}"
-claims.check("seeds differ by: sigma 0.1 and more; less", text, change[large].max() < 0.1)
+large = change.index.get_level_values("sigma") >= 0.1
+text = f"{change[large].median():.3f}, {change[large].max():.2f}; {change[~large].max():.2f}"
+claims.check(
+    "local and near, seeds differ by: sigma 0.1 and more, median, most; less, most",
+    text,
+    change[large].median() < RULES["ratio"],
+)
 
 near = sticky.pivot_table("ratio", "game", "gamma", sort=False)
 for columns in ([0.1, 0.5], [0.9], [0.99]):
