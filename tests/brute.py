@@ -128,18 +128,3 @@ def log_capital(x, mean, low, high):
             growth = np.cumsum(np.log1p(2.0**-j * (z / m - 1.0)), 0)
         total = np.logaddexp(total, growth - np.log((j + 1) * (j + 2)))
     return total
-
-
-def mean_and_error(x):
-    """Mean of a sample (M, ...), two values or more, and its standard error, each (...)."""
-    values = np.asarray(x)
-    return values.mean(0), values.std(0, ddof=1) / np.sqrt(len(values))
-
-
-def variance_and_error(x):
-    """Unbiased variance of a sample (M, ...), three or more, and the jackknife's standard error."""
-    values = np.asarray(x, float)
-    squares = (values - values.mean(0)) ** 2
-    size = len(values)
-    jackknife = (size * squares - squares.sum(0) / (size - 1)) / (size - 2)
-    return mean_and_error(jackknife)

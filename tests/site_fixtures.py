@@ -4,14 +4,11 @@ import functools
 import http.server
 import os
 import shutil
-import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[1]
+from programs import run
 
 
 @pytest.fixture(scope="session")
@@ -24,9 +21,7 @@ def site(tmp_path_factory):
     with open(base / "book.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (base / "book").exists():
-            command = [sys.executable, ROOT / "book" / "build.py", "--out", base / "book"]
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 0, done.stdout + done.stderr
+            run(sys.executable, "book/build.py", "--out", base / "book")
     return base / "book"
 
 

@@ -1,12 +1,16 @@
 """Random problems for hypothesis: JMDPs with signed rewards, policies of every kind."""
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 import jmdp_lib as jl
 
 ROUTES = [{"route": "sweeps"}, {"route": "reachable"}, {"route": "dense"}, {"device": "cpu"}]
 """Ways to `jipe2`: tests of routes run all of them."""
+
+COUPLINGS = ("joint", "independent", "common")
+on_all_couplings = pytest.mark.parametrize("coupling", COUPLINGS)
 
 
 def random_jmdp(rng, num_states=3, num_actions=2, num_tables=3, gamma=0.8, scale=1.0):

@@ -1,7 +1,6 @@
 """The coupled emulator: one draw for all actions, on the games of the paper."""
 
 import pickle
-import subprocess
 import sys
 from functools import lru_cache
 
@@ -10,6 +9,7 @@ import pytest
 from ale_py import ALEInterface, LoggerMode, roms
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
+from programs import run
 
 from jmdp_lib.atari import CoupledAtari, Draw
 from jmdp_lib.atari.emulator import _roms, compact, load, rom_id, title
@@ -186,11 +186,11 @@ print(digest.hexdigest())
 
 @pytest.mark.slow
 def test_processes_with_the_same_seed_agree(monkeypatch, capsys):
-    other = subprocess.run([sys.executable, "-c", SCRIPT, *GAMES], capture_output=True, text=True)
+    other = run(sys.executable, "-c", SCRIPT, *GAMES)
     monkeypatch.setattr(sys, "argv", ["-c", *GAMES])
     exec(SCRIPT, {})
-    assert capsys.readouterr().out == other.stdout
-    assert len(other.stdout) == 65
+    assert capsys.readouterr().out == other
+    assert len(other) == 65
 
 
 @on_all_games

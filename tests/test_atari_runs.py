@@ -2,20 +2,17 @@
 
 import json
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch._inductor  # noqa: F401, a first optimiser imports it, and that sets a variable
+from programs import ROOT, run
 
 from experiments.atari import runs, settings
 from experiments.atari.settings import PARTS, runs_of, table_of
 from experiments.atari.tables import Experiment
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def command(folder, *words):
@@ -182,8 +179,5 @@ def test_a_training_that_diverges_leaves_the_others_alone(tmp_path, monkeypatch,
 @pytest.mark.slow
 def test_a_machine_that_only_trains_needs_no_notebook_software():
     code = "import sys, experiments.atari.runs; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    imported = set(done.stdout.split())
+    imported = set(run(sys.executable, "-c", code).split())
     assert not {"nbformat", "jupytext", "papermill", "snakemake", "matplotlib"} & imported

@@ -15,6 +15,7 @@ import batch
 import nbformat
 import psutil
 import pytest
+from programs import run
 from projects import alive, good, wait_until
 
 FAILING = """\
@@ -271,7 +272,7 @@ def test_paired_notebooks_are_reproduced_byte_for_byte(project):
     shutil.copytree(Path(batch.__file__).parent, workflow, dirs_exist_ok=True)
     command = [sys.executable, str(workflow / "pair.py"), "01_first"]
     path = project.root / "notebooks" / "01_first.ipynb"
-    subprocess.run(command, check=True, capture_output=True)
+    run(*command)
     content = path.read_bytes()
     path.unlink()
     refused = subprocess.run([*command, "02_second"], capture_output=True, text=True)

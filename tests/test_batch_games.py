@@ -5,6 +5,7 @@ import shutil
 
 import batch
 import pytest
+from programs import ROOT
 
 PLAYED = """\
 # %% tags=["parameters"]
@@ -23,7 +24,6 @@ print(f"games and settings | {', '.join(found)} | holds")
 """
 SMALL = "atari:\n  games: [Pong]\n  seeds: [0]\n  miniature: true\n"
 COMMITTED = ["figures/atari/td_errors.csv", "figures/atari/other.csv"]
-ROOT = batch.WORKFLOW.parent
 
 
 @pytest.fixture

@@ -2,17 +2,13 @@
 
 import re
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pages
 import prose
 import pytest
-
-ROOT = Path(__file__).resolve().parents[1]
-
+from programs import ROOT, run
 
 DOCSTRING = r"""What it is: `f` of $gamma^2 <= ... zeta_mu \mu -> log x$
 
@@ -69,8 +65,7 @@ def test_statements_become_boxes_and_names_become_links(tmp_path):
     shutil.copy(ROOT / "book" / "static" / "favicon.svg", tmp_path / "static")
     (tmp_path / "index.md").write_text("# Start\n\n```{toctree}\n01_one\n```\n")
     (tmp_path / "01_one.md").write_text(CHAPTER)
-    command = [sys.executable, "-m", "sphinx", "-b", "pseudoxml", "-q", ".", "out"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    run(sys.executable, "-m", "sphinx", "-b", "pseudoxml", "-q", ".", "out", cwd=tmp_path)
     shown = (tmp_path / "out" / "01_one.pseudoxml").read_text()
     lemma, rest = shown.split("Proof.")
     assert '<admonition classes="statement lemma" ids="lemma-5-2-01-one">' in lemma

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from strategies import Plain, arrays_of, frozen_lake
+from strategies import Plain, arrays_of, frozen_lake, on_all_couplings
 from test_executors import Pickles
 
 import jmdp_lib as jl
@@ -74,6 +74,13 @@ def test_gaps_and_values_are_those_of_jipe2(kind):
     assert short.value_error == pytest.approx(spread + rest, rel=0.2)  # rewards that were seen
 
 
+def begun(env):
+    """An environment at the start of an episode."""
+    coupled = CoupledEnv(env, rng=1)
+    coupled.reset()
+    return coupled
+
+
 def still(seen):
     return np.zeros(1, np.float32)
 
@@ -82,8 +89,7 @@ def still(seen):
 def test_executors_start_where_the_environment_is():
     """Threads get deep copies of it and processes get pickles, which may forget the state."""
     importlib.import_module("mujoco")
-    env = CoupledEnv(gymnasium.make("InvertedPendulum-v5"), rng=1)
-    env.reset()
+    env = begun(gymnasium.make("InvertedPendulum-v5"))
     for _ in range(3):
         env.step(env.action_space.sample())
     asked = {"num_runs": 40, "horizon": 5, "keep_returns": True, "rng": 0}
@@ -132,9 +138,7 @@ class Paying(gymnasium.Env):
 
 
 def limited(steps):
-    env = CoupledEnv(gymnasium.wrappers.TimeLimit(Paying(), steps), rng=0)
-    env.reset()
-    return env
+    return begun(gymnasium.wrappers.TimeLimit(Paying(), steps))
 
 
 def test_a_time_limit_is_no_end():
@@ -167,9 +171,7 @@ def test_branches_that_are_one_are_final_at_a_time_limit():
     lake = gymnasium.make(
         "FrozenLake-v1", desc=["SG", "FF"], is_slippery=False, max_episode_steps=4
     )
-    env = CoupledEnv(lake)
-    env.reset(seed=0)
-    found = estimate_gaps(env, lambda seen: 0, [0, 3, 2], gamma=0.9, num_runs=3, rng=0)
+    found = estimate_gaps(begun(lake), lambda seen: 0, [0, 3, 2], gamma=0.9, num_runs=3, rng=0)
     assert (found.truncation_error[0, 1], found.prob_open[0, 1]) == (0.0, 0.0)
     assert found.truncation_error[0, 2] > 0.0
 
@@ -179,8 +181,7 @@ def first_action(seen):
 
 
 def test_an_episode_that_ends_keeps_its_return():
-    env = CoupledEnv(Ending(), rng=1)
-    env.reset()
+    env = begun(Ending())
     asked = {"gamma": 0.5, "num_runs": 3, "keep_returns": True}
     found = estimate_gaps(env, first_action, [0, 1, 2], **asked, rng=0)
     assert (found.returns == [1.75, 1.75, 2.75]).all()
@@ -205,8 +206,7 @@ class Noisy(Ending):
 @pytest.mark.parametrize(("coupling", "shared"), [("independent", 0), ("joint", 1), ("common", 3)])
 def test_environments_share_draws_as_long_as_the_coupling_says(coupling, shared):
     """Gaps are zero up to the last step that is shared."""
-    env = CoupledEnv(Noisy(), rng=1)
-    env.reset()
+    env = begun(Noisy())
     for horizon in (1, 2, 3):
         asked = {"num_runs": 9, "horizon": horizon, "coupling": coupling}
         found = estimate_gaps(env, first_action, [1, 2], **asked, rng=0)
@@ -239,8 +239,7 @@ def test_a_simulator_that_fails_keeps_the_results_so_far():
     asked = {"num_runs": len(kept), "state": 1, "keep_returns": True}
     whole = estimate_gaps(Plain(SMALL), MIXED, [0, 1], **asked, rng=0).returns
     assert (kept == whole).all()
-    env = CoupledEnv(Ending(), rng=1)
-    env.reset()
+    env = begun(Ending())
     env.unwrapped.fails_at = 0.99
     with pytest.raises(
         SimulatorError, match=r"failed at state \[\d+\.\], action 0: OSError"
@@ -264,7 +263,7 @@ def test_bad_calls(changed, message):
         estimate_gaps(**asked)
 
 
-@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+@on_all_couplings
 def test_a_run_ends_where_all_its_branches_are_one(coupling):
     """The gaps are final by then; whole runs ask for many more queries."""
     asked = {"state": 1, "num_runs": 40, "coupling": coupling, "gamma": 0.95, "horizon": 200}
@@ -360,8 +359,7 @@ def test_a_comparison_has_the_values_of_its_branches(kind):
 
 def test_branches_of_an_environment_meet():
     """On the frozen lake: with episodes that end, and states that are told apart by their bytes."""
-    lake = CoupledEnv(gymnasium.make("FrozenLake-v1", max_episode_steps=-1), rng=1)
-    lake.reset()
+    lake = begun(gymnasium.make("FrozenLake-v1", max_episode_steps=-1))
     lake.unwrapped.s = 9
     before = lake.snapshot()
     exact = jl.jipe2(frozen_lake(0.7), np.full((16, 4), 0.25)).moments

@@ -3,7 +3,6 @@
 import inspect
 import re
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import matplotlib.pyplot as plt
@@ -11,10 +10,10 @@ import pages
 import pytest
 from bs4 import BeautifulSoup
 from matplotlib.figure import Figure
+from programs import ROOT
 
 from notebooks.tools import chapter
 
-ROOT = Path(__file__).resolve().parents[1]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CODE = "\n".join(pages.Notebook.read(path).code for path in CHAPTERS)
 

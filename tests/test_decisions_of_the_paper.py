@@ -1,15 +1,15 @@
 """The decisions of "Reading the paper": each number is computed, and the page prints it."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import ROOT
 
 import jmdp_lib as jl
 from jmdp_lib.solvers.incremental import alpha
 
-PAGE = Path(__file__).resolve().parents[1] / "book" / "paper.md"
+PAGE = ROOT / "book" / "paper.md"
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
 
 

@@ -6,11 +6,10 @@ import importlib
 import inspect
 import re
 import types
-from pathlib import Path
 
 import pytest
+from programs import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 SOURCES = [
     p for name in ("jmdp_lib", "experiments", "notebooks") for p in ROOT.glob(f"{name}/**/*.py")
 ]

@@ -11,7 +11,8 @@ import zipfile
 
 import pytest
 from packaging.requirements import Requirement
-from test_readme import BLOCKS, ROOT, run, write_examples
+from programs import ROOT, run
+from test_readme import BLOCKS, write_examples
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SOURCE = (

@@ -14,12 +14,12 @@ from typing import NamedTuple, Protocol
 
 import pages
 import pytest
+from programs import ROOT
 from test_readme import BLOCKS, write_examples
 
 from jmdp_lib.laws import PhiBracket, StepBracket
 from jmdp_lib.machine import ReadOnly
 
-ROOT = Path(__file__).resolve().parents[1]
 # What a user reads: the examples of docstrings, each in a function, and those that are typed.
 # A dictionary of options has no types.
 EXAMPLES = [

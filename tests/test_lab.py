@@ -7,14 +7,13 @@ import shutil
 import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
+from programs import ROOT
 from projects import wait_until
 
-ROOT = Path(__file__).resolve().parents[1]
 CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9]*.py"))
 pytestmark = pytest.mark.slow
 

@@ -3,13 +3,11 @@
 import re
 import shutil
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
-from test_readme import run
+from programs import ROOT, run
 
-ROOT = Path(__file__).resolve().parents[1]
 STEPS = re.findall(
     r"```\w+ (\S+)\n(.*?)```", (ROOT / "book" / "layout.md").read_text(encoding="utf-8"), re.S
 )

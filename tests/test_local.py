@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from strategies import random_policy
+from strategies import on_all_couplings, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.large import ImplicitJMDP, local, local_jipe2
@@ -98,7 +98,7 @@ def walk(reward=1.0, noise=2):
     return ImplicitJMDP.from_step(2, 0.8, np.full(noise, 1.0 / noise), step, (0.0, reward))
 
 
-@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+@on_all_couplings
 def test_infinitely_many_states(coupling):
     states = [("at", 0), ("at", 2), ("at", 0)]
     local = local_jipe2(walk(), lambda s: [0.5, 0.5], states=states, tol=1e-4, coupling=coupling)
@@ -259,7 +259,7 @@ def two_ways(length, noisy, following, low=-1.0, high=1.0, gamma=0.5):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+@on_all_couplings
 @pytest.mark.parametrize("reward_range", RANGES)
 def test_values_at_opposite_ends_attain_the_bounds(coupling, reward_range):
     """E, e and w: branches that leave to the ends of the range, m - m~ = e and -e, so that a
@@ -300,7 +300,7 @@ def noises(first, *, stay, to=("x", "y")):
     return ImplicitJMDP(tables, 3, 0.9, (-1.0, 1.0))
 
 
-@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+@on_all_couplings
 def test_variances_of_branches_that_leave_attain_the_bound(coupling):
     """D: v of each branch, and with common noise -2 c(x, y) = v(x) + v(y). Its share of the sd."""
     also = ["x", "y", "end"]

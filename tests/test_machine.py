@@ -5,18 +5,16 @@ import subprocess
 import sys
 import time
 from importlib import import_module
-from pathlib import Path
 
 import psutil
 import pytest
+from programs import ROOT, run
 from tqdm import tqdm
 
 import jmdp_lib as jl
 from experiments.files import replacing
 from jmdp_lib import machine
 from jmdp_lib.machine import extra, process
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it():
@@ -254,15 +252,7 @@ assert numba.threading_layer() == sys.argv[1]
 def test_solvers_after_a_fork_and_in_two_threads_at_once(code, layer):
     """Bit by bit the same numbers. In a process of its own: at worst it would never return."""
     settings = {"NUMBA_THREADING_LAYER": layer, "NUMBA_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
-    done = subprocess.run(
-        [sys.executable, "-c", CALLS + code, layer],
-        timeout=300,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, **settings},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run(sys.executable, "-c", CALLS + code, layer, timeout=300, **settings)
 
 
 def test_solvers_run_where_numba_compiles_nothing():
@@ -271,14 +261,9 @@ def test_solvers_run_where_numba_compiles_nothing():
         jm, policy = jl.windy_gridworld(2, gamma=0.5), jl.goal_policy(2)
         print(float(jl.jipe2(jm, policy, route="reachable").moments.gap_variance[2, 0, 1]))
         print(*jl.laws.gap_law(jm, policy, gaps=[(2, 0, 1)], width=0.1, points=16)[0].mean)"""
-    said = []
-    for setting in ("0", "1"):
-        environment = {**os.environ, "NUMBA_DISABLE_JIT": setting}
-        command = [sys.executable, "-c", code.replace(8 * " ", "")]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        said.append([float(number) for number in done.stdout.split()])
-    assert said[0] == pytest.approx(said[1], rel=1e-9)
+    command = sys.executable, "-c", code.replace(8 * " ", "")
+    usual, plain = (run(*command, NUMBA_DISABLE_JIT=setting).split() for setting in "01")
+    assert [*map(float, plain)] == pytest.approx([*map(float, usual)], rel=1e-9)
 
 
 @pytest.mark.slow

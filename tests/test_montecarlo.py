@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from strategies import random_jmdp, random_policy, shared_noise_model
+from strategies import COUPLINGS, random_jmdp, random_policy, shared_noise_model
 
 import jmdp_lib as jl
 from jmdp_lib.fast import threads
 
-COUPLINGS = ("joint", "independent", "common")
 NUM_SAMPLES = 20_000
 ALWAYS = jl.JMDP([[1.0]], [[[1.0]]], [[[0]]], 0.9)
 MODELS = {

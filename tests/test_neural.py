@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import strategies
 import torch
+from numpy.testing import assert_allclose
+from torch.testing import assert_close
 
 import jmdp_lib as jl
 from experiments.atari.networks import Estimate, Network
@@ -35,7 +37,8 @@ def tabulated(jm, parts, sigma=0.0, policy=None):
 
 
 def observed(jm):
-    return np.arange(jm.num_states, dtype=np.uint8)[:, None]
+    """All tables of a model, whose states are seen as their numbers."""
+    return tables_of(jm, np.arange(jm.num_states, dtype=np.uint8)[:, None])
 
 
 def random_moments(rng, jm):
@@ -83,30 +86,30 @@ def test_targets_and_gaps_are_the_operator_of_the_library(seed):
     new_mean, new_second = jl.apply_t2(with_shock(jm, sigma), policy, parts.mean, second)
     centred = new_second - np.multiply.outer(new_mean, new_mean)
     network = tabulated(jm, parts, sigma, law)
-    data = Replay.of(tables_of(jm, observed(jm)))
+    data = Replay.of(observed(jm))
     order = torch.tensor([[2, 0, 1], [0, 1, 2], [1, 2, 0], [2, 1, 0]])
     pairs = [(s, t) for s in range(4) for t in range(4) if s != t]
     mean, covariance, cross = targets(network, data, range(4), order, pairs)
     for s in range(4):
         a = order[s].numpy()
-        np.testing.assert_allclose(mean[0, s], new_mean[s, a], atol=1e-5)
-        np.testing.assert_allclose(covariance[0, s], centred[s, a][:, s, a], atol=2e-5)
+        assert_allclose(mean[0, s], new_mean[s, a], atol=1e-5)
+        assert_allclose(covariance[0, s], centred[s, a][:, s, a], atol=2e-5)
     for k, (s, t) in enumerate(pairs):
         expected = centred[s, order[s].numpy()][:, t, order[t].numpy()]
-        np.testing.assert_allclose(cross[0, k], expected, atol=2e-5)
+        assert_allclose(cross[0, k], expected, atol=2e-5)
 
     gap_mean, gap_variance = gaps_of(*targets(network, data, range(4))[:2])
     same = centred[np.arange(4), :, np.arange(4)]
     variance = np.diagonal(same, axis1=1, axis2=2)
     apart = variance[:, :, None] + variance[:, None]
-    np.testing.assert_allclose(gap_mean[0], new_mean[:, :, None] - new_mean[:, None], atol=1e-5)
-    np.testing.assert_allclose(gap_variance[0], apart - 2 * same, atol=1e-4)
+    assert_allclose(gap_mean[0], new_mean[:, :, None] - new_mean[:, None], atol=1e-5)
+    assert_allclose(gap_variance[0], apart - 2 * same, atol=1e-4)
 
 
 def test_of_a_part_of_the_actions_the_targets_are_the_same():
     rng, jm, law, _ = problem(4)
     network = tabulated(jm, random_moments(rng, jm)[0], 0.7, law)
-    whole = tables_of(jm, observed(jm))
+    whole = observed(jm)
     asked = [(0, 1), (0, 2), (1, 2)]  # every state is queried three times, two actions each
     names = ("actions", "rewards", "next_observations", "terminated", "next_ids")
     queries = [
@@ -119,7 +122,7 @@ def test_of_a_part_of_the_actions_the_targets_are_the_same():
     assert sorted(map(tuple, seen.actions.tolist())) == sorted(asked * 4)
     pairs = [(i, j) for i in range(12) for j in range(12)]
     full = targets(network, Replay.of(whole), seen.state_ids.tolist(), seen.actions, pairs)
-    torch.testing.assert_close(full, targets(network, part, range(12), None, pairs))
+    assert_close(full, targets(network, part, range(12), None, pairs))
 
 
 def test_errors_of_known_numbers():
@@ -130,7 +133,7 @@ def test_errors_of_known_numbers():
     near = np.array([[[1.0], [0.0]]] * 2)
     place = np.array([[0.0], [1.0]])
     parts = (mean, shared, near, np.zeros((2, 2, 1)), np.zeros((2, 2)), place)
-    batch = Replay.of(tables_of(jm, observed(jm))).gather(torch.tensor([0, 1, 1]), pairs=1)
+    batch = Replay.of(observed(jm)).gather(torch.tensor([0, 1, 1]), pairs=1)
     found = block_errors(tabulated(jm, parts), {}, {}, batch)[:, 0]
     expected = {"mu": 5 / 6, "sigma_diag": (2**2 + 9**2 + 5**2 + 5**2) / 6}
     expected["sigma_same"] = (9 + 9) / 6
@@ -153,7 +156,7 @@ def test_an_ended_branch_is_worth_what_a_state_without_reward_is():
     parts, _ = random_moments(rng, jm)
     for part in parts[:-1]:
         part[3] = 0.0
-    tables = tables_of(jm, observed(jm))
+    tables = observed(jm)
     terminated = tables.next_observations[..., 0] == 3
     seen = np.where(terminated[..., None], 1, tables.next_observations).astype(np.uint8)
     ended = replace(tables, terminated=terminated, next_observations=seen)
@@ -161,7 +164,7 @@ def test_an_ended_branch_is_worth_what_a_state_without_reward_is():
         targets(tabulated(jm, parts), Replay.of(version), range(4), None, [(0, 1), (1, 2), (3, 0)])
         for version in (tables, ended)
     ]
-    torch.testing.assert_close(*results)
+    assert_close(*results)
 
 
 def test_covariances_are_positive_semidefinite_sums_of_the_terms_of_a_kind():
@@ -186,7 +189,7 @@ def test_covariances_are_positive_semidefinite_sums_of_the_terms_of_a_kind():
         full = v @ v.T + near + local + torch.diag(here.own[e].double().flatten())
         assert float(torch.linalg.eigvalsh(full).min()) > -1e-6 * float(full.diagonal().max())
         blocks = torch.stack([full[4 * s : 4 * s + 4, 4 * s : 4 * s + 4] for s in range(5)])
-        torch.testing.assert_close(blocks.float(), here.covariance[e], rtol=1e-4, atol=1e-4)
+        assert_close(blocks.float(), here.covariance[e], rtol=1e-4, atol=1e-4)
 
         has_local, has_near, told = NETWORK_KINDS[kind]
         assert (here.local[e, ..., 0] == sigma * told).all(), kind
@@ -199,9 +202,9 @@ def test_covariances_are_positive_semidefinite_sums_of_the_terms_of_a_kind():
 
 def test_equal_tables_of_a_state_become_one():
     jm = jl.windy_gridworld(3)
-    once = tables_of(jm, observed(jm))
+    once = observed(jm)
     data = Replay.of(QueryTables.concatenate([once, once]))
     assert data.rows.shape == (9, 2)
-    torch.testing.assert_close(data.weights.sum(1), torch.ones(9))
+    assert_close(data.weights.sum(1), torch.ones(9))
     assert len(data.pairs) == 2 * len(once.pairs)
     assert bool((data.pairs[:, 0] != data.pairs[:, 1]).all())

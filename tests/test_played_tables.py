@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from strategies import on_all_couplings
 from test_executors import Pickles
 
 import jmdp_lib as jl
@@ -14,8 +15,6 @@ from jmdp_lib.large import implicit
 from jmdp_lib.simulators import compare_actions, estimate_gaps, rows
 from jmdp_lib.simulators.estimates import player_of
 from jmdp_lib.simulators.plans import Chunk, Plan, Settings
-
-COUPLINGS = ["joint", "independent", "common"]
 
 
 def step(cell, action, gust):
@@ -32,7 +31,7 @@ def mostly_right(cell):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("coupling", COUPLINGS)
+@on_all_couplings
 def test_what_is_played_is_what_local_jipe2_certifies(coupling):
     known = jl.large.local_jipe2(
         LINE, mostly_right, states=[("cell", 2)], tol=1e-4, coupling=coupling

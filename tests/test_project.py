@@ -20,10 +20,10 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from programs import ROOT, run
 
 import jmdp_lib
 
-ROOT = Path(__file__).resolve().parents[1]
 OWN = {"experiments", "jmdp_lib", "notebooks"}  # what an installation in place brings
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # What every extra asks for; "" is what a plain install brings.
@@ -125,8 +125,8 @@ for path in sys.argv[1:]:
 @pytest.mark.slow
 def test_a_chapter_does_without_torch_or_names_the_extra_that_brings_it():
     assert "torch" not in brought("notebooks")
-    done = said(sys.executable, "-c", WITHOUT_TORCH, *SOURCES, cwd=ROOT / "notebooks", check=True)
-    for source, told in zip(SOURCES, done.stdout.splitlines(), strict=True):
+    done = run(sys.executable, "-c", WITHOUT_TORCH, *SOURCES, cwd=ROOT / "notebooks")
+    for source, told in zip(SOURCES, done.splitlines(), strict=True):
         if told != "imported":
             assert "torch" in asked(source), source.name
             assert re.search(r'pip install "jmdp_lib\[.*torch', told), f"{source.name}: {told}"
@@ -135,7 +135,7 @@ def test_a_chapter_does_without_torch_or_names_the_extra_that_brings_it():
 def test_a_solver_imports_nothing_that_it_does_not_need():
     """Nor what a plain install lacks: see also `test_install`."""
     code = "import sys, jmdp_lib as jl; jl.jipe2(jl.example_1(), [0]); print(*sys.modules)"
-    loaded = said(sys.executable, "-c", code, check=True).stdout.split()
+    loaded = run(sys.executable, "-c", code).split()
     slow = "scipy.special scipy.stats scipy.optimize jmdp_lib.atari ale_py gymnasium matplotlib"
     assert not {*loaded} & {*slow.split(), "pandas", "torch"}
 
@@ -187,7 +187,7 @@ def test_out_as_a_link_does_not_make_a_commit_dirty(tmp_path):
     shutil.copy(ROOT / ".gitignore", tmp_path)
     (tmp_path / "out").symlink_to("disk")
     for words in (["init", "--quiet"], ["check-ignore", "--quiet", "out"]):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+        run("git", *words, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

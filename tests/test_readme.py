@@ -2,17 +2,14 @@
 
 import importlib
 import importlib.metadata
-import os
 import re
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import ROOT
 
 import jmdp_lib as jl
 
-ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 GUIDE = (ROOT / "book" / "own_simulator.md").read_text()
 RECORDS = (ROOT / "book" / "which_coupling.md").read_text()
@@ -46,18 +43,6 @@ def write_examples(folder, blocks):
         paths.append(folder / f"readme_{number}.py")
         paths[-1].write_text(f"import numpy as np\n\nimport jmdp_lib as jl\n{own}\n{block}")
     return paths
-
-
-def run(*command, cwd, **environment):
-    done = subprocess.run(
-        [str(word) for word in command],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, **environment},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_the_record_of_demand_passes_and_that_of_sales_fails(capsys):
@@ -95,6 +80,26 @@ def test_the_gymnasium_example_runs():
     assert block.count("num_runs=50") == 1
     assert scope["found"].mean[1, 0] == -scope["found"].mean[0, 1]
     assert len(scope["outcomes"]) == 6
+
+
+def test_an_antithetic_action_meets_the_opposite_noise_and_keeps_its_distribution():
+    [block] = [block for block in BLOCKS if "def antithetic" in block]
+    scope = {}
+    exec(block, scope)
+    probs = [0.15, 0.35, 0.35, 0.15]  # as probable as their opposites
+
+    def step(state, action, noise):
+        return 0.5 * noise + action - state, int(noise + action + state > 3)
+
+    worlds = step, scope["antithetic"](step, 4, opposed=[1])
+    usual, opposed = (jl.JMDP.from_step(2, 2, 0.6, probs, world) for world in worlds)
+    for one, other in zip(usual.marginal_mdp(), opposed.marginal_mdp(), strict=True):
+        np.testing.assert_allclose(other, one, atol=1e-12)
+    for state in range(2):
+        rows = opposed.table_states == state
+        product = opposed.probs[rows] @ np.prod(opposed.rewards[rows], axis=1)
+        pays = [step(state, 0, u)[0] * step(state, 1, 3 - u)[0] for u in range(4)]
+        assert product == pytest.approx(np.dot(probs, pays))
 
 
 @pytest.mark.filterwarnings("ignore:LunarLander cannot be copied")

@@ -11,8 +11,10 @@ import pandas as pd
 import pytest
 import torch
 import torch._inductor  # a first optimiser imports it, and that sets a variable
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 from torch import nn
+from torch.testing import assert_close
 
 from experiments.files import claim
 from experiments.release import limits, play, results, runs, training
@@ -151,14 +153,14 @@ def test_losses_and_gradients_are_those_of_the_formulas(name):
     )
     online, target = Plain(learner.network), Plain(learner.target)
     expected = plain_losses(online, target, found, learner.settings, rows, next_actions)
-    torch.testing.assert_close(given.double(), expected, rtol=1e-4, atol=1e-9)
+    assert_close(given.double(), expected, rtol=1e-4, atol=1e-9)
     slopes, wanted = (
         torch.autograd.grad(every.sum(), list(network.parameters()), retain_graph=True)
         for every, network in ((given, learner.network), (expected, online.net))
     )
     for slope, exact in zip(slopes, wanted, strict=True):
         size = exact.abs().max().item()
-        torch.testing.assert_close(slope.double(), exact, rtol=1e-3, atol=1e-4 * size)
+        assert_close(slope.double(), exact, rtol=1e-3, atol=1e-4 * size)
     mean = torch.autograd.grad(given[4], learner.network.mean[2].weight)[0]
     assert mean.any() == (name == "launcher")  # the gap's gradient reaches the means
 
@@ -217,8 +219,8 @@ def test_update_is_a_step_of_adam_with_a_short_gradient():
     for was, slope, now in zip(before, slopes, learner.network.parameters(), strict=True):
         cut = slope * 1e-3 / norm
         step = 1e-4 * cut / (cut.abs() + 1e-8)
-        torch.testing.assert_close(was - now, step, rtol=1e-2, atol=2e-7)
-    torch.testing.assert_close(learner.written[0], found.detach())
+        assert_close(was - now, step, rtol=1e-2, atol=2e-7)
+    assert_close(learner.written[0], found.detach())
     assert all(map(torch.equal, target, learner.target.parameters()))
 
 
@@ -258,8 +260,8 @@ def test_draws_reach_from_the_ring_buffers_oldest_row_to_the_present():
     learner.num_actions = 3
     rows, next_actions = block_draws(learner, 20)
     newest = np.arange(4, 21) - 1  # the row of a step is there at its update
-    np.testing.assert_array_equal(rows.max(2), np.stack([newest] * 3, 1))
-    np.testing.assert_array_equal(rows.min(2), np.stack([np.maximum(0, newest - 15)] * 3, 1))
+    assert_array_equal(rows.max(2), np.stack([newest] * 3, 1))
+    assert_array_equal(rows.min(2), np.stack([np.maximum(0, newest - 15)] * 3, 1))
     assert next_actions.shape == (17, 6, 400)
     assert np.bincount(next_actions.ravel()).tolist() == pytest.approx([13600] * 3, rel=0.05)
     for drawn in (rows, next_actions):
@@ -305,7 +307,7 @@ def test_collected_play_is_that_of_gymnasium(game, sticky, monkeypatch):
     )
     found = play.collect(tiny("defaults", steps=60, sticky=sticky), game, 3)
     gym = Gym(game)
-    np.testing.assert_array_equal(found.screens[0], gym.reset())
+    assert_array_equal(found.screens[0], gym.reset())
     state, last, repeated = gym.ale.cloneState(), 0, []
     for t, chosen in enumerate(found.actions.tolist()):
         queried = sorted(played[2 * t : 2 * t + 2])
@@ -320,8 +322,8 @@ def test_collected_play_is_that_of_gymnasium(game, sticky, monkeypatch):
         if over:
             screen, last = gym.reset(), 0
             state = gym.ale.cloneState()
-        np.testing.assert_array_equal(found.screens[t + 1], screen)
-        np.testing.assert_array_equal(found.others[t], other)
+        assert_array_equal(found.screens[t + 1], screen)
+        assert_array_equal(found.others[t], other)
     assert np.mean(repeated) == pytest.approx(sticky, abs=0.2 if 0.0 < sticky < 1.0 else 0.0)
     assert (found.actions[:, 0] != found.actions[:, 1]).all()
     other = play.collect(tiny("defaults", steps=24, sticky=sticky), game, 4)  # another seed
@@ -347,7 +349,7 @@ def test_evaluation_states_are_the_first_of_a_play_of_single_actions():
     state, screen = gym.ale.cloneState(), gym.reset()
     assert starts[0].last == 0
     for start, following in pairwise(starts):
-        np.testing.assert_array_equal(start.screen, screen)
+        assert_array_equal(start.screen, screen)
         rams = []
         for same in (state, start.state):
             gym.ale.restoreState(same)
@@ -419,7 +421,7 @@ def test_one_query_gives_its_positions_one_sign_and_nothing_is_paid_after_the_en
     rng = np.random.default_rng(0)
     together = play.pair_returns(pairs_of(True, count=50), 1.0, 0.99, rng)
     paid = 0.01 * np.sum(0.99 ** np.arange(4))  # to one of the two at each time
-    np.testing.assert_allclose(together.sum(-1), paid)
+    assert_allclose(together.sum(-1), paid)
     alive = np.ones((1, 50, 2, 4), bool)
     alive[:, :, 1, 1:] = False
     ended = play.pair_returns(pairs_of(False, alive), 1.0, 0.99, rng)
@@ -427,7 +429,7 @@ def test_one_query_gives_its_positions_one_sign_and_nothing_is_paid_after_the_en
     lonely = pairs_of(False, count=500, horizon=1)
     lonely.rewards[:] = -0.5  # a unit of shock is half paid
     alone = np.unique(play.pair_returns(lonely, 1.0, 0.99, rng))
-    np.testing.assert_allclose(alone, [0.0, 0.005], atol=1e-12)
+    assert_allclose(alone, [0.0, 0.005], atol=1e-12)
 
 
 @pytest.mark.parametrize("same", [False, True])

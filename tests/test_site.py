@@ -10,10 +10,10 @@ import matplotlib.image
 import numpy as np
 import pages
 import pytest
+from programs import ROOT
 
 import jmdp_lib as jl
 
-ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = [pages.Notebook.read(path) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
 pytestmark = pytest.mark.slow
 
