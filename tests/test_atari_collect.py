@@ -45,12 +45,6 @@ def test_tables_agree_with_themselves():
     i, j = tables.pairs.T
     assert len(i) > 5
     assert (tables.state_ids[i] != tables.state_ids[j]).all()
-    # the first pair of a followed query stands at two successors of the row before it
-    for left, right in tables.pairs:
-        if left > 0 and left - 1 not in tables.pairs:
-            successors = tables.next_observations[left - 1]
-            for row in (left, right):
-                assert (successors == tables.observations[row]).all(1).any()
     both = QueryTables.concatenate([tables, tables])
     assert (both.pairs[len(i) :] == tables.pairs + 60).all()
 
@@ -90,6 +84,7 @@ def test_followed_pairs_have_every_age_at_the_price_of_its_logarithm():
     # One query, and its branches at ten ages: in 32 steps of Pong they hardly ever meet.
     tables = collect(PONG, 5, 1)
     assert tables.pairs.tolist() == [[i, i + 1] for i in range(1, 21, 2)]
+    assert {*tables.state_ids[1:3]} <= {*tables.next_ids[0]}  # the first stand at two successors
     # Their first two ages are one step apart: each stands at a successor of itself before.
     for before, after in ((1, 3), (2, 4)):
         assert tables.state_ids[after] in tables.next_ids[before]

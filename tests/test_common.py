@@ -6,8 +6,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
-from strategies import shared_noise_model
 
 import jmdp_lib as jl
 
@@ -28,19 +26,6 @@ def test_models_that_do_not_know_their_noise_refuse_it_however_they_look(made):
     for model in (jm, jl.large.ImplicitJMDP.from_jmdp(jm)):
         with pytest.raises(ValueError, match=r'coupling="common" needs a known noise, '):
             jl.large.local_jipe2(model, policy, states=[0], coupling="common")
-
-
-def test_a_model_knows_its_noise():
-    """However its tables were given, in copies, and without tables that are never drawn."""
-    rng = np.random.default_rng(9)
-    jm = shared_noise_model(rng, 4)
-    order = np.lexsort([rng.random(jm.probs.size), np.arange(jm.probs.size) % 3])
-    stacked = (jm.table_states[order], jm.probs[order], jm.rewards[order], jm.next_states[order])
-    for same in (pickle.loads(pickle.dumps(jm)), jl.JMDP.from_tables(*stacked, 4, jm.gamma)):
-        assert_array_equal(same.noise_probs, jm.noise_probs)
-        assert_array_equal(same.rewards, jm.rewards)
-    zero = jl.JMDP.from_step(2, 1, 0.5, [0.5, 0.0, 0.5], lambda s, a, u: (float(u), 0))
-    assert_array_equal(zero.noise_probs, [0.5, 0.5])
 
 
 ROW = [0.25, 0.75]

@@ -24,12 +24,6 @@ def test_windy_gridworld(gust):
         assert jm.probs[2 * state + blown] == pytest.approx((0.8, 0.2)[blown])
 
 
-def test_goal_policy_reaches_the_goal():
-    mean = jl.jipe2(jl.windy_gridworld(5, gust_prob=0.0), jl.goal_policy(5)).moments.mean
-    start, right, distance = 20, 1, 8  # bottom left: the eighth move is the first to pay
-    assert mean[start, right] == pytest.approx(0.95 ** (distance - 1) / 0.05, abs=1e-7)
-
-
 def test_inventory_with_a_lead_time():
     """Against a depot that is written down anew: yesterday's order arrives, then customers come."""
     jm = jl.inventory(capacity=4, max_order=2, demand_probs=[0.2, 0.3, 0.5], lead_time=1)

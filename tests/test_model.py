@@ -9,14 +9,14 @@ import pytest
 from brute import product_jmdp, tables_of
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from strategies import random_jmdp, shared_noise_model
 
 import jmdp_lib as jl
 
 
 def test_constructors_agree():
-    """Those of arrays, of a step function, and of tables in any order."""
+    """Those of arrays, of a step function, and of tables in any order; all know their noise."""
     dense = shared_noise_model(0, 2, 2, 3)
     rewards, after = dense.rewards.reshape(2, 3, 2), dense.next_states.reshape(2, 3, 2)
     step = jl.JMDP.from_step(
@@ -26,8 +26,10 @@ def test_constructors_agree():
     tables = dense.table_states, dense.probs, dense.rewards, dense.next_states
     stacked = jl.JMDP.from_tables(*(array[order] for array in tables), 2, 0.7)
     for other in (step, stacked):
-        for name in ("starts", "probs", "rewards", "next_states"):
+        for name in ("starts", "probs", "rewards", "next_states", "noise_probs"):
             assert_allclose(getattr(dense, name), getattr(other, name), atol=1e-12)
+    zero = jl.JMDP.from_step(2, 1, 0.5, [0.5, 0.0, 0.5], lambda s, a, u: (float(u), 0))
+    assert zero.noise_probs.tolist() == [0.5, 0.5]  # without the table that is never drawn
 
 
 def test_copies_are_equal_to_the_last_bit_and_immutable():
@@ -84,7 +86,7 @@ def test_query_is_one_table_draw():
         everything = jm.query(1, [0, 1, 2, 3], np.random.default_rng(seed))
         for actions in ([2], [3, 0], [1, 2, 0]):
             answer = jm.query(1, actions, np.random.default_rng(seed))
-            np.testing.assert_array_equal(answer, np.array(everything)[:, actions])
+            assert_array_equal(answer, np.array(everything)[:, actions])
 
 
 def test_coupled_dynamics():

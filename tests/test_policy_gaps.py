@@ -7,12 +7,17 @@ import numpy as np
 import pytest
 from brute import tables_of
 from numpy.testing import assert_allclose, assert_array_equal
-from strategies import random_jmdp, random_policy, shared_noise_model
+from strategies import (
+    COUPLINGS,
+    on_all_couplings,
+    random_jmdp,
+    random_policy,
+    shared_noise_model,
+)
 
 import jmdp_lib as jl
 from jmdp_lib.fast.collapsed import CollapsedT2
 
-COUPLINGS = ("joint", "independent", "common")
 RULES = {"mixed": (False, False), "deterministic": (True, True), "one of each": (False, True)}
 
 
@@ -68,7 +73,7 @@ def test_the_gap_is_that_of_a_recursion_over_its_steps(coupling, kinds):
         assert_allclose((mean[s], variance[s]), exact, atol=1e-10)
 
 
-@pytest.mark.parametrize("coupling", COUPLINGS)
+@on_all_couplings
 def test_no_gap_where_rules_agree_on_all_that_can_still_come(coupling):
     """States 0 and 1 are never left for 2 and 3, where the rules differ."""
     rng = np.random.default_rng(5)
@@ -85,14 +90,6 @@ def test_no_gap_where_rules_agree_on_all_that_can_still_come(coupling):
     assert_array_equal(variance[:2], 0.0)
     assert (np.abs(mean[2:]) > 1e-3).all()
     assert (variance[2:] > 1e-3).all()
-
-
-def test_one_number_draws_both_actions():
-    """Rewards 0 or 1 by the action alone: the gap of a step is 1 where only one rule plays 1."""
-    jm = jl.JMDP([[1.0]], [[[0.0, 1.0]]], [[[0, 0]]], 0.0)
-    mean, variance = jl.laws.policy_gaps(jm, [[0.2, 0.8]], [[0.7, 0.3]])
-    assert mean[0] == pytest.approx(0.5)
-    assert variance[0] == pytest.approx(0.5 * 0.5)  # with two numbers: 0.16 + 0.21
 
 
 @pytest.mark.parametrize("coupling", ["joint", "independent"])

@@ -1,10 +1,12 @@
-"""Results alike: one line each, and the same after a pickle."""
+"""Results alike: one line each, read-only, and the same in copies."""
 
+import copy
 import dataclasses
 import pickle
 
 import numpy as np
 import pytest
+from numpy.testing import assert_equal
 
 import jmdp_lib as jl
 
@@ -14,10 +16,17 @@ CHAIN = jl.coupled_reward_chain(3, gamma=0.5)
 PLANE = jl.large.ImplicitJMDP.from_step(
     2, 0.3, [0.7, 0.3], lambda place, a, u: (float(a == u), (place[0] + a, place[1] + u)), (0, 1)
 )
-RESULTS = {
-    "jipe2": lambda: jl.jipe2(JM, GOAL),
-    "incremental_jipe2": lambda: jl.incremental_jipe2(JM, GOAL, 500, rng=0),
-    "projected_jipe2": lambda: jl.projected_jipe2(CHAIN, [0] * 3, jl.tabular_features(CHAIN)),
+SOLVERS = {
+    "sweeps": lambda: jl.jipe2(JM, GOAL, route="sweeps"),
+    "reachable": lambda: jl.jipe2(JM, GOAL, route="reachable"),
+    "dense": lambda: jl.jipe2(JM, GOAL, route="dense"),
+    "order 1": lambda: jl.jipe(JM, GOAL, order=1),
+    "order 3": lambda: jl.jipe(JM, GOAL, order=3),
+    "incremental, full": lambda: jl.incremental_jipe2(JM, GOAL, 500, rng=0),
+    "incremental, centred": lambda: jl.incremental_jipe2(JM, GOAL, 500, form="centred", rng=0),
+    "projected": lambda: jl.projected_jipe2(CHAIN, [0] * 3, jl.tabular_features(CHAIN)),
+}
+RESULTS = SOLVERS | {
     "trace_jipe2": lambda: jl.trace_jipe2(CHAIN, [0] * 3, 4),
     "rows": lambda: jl.simulators.estimate_gaps(
         JM, GOAL, gaps=[(4, 0, 2), (5, 1, 2)], num_runs=50, rng=0
@@ -47,16 +56,46 @@ def test_a_result_is_shown_in_a_line(name):
     again = pickle.loads(pickle.dumps(found))
     assert repr(again) == shown
     assert type(again) is type(found)
-    np.testing.assert_equal(fields(again), fields(found))
+    assert_equal(fields(again), fields(found))
 
 
 def fields(result):
-    """As nested dicts; what gives other moments is compared in `test_moments`."""
+    """As nested dicts; what gives other moments is compared below."""
     return dataclasses.asdict(
         result, dict_factory=lambda items: {k: value for k, value in items if k != "source"}
     )
 
 
-def test_repr_does_not_dump_returns():
-    many = jl.simulators.estimate_gaps(JM, GOAL, [0, 2], state=4, num_runs=2000, rng=0)
-    assert repr(many).startswith("GapEstimate(gaps=2, num_runs=2,000, means up to ")
+def arrays_of(result):
+    """Every array that a solution and its moments hand out, by its name."""
+    m = result.moments
+    names = ["mean", "gap_mean"] if m.order < 2 else dir(m)
+    found = {name: getattr(m, name) for name in names if not name.startswith("_")}
+    found |= {name: getattr(result, name) for name in dir(result) if not name.startswith("_")}
+    found |= {f"same_state {k}": m.same_state(k) for k in range(1, m.order + 1)}
+    return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_copies_are_equal_bit_by_bit_and_read_only(solver):
+    sol = SOLVERS[solver]()
+    known = arrays_of(sol)
+    assert {"mean", "gap_mean", "residuals"} <= {*known}
+    assert sol.moments.order < 2 or {"covariance", "variance", "gap_variance"} <= {*known}
+    assert len({sol, sol}) == 1  # results can be kept in sets and as keys
+    for again in (sol, copy.deepcopy(sol), pickle.loads(pickle.dumps(sol))):
+        for name, array in arrays_of(again).items():
+            assert_equal(array, known[name], name)
+            with pytest.raises(ValueError, match="read-only"):
+                array[...] = 0
+        if solver == "incremental, centred":
+            with pytest.raises(ValueError, match="moments between states"):
+                again.moments.full_second()
+        elif sol.moments.order > 1:
+            assert_equal(again.moments.full_second(), sol.moments.full_second())
+    if solver == "order 3":
+        other = [(0, 0), (1, 1), (2, 2)]
+        assert again.moments.moment(other) == sol.moments.moment(other)
+    if solver == "projected":
+        exact = jl.jipe2(CHAIN, [0] * 3).moments
+        assert again.approximation_bound(exact) == sol.approximation_bound(exact)

@@ -1,6 +1,5 @@
 """Solvers: fixed points against independent solutions, certificates, starts, edge cases."""
 
-import warnings
 from functools import partial
 from itertools import product
 
@@ -10,21 +9,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from strategies import ROUTES, problems, raised, random_jmdp, random_policy, shared_noise_model
+from strategies import (
+    COUPLINGS,
+    ROUTES,
+    problems,
+    raised,
+    random_jmdp,
+    random_policy,
+    shared_noise_model,
+)
 
 import jmdp_lib as jl
 from jmdp_lib.fast.collapsed import CollapsedT2
 from jmdp_lib.solvers.fixed_point import false_variance
 
-COUPLINGS = st.sampled_from(["joint", "independent", "common"])
+A_COUPLING = st.sampled_from(COUPLINGS)
 
 
-def coupled(problem, coupling):
-    """A problem whose states share their noise, if that is asked for."""
+A_CONSTANT = st.sampled_from([0.0, 0.0, 10.0])
+
+
+def coupled(problem, coupling, constant):
+    """A problem whose states share their noise, if that is asked for, with this in all rewards."""
     jm, policy, rng = problem
     if coupling == "common":
         jm = shared_noise_model(rng, jm.num_states, jm.num_actions, 2, jm.gamma)
-    return jm, policy
+    return raised(jm, constant), policy
 
 
 def exact_moments(jm, policy, order, coupling="joint"):
@@ -43,11 +53,11 @@ def full_brute(jm, policy, coupling="joint"):
     return mean, second
 
 
-@given(problems(max_states=3), COUPLINGS)
-@settings(max_examples=40)
-def test_jipe2_is_the_linear_solution_on_every_route(problem, coupling):
-    """Every kind of policy, also one state and one action."""
-    jm, policy = coupled(problem, coupling)
+@given(problems(max_states=3), A_COUPLING, A_CONSTANT)
+@settings(max_examples=60)
+def test_jipe2_is_the_linear_solution_on_every_route(problem, coupling, constant):
+    """Every kind of policy, also one state and one action; a constant is put back into moments."""
+    jm, policy = coupled(problem, coupling, constant)
     mean, second = full_brute(jm, policy, coupling)
     scale = max(1.0, np.abs(second).max())
     for how in ROUTES:
@@ -58,11 +68,14 @@ def test_jipe2_is_the_linear_solution_on_every_route(problem, coupling):
 
 
 @given(
-    problems(max_states=2, max_actions=2, max_tables=2), st.sampled_from([1, 2, 3, 4]), COUPLINGS
+    problems(max_states=2, max_actions=2, max_tables=2),
+    st.sampled_from([1, 2, 3, 4]),
+    A_COUPLING,
+    A_CONSTANT,
 )
-@settings(max_examples=50)
-def test_jipe_is_brute_force(problem, order, coupling):
-    jm, policy = coupled(problem, coupling)
+@settings(max_examples=75)
+def test_jipe_is_brute_force(problem, order, coupling, constant):
+    jm, policy = coupled(problem, coupling, constant)
     sol = jl.jipe(jm, policy, order=order, tol=1e-11, coupling=coupling)
     truth = exact_moments(jm, policy, order, coupling)
     scale = max(1.0, *map(abs, truth.values()))
@@ -81,18 +94,17 @@ def test_moments_of_several_states_are_solved_when_they_are_read():
     assert found.num_unknowns < len(found.moments.source.solved) - 1
 
 
+@pytest.mark.filterwarnings("ignore::jmdp_lib.ConvergenceWarning")
 @given(problems(), st.integers(1, 30), st.sampled_from([0.0, 100.0]))
 @settings(max_examples=40)
 def test_history_is_the_literal_iteration(problem, iterations, constant):
     """residuals[k] = ||M_k - T M_k||_lambda of M_{k+1} = T M_k from zero, over every coordinate.
 
-    Whatever constant is in all rewards.
+    Whatever constant is in all rewards; and the certificate of Theorem 5.3 holds, stopped anywhere.
     """
     jm, policy, _ = problem
     jm = raised(jm, constant)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", jl.ConvergenceWarning)
-        sol = jl.jipe2(jm, policy, tol=1e-300, route="sweeps", max_iterations=iterations)
+    sol = jl.jipe2(jm, policy, tol=1e-300, route="sweeps", max_iterations=iterations)
     trace = jl.trace_jipe2(jm, policy, sol.residuals.size)
     weight = 2.0 * jm.reward_bound / (1.0 - jm.gamma)
     mean = np.zeros((jm.num_states, jm.num_actions))
@@ -109,31 +121,10 @@ def test_history_is_the_literal_iteration(problem, iterations, constant):
         assert traced == pytest.approx(largest, rel=1e-9, abs=weight * rounding)
         mean, second = after
     assert_allclose(sol.moments.full_second(), second, rtol=1e-9, atol=1e-9)
-
-
-@given(problems(max_gamma=0.95), st.integers(1, 25))
-@settings(max_examples=40)
-def test_certificate_and_geometric_rate(problem, iterations):
-    """Theorem 5.3: both inequalities, from a random start, stopped anywhere."""
-    jm, policy, rng = problem
-    shape = (jm.num_states, jm.num_actions)
-    start = rng.normal(size=shape), 10.0 * rng.normal(size=shape + shape)
-    mean, second = full_brute(jm, policy)
-    weight = 2.0 * jm.reward_bound / (1.0 - jm.gamma)
-
-    def error(m, s):
-        return max(np.abs(m - mean).max(), np.abs(s - second).max() / weight)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", jl.ConvergenceWarning)
-        sol = jl.jipe2(
-            jm, policy, tol=1e-12, route="sweeps", initial=start, max_iterations=iterations
-        )
-    reached = error(sol.moments.mean, sol.moments.full_second())
-    assert reached <= sol.error_bound + 1e-10
-    assert reached <= jm.gamma**sol.iterations * error(*start) + 1e-10
-    rates = sol.residuals[1:] <= jm.gamma * sol.residuals[:-1] + 1e-10
-    assert rates.all()
+    exact = full_brute(jm, policy)
+    allowed = sol.error_bound * np.array([1.0, weight]) * (1.0 + 1e-9)
+    assert np.abs(mean - exact[0]).max() <= allowed[0]
+    assert np.abs(second - exact[1]).max() <= allowed[1]
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
@@ -190,12 +181,6 @@ def test_warm_start():
     assert warm.converged
     assert cold.iterations < whole.iterations - warm.iterations + 10
     assert jl.jipe2(jm, policy, tol=1e-6, route="sweeps", initial=cold).iterations == 1
-
-
-def test_nothing_to_solve():
-    """gamma = 0 and no rewards: every law is empty."""
-    jm = jl.JMDP(np.ones((2, 1)), np.zeros((2, 1, 2)), np.zeros((2, 1, 2), dtype=int), 0.0)
-    assert not jl.jipe(jm, jl.uniform_policy(jm), order=3).moments.mean.any()
 
 
 @pytest.mark.parametrize("gamma", [0.8, 0.95])
