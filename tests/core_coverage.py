@@ -11,7 +11,7 @@ import coverage
 import pytest
 
 FILES = ("bad_input", "environments", "incremental", "model", "moments", "montecarlo")
-FILES += ("operators", "policies", "projected")
+FILES += ("operators", "policies", "projected", "results")
 LAST = ("environments", "montecarlo", "operators.literal")  # they import all others
 LAST += ("solvers.incremental", "solvers.order_n", "solvers.projected", "solvers.trace")
 measured = coverage.Coverage(data_suffix=True)

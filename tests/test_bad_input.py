@@ -142,7 +142,6 @@ REFUSED = {
         bad("in this order.*got 0.5", step=lambda s, a, u: (s, 0.5)),
         bad("noise 0.*KeyError", step=lambda s, a, u: {}[u - 1]),
         bad(r"noise 0\) draws from a global", step=lambda s, a, u: (np.random.rand(), 0)),  # noqa: NPY002
-        bad(r"noise 0\) draws from a global", step=lambda s, a, u: (random.random(), 0)),
         bad(r"gave \(0.0, 0\) and then \(1.0, 0\)", step=lambda s, a, u: (next(COIN), 0)),
         bad("num_states: a JMDP of 10,000,000,000 states", num_states=10**10),
     ],
@@ -260,7 +259,6 @@ OPTIONS = {
         "initial= needs route='sweeps'": {"route": "dense", "initial": SECOND},
         "states= needs route='auto' or .*, got": {"states": [0], "route": "sweeps"},
         r"entry 0.* = 9 is not in range\(9\)": {"states": [9]},
-        "must hold integers": {"states": [0.5]},
         r"\(row 0\) = 9 is not in range\(9\)": {"gaps": [(9, 0, 1)]},
         r"row 0, action 1.*is not in range\(4\)": {"gaps": [[0, 1, 4]]},
         "is the other action": {"gaps": [[0, 1, 1]]},
@@ -368,7 +366,6 @@ for call, rows in OPTIONS.items():
 # Options that no number below zero is good for.
 NOT_NEGATIVE = {
     jl.JMDP.from_step: "gamma",
-    jl.jipe2: "tol",
     jl.simulate_pairs: "num_pairs horizon truncation",
     jl.simulate_returns: "num_samples",
     jl.windy_gridworld: "size gust_prob",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from numpy.testing import assert_allclose
-from strategies import problems, random_policy, shared_noise_model
+from strategies import on_all_couplings, problems, random_policy, shared_noise_model
 
 import jmdp_lib as jl
 from jmdp_lib.fast import MultisetOperator
@@ -22,7 +22,7 @@ def random_collection(rng, jm):
     return rng.normal(size=shape), 5.0 * rng.normal(size=shape + shape)
 
 
-@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+@on_all_couplings
 @given(problem=problems())
 @settings(max_examples=60)
 def test_fast_is_literal(problem, coupling):
@@ -39,7 +39,7 @@ def test_fast_is_literal(problem, coupling):
         assert_allclose(state.second, second, atol=1e-10)
 
 
-@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+@on_all_couplings
 @pytest.mark.parametrize("seed", range(3))
 def test_the_step_of_a_pair_is_brute_force(seed, coupling):
     """Every pair of state-actions that are two branches, and the pair chain that follows them."""

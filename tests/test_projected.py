@@ -40,18 +40,6 @@ def ergodic_problem(seed, num_states=3, gamma=0.7):
     return jm, random_policy(rng, jm), rng
 
 
-@pytest.mark.parametrize("kind", ["uniform", "goal"])
-def test_exact_features_reproduce_the_exact_moments(kind):
-    jm = jl.windy_gridworld(2)
-    policy = jl.goal_policy(2) if kind == "goal" else jl.uniform_policy(jm)
-    exact = jl.jipe2(jm, policy, tol=1e-11).moments
-    sol = jl.projected_jipe2(jm, policy, jl.tabular_features(jm), tol=1e-6)
-    assert sol.converged
-    assert_allclose(sol.moments.mean, exact.mean, atol=1e-6)
-    assert_allclose(sol.moments.full_second(), exact.full_second(), atol=1e-4)
-    assert sol.approximation_error(exact) < 1e-5
-
-
 def test_stationary_weights():
     """Decision 10: all of them are on the diagonal, and gaps are left open, as chapter 8 shows."""
     jm, policy, _ = ergodic_problem(0)
