@@ -35,7 +35,7 @@ from scipy import sparse
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast.affine import Chain, Solved, solve
 from jmdp_lib.fast.collapsed import ragged
-from jmdp_lib.machine import progress, require, rounding_of
+from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP, JOINT, Coupling
 from jmdp_lib.moments import StateAction, norm_weight, same_state_moments
 
@@ -269,11 +269,6 @@ class MultisetOperator:
         constant = whole[:, [0]].toarray()[:, 0]
         return System(constant, whole[:, 1:], numbered[1:], orders, weights)
 
-    @property
-    def rounding(self) -> float:
-        """What rounding leaves of a moment in units of lambda, relative to the largest."""
-        return rounding_of(int(np.diff(self.system.matrix.indptr).max(initial=0)))
-
     @cached_property
     def system(self) -> System:
         """What moments of one state lead to, and these themselves."""
@@ -293,10 +288,8 @@ def multiply(laws: Iterable[Law]) -> Law:
     """The product of polynomials in branches: distinct branches stay distinct."""
     total: Law = {(): 1.0}
     for law in laws:
-        longer = defaultdict[Branches, float](float)
-        for (left, c), (right, d) in product(total.items(), law.items()):
-            longer[tuple(sorted(left + right))] += c * d
-        total = longer
+        pairs = product(total.items(), law.items())
+        total = mix((c, {tuple(sorted(left + right)): d}) for (left, c), (right, d) in pairs)
     return total
 
 
