@@ -288,8 +288,10 @@ def multiply(laws: Iterable[Law]) -> Law:
     """The product of polynomials in branches: distinct branches stay distinct."""
     total: Law = {(): 1.0}
     for law in laws:
-        pairs = product(total.items(), law.items())
-        total = mix((c, {tuple(sorted(left + right)): d}) for (left, c), (right, d) in pairs)
+        longer = defaultdict[Branches, float](float)
+        for (left, c), (right, d) in product(total.items(), law.items()):
+            longer[tuple(sorted(left + right))] += c * d
+        total = longer
     return total
 
 
