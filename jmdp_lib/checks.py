@@ -35,15 +35,6 @@ Policy = ArrayLike | Callable[[Any], Any]
 Shape = Sequence[int | None]
 SAME_POLICY = 1e-5  # probabilities that differ by less are rounded, perhaps to float32
 LARGEST_REWARD = 1e100  # so that powers of rewards, and of their inverses, are numbers
-_INTERVALS: dict[str, Callable[[float], bool]] = {
-    "(-inf, inf)": math.isfinite,
-    "[0, inf)": lambda x: 0.0 <= x < math.inf,
-    "(0, inf)": lambda x: 0.0 < x < math.inf,
-    "[0, 1]": lambda x: 0.0 <= x <= 1.0,
-    "[0, 1)": lambda x: 0.0 <= x < 1.0,
-    "(0, 1]": lambda x: 0.0 < x <= 1.0,
-    "(0, 1)": lambda x: 0.0 < x < 1.0,
-}
 
 
 def floats(name: str, values: ArrayLike, *axes: str, shape: Shape = ()) -> Floats:
@@ -128,10 +119,13 @@ def probability(name: str, value: float) -> float:
 
 
 def real(name: str, value: Any, within: str = "") -> float:
-    """A real number as a float, `within` one of the intervals above."""
-    number = float(_number(name, value, numbers.Real, "a real number", ValueError))
-    if within and not _INTERVALS[within](number):
-        raise ValueError(f"{name} must lie in {within}, got {value}")
+    """A real number as a float; within: an interval, as "[0, 1)" or "(-inf, inf)"."""
+    number = float(_number(name, value, numbers.Real, "a real number"))
+    if within:
+        low, high = map(float, within[1:-1].split(","))
+        is_end = (number == low and within[0] == "[") or (number == high and within[-1] == "]")
+        if not (low < number < high or is_end):
+            raise ValueError(f"{name} must lie in {within}, got {value}")
     return number
 
 
@@ -172,7 +166,7 @@ def derived_horizon(gamma: float, truncation: float, most: int, other: str) -> i
 
 def at_least(name: str, value: int, least: int) -> int:
     """An integer (numpy's too, but no bool and no float) that is not below `least`."""
-    number = int(_number(name, value, numbers.Integral, "an integer", ValueError))
+    number = int(_number(name, value, numbers.Integral, "an integer"))
     if number < least:
         raise ValueError(f"{name} must be at least {least}, got {number}")
     return number
@@ -182,16 +176,27 @@ def index(name: str, value: int, size: int) -> int:
     """An integer in range(size), or an IndexError; negative indices and bools are refused."""
     if type(value) is int and 0 <= value < size:  # the usual case, kept fast
         return value
-    number = int(_number(name, value, numbers.Integral, "an integer", IndexError))
+    number = int(_number(name, value, numbers.Integral, "an integer", error=IndexError))
     if not 0 <= number < size:
         raise IndexError(f"{name} {number} is out of range: there are {size}")
     return number
 
 
-def _number(name: str, value: Any, kind: type, what: str, error: type[Exception]) -> Any:
-    """A number of this kind, no bool; an array without axes (numpy's, torch's) will do."""
+def _number(
+    name: str,
+    value: Any,
+    kind: type,
+    what: str,
+    below: float | None = None,
+    error: type[Exception] = ValueError,
+) -> Any:
+    """A number of this kind, no bool; an array without axes (numpy's, torch's) will do.
+
+    what: says so in the message. below: the number must not be negative, and less than this.
+    """
     number = value.item() if getattr(value, "shape", None) == () else value
-    if isinstance(number, bool) or not isinstance(number, kind):
+    fits = isinstance(number, kind) and not isinstance(number, bool)
+    if not fits or (below is not None and not 0 <= number < below):
         raise error(f"{name} must be {what}, got {value!r}")
     return number
 
@@ -203,35 +208,17 @@ def seed_of(rng: RNG, *key: int | str) -> np.random.SeedSequence:
     SeedSequence of one, is that entropy; any other SeedSequence gives some and stays as it was; a
     Generator gives some anew at each call; None is fresh entropy.
     """
-    entropy: int | None
+    entropy: Any = None
     if isinstance(rng, np.random.Generator):
         entropy = int.from_bytes(rng.bytes(16), "little")
     elif isinstance(rng, np.random.SeedSequence):
-        entropy = _as_integer(rng)
-    else:
-        entropy = None if rng is None else _entropy(rng)
+        entropy = rng.entropy
+        if rng.spawn_key or not isinstance(entropy, numbers.Integral):
+            entropy = int.from_bytes(rng.generate_state(4).tobytes(), "little")
+    elif rng is not None:
+        what = "an integer that is not negative, a SeedSequence or a Generator of NumPy"
+        entropy = int(_number("rng", rng, numbers.Integral, what, below=math.inf))
     return part(np.random.SeedSequence(entropy), *key)
-
-
-def _as_integer(seed: np.random.SeedSequence) -> int:
-    """One integer for a SeedSequence: that of its entropy, unless it was spawned by another."""
-    if seed.spawn_key:
-        words = seed.generate_state(4).tolist()
-    else:  # each integer in 32 bits at a time, as NumPy reads them
-        words = []
-        for number in np.atleast_1d(np.asarray(seed.entropy, dtype=object)):
-            count = max(1, math.ceil(int(number).bit_length() / 32))
-            words += [int(number) >> 32 * i & 0xFFFFFFFF for i in range(count)]
-    return sum(word << 32 * i for i, word in enumerate(words))
-
-
-def _entropy(rng: Any) -> int:
-    """An integer that is not negative."""
-    what = "an integer that is not negative, a SeedSequence or a Generator of NumPy"
-    number = int(_number("rng", rng, numbers.Integral, what, ValueError))
-    if number < 0:
-        raise ValueError(f"rng must be {what}, got {rng!r}")
-    return number
 
 
 def part(seed: np.random.SeedSequence, *key: int | str) -> np.random.SeedSequence:
@@ -401,10 +388,8 @@ def _row(name: str, row: Any, num_actions: int) -> Floats:
     if as_array(name, row).ndim > 0:
         return distributions(name, row, "action", shape=(num_actions,))
     what = f"probabilities ({num_actions},) or an action from 0 to {num_actions - 1}"
-    action = int(_number(name, row, numbers.Integral, what, ValueError))
-    if not 0 <= action < num_actions:
-        raise ValueError(f"{name} must be {what}, got {row!r}")
-    return np.eye(num_actions)[action]
+    action = _number(name, row, numbers.Integral, what, below=num_actions)
+    return np.eye(num_actions)[int(action)]
 
 
 def sizes_of(model: Sized) -> tuple[int, int]:

@@ -1,7 +1,5 @@
 """The games of ale-py, an emulator without randomness of its own, a compact form of its states."""
 
-from __future__ import annotations
-
 import difflib
 from functools import lru_cache
 

@@ -246,7 +246,7 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         repeats, shock = self.draw
         obeyed = self.frame_skip - repeats
         moves = (self._codes[here.previous],) * repeats + (self._codes[action],) * obeyed
-        reward = float(self._run(moves))
+        reward = float(sum(map(self.ale.act, moves)))
         if self.shock is not None:
             reward = min(max(reward, -1.0), 1.0) + self.shock * shock
         terminated = self.ale.game_over(with_truncation=False)
@@ -260,16 +260,13 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         info = {"lives": self.ale.lives()}
         return Outcome(action, reward, seen, terminated, truncated, info, after)
 
-    def _run(self, moves: tuple[int, ...]) -> int:
-        """The reward of some frames."""
-        return sum(map(self.ale.act, moves))
-
     def _clone(self) -> Any:
         return compact(self.ale.cloneState())
 
     def _load(self, snapshot: Snapshot) -> None:
         self.ale.restoreState(snapshot.saved)
-        self._run(snapshot.moves)
+        for move in snapshot.moves:
+            self.ale.act(move)
 
     def _check(self, snapshot: Any) -> None:
         if not isinstance(snapshot, Snapshot):

@@ -25,13 +25,8 @@ from jmdp_lib.fast.dense import DensePairs, PairArrays, PairMap, scaled_kernels
 from jmdp_lib.fast.multisets import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.fast.reachable import PairSet
 from jmdp_lib.fast.systems import (
-    SolvedPairs,
-    choose_pairs,
     solve_chains,
-    solve_dense,
-    solve_fastest,
     solve_pairs,
-    solve_reachable,
 )
 from jmdp_lib.fast.threads import fill_rows, threaded
 
@@ -47,17 +42,12 @@ __all__ = [
     "PairMap",
     "PairSet",
     "PairStep",
-    "SolvedPairs",
     "checked_gaps",
-    "choose_pairs",
     "fill_rows",
     "ragged",
     "scaled_kernels",
     "solve",
     "solve_chains",
-    "solve_dense",
-    "solve_fastest",
     "solve_pairs",
-    "solve_reachable",
     "threaded",
 ]

@@ -7,8 +7,6 @@ iteration would have, plain iteration takes over, and that always converges. Wor
 and on torch tensors alike.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -5,8 +5,6 @@ move together. Where the chain has few successors, the products are sums of few 
 threaded; where it has many, they are BLAS's. On a torch device both are torch's.
 """
 
-from __future__ import annotations
-
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field

@@ -35,7 +35,7 @@ from scipy import sparse
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast.affine import Chain, Solved, solve
 from jmdp_lib.fast.collapsed import ragged
-from jmdp_lib.machine import progress, require, rounding_of
+from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP, JOINT, Coupling
 from jmdp_lib.moments import StateAction, norm_weight, same_state_moments
 
@@ -268,11 +268,6 @@ class MultisetOperator:
         weights = norm_weight(2, self.jm.gamma, self.jm.reward_bound) ** (orders - 1.0)
         constant = whole[:, [0]].toarray()[:, 0]
         return System(constant, whole[:, 1:], numbered[1:], orders, weights)
-
-    @property
-    def rounding(self) -> float:
-        """What rounding leaves of a moment in units of lambda, relative to the largest."""
-        return rounding_of(int(np.diff(self.system.matrix.indptr).max(initial=0)))
 
     @cached_property
     def system(self) -> System:

@@ -18,20 +18,10 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.fast.affine import Solved
 from jmdp_lib.fast.collapsed import CollapsedBackup, CollapsedT2, Gaps
 from jmdp_lib.fast.dense import largest_of
 from jmdp_lib.machine import cached, hot, inline
-
-
-def reached_states(system: CollapsedT2, gaps: Gaps) -> Ints:
-    """The states that branches of the gaps come to."""
-    jm = system.jm
-    others = gaps.states if gaps.others is None else gaps.others
-    branches = (gaps.states, gaps.first), (others, gaps.second)
-    starts = np.unique([s * jm.num_actions + a for s, a in branches])
-    after = np.unique(jm.transitions[starts].indices)
-    steps = csgraph.dijkstra(system.kernel, indices=after, unweighted=True, min_only=True)
-    return np.flatnonzero(np.isfinite(steps))
 
 
 class Numbering(NamedTuple):
@@ -57,11 +47,16 @@ class Numbering(NamedTuple):
     weights: Floats
 
     @classmethod
-    def of(cls, system: CollapsedT2, states: Ints) -> Numbering:
-        """Number the given states, which the policy does not lead out of."""
-        gamma = system.jm.gamma
-        size = system.jm.num_states
-        order = system.order[np.isin(system.order, states)]
+    def of(cls, system: CollapsedT2, gaps: Gaps) -> Numbering:
+        """Number the states that branches of the gaps come to."""
+        jm = system.jm
+        size = jm.num_states
+        others = gaps.states if gaps.others is None else gaps.others
+        branches = (gaps.states, gaps.first), (others, gaps.second)
+        starts = np.unique([s * jm.num_actions + a for s, a in branches])
+        after = np.unique(jm.transitions[starts].indices)
+        steps = csgraph.dijkstra(system.kernel, indices=after, unweighted=True, min_only=True)
+        order = system.order[np.isfinite(steps[system.order])]
         number = np.full(size, -1)
         number[order] = np.arange(order.size)
         draws = len(system.kernels)
@@ -73,12 +68,12 @@ class Numbering(NamedTuple):
             number=number,
             indptr=rows.indptr.astype(np.int64),
             indices=number[rows.indices],
-            probs=gamma * rows.data,
+            probs=jm.gamma * rows.data,
             draws=draws,
             starts=together.indptr.astype(np.int64),
             first=number[together.indices // size],
             second=number[together.indices % size],
-            weights=gamma**2 * together.data,
+            weights=jm.gamma**2 * together.data,
         )
 
     def buffers(self) -> tuple[Ints, Ints, Floats]:
@@ -116,20 +111,18 @@ class Bitmap(NamedTuple):
 class PairSet:
     """The unordered pairs of states that some gaps reach: closed under the pair chain.
 
-    size: how many pairs. num_successors: of all pairs. acyclic: pairs lead to places before their
-    own only, and to themselves.
+    size: how many pairs. num_successors: of all pairs.
     """
 
     numbering: Numbering
     bitmap: Bitmap
     size: int
     num_successors: int
-    acyclic: bool
 
     @classmethod
     def of(cls, system: CollapsedT2, gaps: Gaps, most: float = np.inf) -> PairSet | None:
         """Follow the branches of gaps until nothing new is reached; None beyond `most` pairs."""
-        numbering = Numbering.of(system, reached_states(system, gaps))
+        numbering = Numbering.of(system, gaps)
         number = numbering.number
         bitmap = Bitmap.empty(numbering.order.size)
         followed = np.zeros_like(bitmap.words)
@@ -144,7 +137,7 @@ class PairSet:
             return None
         bitmap.rank()
         size, _, num_successors = counts.tolist()
-        return cls(numbering, bitmap, size, num_successors, system.acyclic)
+        return cls(numbering, bitmap, size, num_successors)
 
     @property
     def members(self) -> tuple[Ints, Ints]:
@@ -184,7 +177,7 @@ class PairSet:
         source[place[place >= 0]] = backup.diagonal_source[states[place >= 0]]
         return source
 
-    def solve_in_order(self, source: Floats) -> tuple[Floats, float]:
+    def solve_in_order(self, source: Floats) -> Solved:
         """c (size,) for c_0 (size,), and max |c_0 + gamma^2 P_2 c - c|, or a little more.
 
         Where every pair leads to places before its own, and to itself, one sweep is exact. It needs
@@ -195,7 +188,7 @@ class PairSet:
         for out in (c, after):
             _step_in_order(self.bitmap, steps, steps.buffers(), source, c, out)
         after -= c
-        return c, largest_of(after)
+        return Solved(c, np.array([largest_of(after)]), 2)
 
     def values(self, c: Floats, first: Ints, second: Ints) -> Floats:
         """c (size,) at pairs of states, first and second of any one shape; nan if not reached."""

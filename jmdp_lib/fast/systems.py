@@ -15,7 +15,7 @@ import numpy as np
 
 from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.fast.affine import Chain, Solved, solve
+from jmdp_lib.fast.affine import Chain, solve
 from jmdp_lib.fast.collapsed import CollapsedBackup, CollapsedT2, Gaps
 from jmdp_lib.fast.dense import DensePairs, at_pairs
 from jmdp_lib.fast.reachable import PairSet
@@ -98,8 +98,7 @@ class SolvedPairs:
         pair = Gaps(np.array([s]), np.array([a]), np.array([b]), others)
         covariance = self.system.covariances(self.backup, self.pairs, pair)
         if np.isnan(covariance[0]):
-            solved = solve_pairs(self.system, choose_pairs(self.system, pair), self.accuracy)
-            return solved.moment(coordinates)
+            return solve_pairs(self.system, pair, self.accuracy).moment(coordinates)
         return float(covariance[0] + self.backup.mean[s, a] * self.backup.mean[t, b])
 
     @cached_property
@@ -107,8 +106,7 @@ class SolvedPairs:
         """With c at all pairs of states."""
         if self.num_pairs == self.system.num_pairs:
             return self
-        require_dense(self.system)
-        return solve_pairs(self.system, None, self.accuracy)
+        return solve_pairs(self.system, Gaps.of(self.system.jm), self.accuracy, "dense")
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
@@ -119,29 +117,26 @@ class SolvedPairs:
         return self.system.full_covariance(solved.backup, c) + np.multiply.outer(mean, mean)
 
 
-def solve_reachable(system: CollapsedT2, gaps: Gaps, accuracy: float) -> SolvedPairs:
-    """On the pairs of states that the gaps reach."""
-    return solve_pairs(system, choose_pairs(system, gaps, or_all=False), accuracy)
-
-
-def solve_dense(
-    system: CollapsedT2, gaps: Gaps, accuracy: float, device: str | None = None
-) -> SolvedPairs:
-    """On all pairs of states, whatever the gaps."""
-    if device is None:  # torch says itself what a device lacks
-        require_dense(system)
-    return solve_pairs(system, None, accuracy, device)
-
-
-def solve_fastest(
-    system: CollapsedT2, gaps: Gaps, accuracy: float, device: str | None = None
-) -> SolvedPairs:
-    """On the reachable pairs, or on all if that is faster; on a device on all."""
-    reached = choose_pairs(system, gaps) if device is None else None
-    return solve_pairs(system, reached, accuracy, device)
-
-
 def solve_pairs(
+    system: CollapsedT2,
+    gaps: Gaps,
+    accuracy: float,
+    route: str = "auto",
+    device: str | None = None,
+) -> SolvedPairs:
+    """By a route of `jipe2` other than "sweeps": on the pairs that the gaps reach, or on all.
+
+    route: "auto" takes what is faster; on a device that is all pairs.
+    """
+    if route == "dense" or device is not None:
+        if device is None:  # torch says itself what a device lacks
+            what = f"JIPE-2 on all {system.num_pairs:,} pairs of {system.jm.num_states:,} states"
+            machine.require(dense_bytes(system), what, "use local_jipe2 for a few states")
+        return _solved_on(system, None, accuracy, device)
+    return _solved_on(system, _choose_pairs(system, gaps, or_all=route == "auto"), accuracy)
+
+
+def _solved_on(
     system: CollapsedT2, reached: PairSet | None, accuracy: float, device: str | None = None
 ) -> SolvedPairs:
     """m, v and c, on the pairs reached or on all, until the error is allowed in ||.||_lambda."""
@@ -150,9 +145,8 @@ def solve_pairs(
     products = value_residual * float(2.0 * np.abs(backup.value).max() + value_residual)
     gamma = system.jm.gamma
     weight = system.weight
-    if reached is not None and reached.acyclic and reached.num_successors > _MATRIX:
-        c, residual = reached.solve_in_order(reached.source(backup))
-        solved = Solved(c, np.array([residual]), 2)
+    if reached is not None and system.acyclic and reached.num_successors > _MATRIX:
+        solved = reached.solve_in_order(reached.source(backup))
     else:
         pairs: DensePairs | Chain
         if reached is None:
@@ -180,7 +174,7 @@ def solve_pairs(
     )
 
 
-def choose_pairs(system: CollapsedT2, gaps: Gaps, or_all: bool = True) -> PairSet | None:
+def _choose_pairs(system: CollapsedT2, gaps: Gaps, or_all: bool) -> PairSet | None:
     """The pairs that the gaps reach; None for all pairs, if these fit and are faster.
 
     or_all: whether all pairs may be taken. A MemoryError says that neither fits.
@@ -208,9 +202,3 @@ def choose_pairs(system: CollapsedT2, gaps: Gaps, or_all: bool = True) -> PairSe
 def dense_bytes(system: CollapsedT2) -> float:
     """Bytes that solving on all pairs takes, roughly."""
     return (10.0 + system.coupling.across_states) * 8.0 * system.jm.num_states**2
-
-
-def require_dense(system: CollapsedT2) -> None:
-    """Refuse all pairs if they do not fit into memory."""
-    what = f"JIPE-2 on all {system.num_pairs:,} pairs of {system.jm.num_states:,} states"
-    machine.require(dense_bytes(system), what, "use local_jipe2 for a few states")

@@ -1,7 +1,5 @@
 """What runs in threads: compiled functions, where that is safe, and chunks of random rows."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

@@ -20,8 +20,9 @@ _GOAL = "#cdebdd"
 _BLUE = "#0072B2"
 _ORANGE = "#D55E00"
 _COLORS = "RdBu_r"
+_MIDDLE: dict[str, Any] = {"ha": "center", "va": "center"}
 # Clipped: the layout of a figure need not measure hundreds of numbers.
-_IN_CELL: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
+_IN_CELL: dict[str, Any] = {**_MIDDLE, "clip_on": True}
 # Fisher's scale, so that .80 and .90 have different colours: artanh of nearly the correlation.
 _SCALE = FuncNorm((lambda r: np.arctanh(0.9 * r), lambda z: np.tanh(z) / 0.9), -1.0, 1.0)
 
@@ -67,7 +68,7 @@ def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
         face = _GOAL if goal else "white"
         ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fc=face, ec="black", lw=0.8))
         if goal:
-            ax.text(x, y, "Goal", ha="center", va="center", weight="bold")
+            ax.text(x, y, "Goal", weight="bold", **_MIDDLE)
             continue
         for a in np.flatnonzero(matrix[s]):
             for after, (color, aside) in zip(led[:, a], looks, strict=True):
@@ -122,16 +123,15 @@ def transition(ax: Axes, jm: JMDP, state: int) -> Axes:
     """
     check_axes(ax)
     rewards = jm.rewards[jm.starts[state] : jm.starts[state + 1]]
-    middle: dict[str, Any] = {"ha": "center", "va": "center"}
     for x, name in zip((0.0, 3.2), ("s_i", "s_{i+1}"), strict=True):
         ax.add_patch(Circle((x, 0.0), 0.42, fc="white", ec="black", lw=0.9, zorder=3))
-        ax.text(x, 0.0, f"${name}$", zorder=4, **middle)
+        ax.text(x, 0.0, f"${name}$", zorder=4, **_MIDDLE)
     for a, (color, side) in enumerate(((_BLUE, 1), (_ORANGE, -1))):
         bend = f"arc3,rad={-0.28 * side}"
         _arrow(ax, 0.3, 0.3 * side, (2.6, 0.0), 10, color=color, lw=1.6, connectionstyle=bend)
         pays = f"$a_{a + 1}$ pays {' or '.join(f'{r:g}' for r in rewards[:, a])}"
-        ax.text(1.6, side, pays.replace("-", "\u2212"), color=color, fontsize=8, **middle)
-    ax.text(1.6, 0.0, "one draw\nfor both", fontsize=6.5, color="0.3", linespacing=1.4, **middle)
+        ax.text(1.6, side, pays.replace("-", "\u2212"), color=color, fontsize=8, **_MIDDLE)
+    ax.text(1.6, 0.0, "one draw\nfor both", fontsize=6.5, color="0.3", linespacing=1.4, **_MIDDLE)
     ax.set(xlim=(-0.6, 3.8), ylim=(-1.3, 1.3), aspect="equal")
     ax.axis("off")
     return ax
@@ -202,7 +202,7 @@ def correlation_grid(
         if s == goal:
             box = {"fc": "white", "ec": "none", "pad": 1.5}
             middle = (x + (size - 1) / 2, y + (size - 1) / 2)
-            ax.text(*middle, "Goal", ha="center", va="center", weight="bold", bbox=box)
+            ax.text(*middle, "Goal", weight="bold", bbox=box, **_MIDDLE)
     ticks = np.add.outer(pitch * np.arange(max(rows, columns)), np.arange(size))
     ax.set_xticks(ticks[:columns].ravel(), list(labels) * columns)
     ax.set_yticks(ticks[:rows].ravel(), list(labels) * rows)

@@ -22,8 +22,6 @@ absorbing, and follows branches in it. `large.local` makes errors of the bounds:
 `View.bounds` (`_cut_errors`), and of returns from `View.alone` (`_distances`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

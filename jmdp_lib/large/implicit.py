@@ -111,8 +111,7 @@ class ImplicitJMDP:
             [11, 9, 10, 8]
         """
         probs = checks.distributions("noise_probs", noise_probs, "noise")
-        actions = range(checks.at_least("num_actions", num_actions, 1))
-        tables = partial(_tables_of_step, probs, actions, step)
+        tables = partial(_tables_of_step, probs, num_actions, step)
         return cls(tables, num_actions, gamma, reward_range)
 
     @classmethod
@@ -207,9 +206,9 @@ class ImplicitJMDP:
 # Functions of this module, and not of a call, since only these pickle.
 
 
-def _tables_of_step(probs: Floats, actions: range, step: Any, state: Any) -> Any:
+def _tables_of_step(probs: Floats, num_actions: int, step: Any, state: Any) -> Any:
     """The tables of a state, one for each noise, by a step function."""
-    played = [[step(state, a, u) for a in actions] for u in range(probs.size)]
+    played = [[step(state, a, u) for a in range(num_actions)] for u in range(probs.size)]
     rewards, states = zip(*(zip(*row, strict=True) for row in played), strict=True)
     return probs, rewards, states
 

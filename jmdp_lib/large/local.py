@@ -19,7 +19,7 @@ import numpy as np
 
 from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.fast import CollapsedT2, choose_pairs, solve_pairs
+from jmdp_lib.fast import CollapsedT2, solve_pairs
 from jmdp_lib.large.exploration import View, view_explored
 from jmdp_lib.large.implicit import ImplicitJMDP, Region, closed
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
@@ -253,25 +253,13 @@ def gap_variance_error(weight: float, error_bound: float) -> float:
 class SolvedCore:
     """What was solved in the core, of the states asked for, in units of `Region.unit`.
 
-    mean: (N, A), of returns minus m~. covariance: (N, A, A). error: how far the solver is from
-    both, in ||.||_lambda. weight: lambda_2.
+    moments: of returns minus m~; a variance below zero is zero there. error: how far the solver is
+    from them, in ||.||_lambda. weight: lambda_2.
     """
 
-    mean: Floats
-    covariance: Floats
+    moments: Moments
     error: float
     weight: float
-
-    @property
-    def variance(self) -> Floats:
-        """(N, A), of returns."""
-        return np.einsum("saa->sa", self.covariance)
-
-    @property
-    def gap_variance(self) -> Floats:
-        """(N, A, A)."""
-        each = self.variance
-        return np.maximum(each[:, :, None] + each[:, None, :] - 2.0 * self.covariance, 0.0)
 
     def solver_error(self, variance: Floats) -> Floats:
         """How far off means and standard deviations may be, of gaps or returns of these variances,
@@ -305,14 +293,16 @@ def _answer(region: Region, view: View, allowed: float) -> tuple[LocalSolution, 
     rough = 0.0025 * allowed / unit / system.weight
     for accuracy in (rough, 1e-11 * system.jm.reward_bound):  # the second if variances are tiny
         core = _solve_core(region, view, system, accuracy)
-        by_cut, by_core = _cut_errors(view, core.gap_variance)
-        gap_error = unit * (by_cut + core.solver_error(core.gap_variance))
+        by_cut, by_core = _cut_errors(view, core.moments.gap_variance)
+        gap_error = unit * (by_cut + core.solver_error(core.moments.gap_variance))
         gap_error *= ~np.eye(region.model.num_actions, dtype=bool)
         gap_error[gap_error > 0.0] += rounding
         bound = max(rounding, float(gap_error.max()))
         if bound <= allowed or unit * by_cut.max() > 0.95 * allowed:
             break
-    return_error = unit * (_distances(region, view) + core.solver_error(core.variance)) + rounding
+    return_error = (
+        unit * (_distances(region, view) + core.solver_error(core.moments.variance)) + rounding
+    )
     asked = region.asked
     solution = LocalSolution(
         moments=_moments(region, view, core, float(return_error.max())),
@@ -328,12 +318,12 @@ def _answer(region: Region, view: View, allowed: float) -> tuple[LocalSolution, 
 
 def _solve_core(region: Region, view: View, system: CollapsedT2, accuracy: float) -> SolvedCore:
     """The pairs of the core, as `jipe2` solves them."""
-    reached = choose_pairs(system, view.asked)
-    solved = solve_pairs(system, reached, accuracy)
+    solved = solve_pairs(system, view.asked, accuracy)
     states = slice(region.num_asked)
+    blocks = system.blocks(solved.backup, solved.pairs, view.asked)[states]
+    mean = solved.backup.mean[states]
     return SolvedCore(
-        mean=solved.backup.mean[states],
-        covariance=system.blocks(solved.backup, solved.pairs, view.asked)[states],
+        moments=Moments(2, mean, blocks, StoredMoments(None), mean_error=0.0, resolution=np.inf),
         error=float(solved.residuals[-1] + solved.rounding) / (1.0 - region.model.gamma),
         weight=system.weight,
     )
@@ -350,8 +340,8 @@ def _moments(region: Region, view: View, core: SolvedCore, error: float) -> Mome
     """What a user gets, in the order of the states asked for and in the unit of the rewards."""
     asked = region.asked
     middle = 0.5 * sum(region.model.reward_range) / (1.0 - region.model.gamma)
-    mean = region.unit * (core.mean[asked] + view.value[asked, None]) + middle
-    blocks = region.unit**2 * core.covariance[asked]
+    mean = region.unit * (core.moments.mean[asked] + view.value[asked, None]) + middle
+    blocks = region.unit**2 * core.moments.covariance[asked]
     return Moments(2, mean, blocks, StoredMoments(None), mean_error=error, resolution=error)
 
 

@@ -12,12 +12,16 @@ from jmdp_lib.machine.process import available_bytes, extra, gibibytes, progress
 from jmdp_lib.machine.results import ReadOnly
 
 __all__ = [
+    "ReadOnly",
+    "available_bytes",
     "both",
     "cached",
+    "extra",
+    "gibibytes",
     "hot",
     "inline",
+    "progress",
+    "require",
     "rounding_of",
     "rounding_of_returns",
 ]
-__all__ += ["available_bytes", "extra", "gibibytes", "progress", "require"]
-__all__ += ["ReadOnly"]

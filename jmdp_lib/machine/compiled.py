@@ -4,8 +4,6 @@
 that run on all threads.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

@@ -6,8 +6,6 @@ many clusters. What needs more is refused.
 A user is told what is not installed (`extra`) and how far a long run is (`progress`).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Results: dataclasses that are read-only."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any, Self
 

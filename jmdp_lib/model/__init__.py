@@ -12,7 +12,17 @@ from jmdp_lib.model.coupling import (
 from jmdp_lib.model.jmdp import JMDP, checked_coupling, require_noise, require_tables
 from jmdp_lib.model.tables import room_for_tables
 
-__all__ = ["COMMON", "DEFAULT_COUPLING", "INDEPENDENT", "JOINT", "Coupling", "CouplingName"]
-__all__ += ["declared_coupling"]
-__all__ += ["JMDP", "checked_coupling", "require_noise", "require_tables"]
-__all__ += ["room_for_tables"]
+__all__ = [
+    "COMMON",
+    "DEFAULT_COUPLING",
+    "INDEPENDENT",
+    "JMDP",
+    "JOINT",
+    "Coupling",
+    "CouplingName",
+    "checked_coupling",
+    "declared_coupling",
+    "require_noise",
+    "require_tables",
+    "room_for_tables",
+]

@@ -6,8 +6,6 @@ action, from the worst to the best. Conversely, `is_product` says whether the ta
 couple its actions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

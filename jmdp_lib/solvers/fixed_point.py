@@ -228,15 +228,11 @@ def solution(
         offset=offset,
     )
     if of_returns > of_solver and covariance is not None:
-        _warn_of_lost_gaps(moments, of_solver, of_returns)
+        # Of gaps that vary by less than returns are rounded by, but by more than nothing.
+        deviation = np.sqrt(moments.gap_variance)
+        if ((deviation > of_solver) & (deviation < of_returns)).any():
+            warn(
+                f"some gaps have standard deviations below {of_returns:.1g}, the rounding of "
+                "returns of this size: subtract a constant from all rewards before they are rounded"
+            )
     return Solution(moments, *end, route=route, num_unknowns=num_unknowns)
-
-
-def _warn_of_lost_gaps(moments: Moments, of_solver: float, of_returns: float) -> None:
-    """Warn of gaps that vary by less than returns are rounded by, but by more than nothing."""
-    deviation = np.sqrt(moments.gap_variance)
-    if ((deviation > of_solver) & (deviation < of_returns)).any():
-        warn(
-            f"some gaps have standard deviations below {of_returns:.1g}, the rounding of returns "
-            "of this size: subtract a constant from all rewards before they are rounded"
-        )

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -183,10 +183,10 @@ def incremental_jipe2(
     require(128.0 * layout.size, f"incremental JIPE-2 with {layout.size:,} coordinates")
     values = np.zeros(layout.size) if initial is None else _packed("initial", initial, layout)
     truth = None if reference is None else _packed("reference", reference, layout)
-    learned = Learned(values, np.zeros(values.size, dtype=np.int64))
+    visits = np.zeros(values.size, dtype=np.int64)
     root = checks.seed_of(rng)
     stream = np.random.default_rng(checks.part(root, f"learn {form}"))
-    update = updater(simulator, layout, learned, StepSize.of(step_size), stream)
+    update = updater(simulator, layout, values, visits, StepSize.of(step_size), stream)
     record = partial(_residual_and_error, simulator, layout, values, truth)
     residuals, errors = np.transpose([record() for _ in _at_stops(stops, update)])
     error_bound = float(residuals[-1] / (1.0 - simulator.gamma))
@@ -199,7 +199,7 @@ def incremental_jipe2(
         updates=np.array(stops),
         errors=errors,
         values=values,
-        visits=learned.visits,
+        visits=visits,
         form=form,
         entropy=checks.entropy(root),
     )
@@ -214,13 +214,6 @@ def _at_stops(stops: Sequence[int], update: Callable[[int], None]) -> Iterator[N
                 update(count)
                 bar.update(count)
             yield
-
-
-class Learned(NamedTuple):
-    """values, visits: (size,) the coordinates, and how often each was updated; both change."""
-
-    values: Floats
-    visits: Ints
 
 
 def _packed(name: str, given: Solution | Moments, layout: Layout) -> Floats:
@@ -262,9 +255,10 @@ def _learned_moments(layout: Layout, values: Floats, gamma: float, error_bound: 
 
 
 @hot
-def _compiled_updates(rng: Any, count: int, learned: Any, step: Any, world: Any) -> None:
+def _compiled_updates(
+    rng: Any, count: int, values: Any, visits: Any, step: Any, world: Any
+) -> None:
     """`count` updates of eq. (28) in place, for known tables."""
-    values, visits = learned
     model, layout = world
     for _ in range(count):
         i = int(rng.random() * values.size)
@@ -274,15 +268,22 @@ def _compiled_updates(rng: Any, count: int, learned: Any, step: Any, world: Any)
 
 
 def updater(
-    simulator: Simulator, layout: Layout, learned: Learned, step: StepSize, rng: np.random.Generator
+    simulator: Simulator,
+    layout: Layout,
+    values: Floats,
+    visits: Ints,
+    step: StepSize,
+    rng: np.random.Generator,
 ) -> Callable[[int], None]:
-    """A function that makes `count` updates in place, of coordinates drawn uniformly."""
+    """A function that makes `count` updates in place, of coordinates drawn uniformly.
+
+    values, visits: (size,) the coordinates, and how often each was updated; both change.
+    """
     fields = astuple(step)
     if isinstance(simulator, JMDP):
         model = of_tables(simulator), simulator.rewards, simulator.next_states
         world = model, layout
-        return lambda count: _compiled_updates(rng, count, learned, fields, world)
-    values, visits = learned
+        return lambda count: _compiled_updates(rng, count, values, visits, fields, world)
 
     def update(count: int) -> None:
         for _ in range(count):

@@ -6,9 +6,7 @@ and has the paper's curve of residuals.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,20 +14,12 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
-from jmdp_lib.fast import (
-    CollapsedT2,
-    Gaps,
-    SolvedPairs,
-    solve_dense,
-    solve_fastest,
-    solve_reachable,
-)
+from jmdp_lib.fast import CollapsedT2, Gaps, solve_pairs
 from jmdp_lib.machine import require, rounding_of, rounding_of_returns
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.solvers.fixed_point import (
-    Certificate,
     Solution,
     certify,
     false_variance,
@@ -114,63 +104,46 @@ def jipe2(
         >>> print(f"with two gusts: {apart.gap_mean[gap]:.3f}, {apart.gap_variance[gap]:.3f}")
         with two gusts: 1.962, 0.961
     """
+    checks.one_of("route", route, [*ROUTES])
     options: dict[str, Any] = {"gaps": gaps, "states": states, "device": device}
     options |= {"initial": initial, "max_iterations": max_iterations}
-    given = {name: value for name, value in options.items() if value is not None}
-    checks.one_of("route", route, [*ROUTES])
-    solve, takes = ROUTES[route]
-    for name in given:
-        if name not in takes:
-            takers = " or ".join(f"route={other!r}" for other in ROUTES if name in ROUTES[other][1])
+    for name, value in options.items():
+        if value is not None and name not in ROUTES[route]:
+            takers = " or ".join(f"route={other!r}" for other in ROUTES if name in ROUTES[other])
             raise ValueError(f"{name}= needs {takers}, got route={route!r}")
     operator = PairOperator.of("jipe2", jm, policy, coupling)
-    return solve(operator, checks.positive("tol", tol), **given)
+    tol = checks.positive("tol", tol)
+    if route == "sweeps":
+        return _sweeps(operator, tol, initial, max_iterations)
+    return _linear_systems(operator, tol, Gaps.of(jm, gaps, states), route, device)
 
 
 def _sweeps(
-    operator: PairOperator, tol: float, initial: Any = None, max_iterations: int | None = None
+    operator: PairOperator, tol: float, initial: Any, max_iterations: int | None
 ) -> Solution:
-    """T_2 repeated."""
+    """T_2 repeated: from zero, as the paper does, or from moments.
+
+    From moments it is repeated for returns without what the rewards have in common, which comes
+    back at the end, outside of what `iterate` bounds.
+    """
     jm = operator.jm
     # Three states, each as C and Sigma, their differences, and arrays over tables and actions.
     needed = 72.0 * operator.policy.size**2 + jm.rewards.size * (150.0 + 24.0 * jm.num_actions)
     require(needed, f"JIPE-2 by sweeps on {jm.num_states:,} states")
-    if initial is None:
-        return _swept_from_zero(operator, tol, max_iterations)
-    return _swept_from(initial, operator, tol, max_iterations)
-
-
-def _swept_from_zero(operator: PairOperator, tol: float, max_iterations: int | None) -> Solution:
-    """T_2 repeated from zero, as the paper does."""
-    jm = operator.jm
-    allowed = tol * jm.reward_bound
     start = operator.zero()
+    if initial is not None:
+        operator = operator.without_offset
+        start = _start(operator, initial, jm.return_offset)
+    allowed = tol * operator.jm.reward_bound
     state, end = iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2")
-    unplayed = _unplayed(jm.gamma**end.iterations, state)
-    return _swept(jm, state, end, state.offset, variance_error=unplayed)
-
-
-def _swept_from(
-    initial: Any, operator: PairOperator, tol: float, max_iterations: int | None
-) -> Solution:
-    """T_2 repeated from moments, for returns without what the rewards have in common."""
-    jm = operator.jm
-    centred = operator.without_offset
-    start = _start(centred, initial, jm.return_offset)
-    allowed = tol * centred.jm.reward_bound
-    state, end = iterate(centred, start, jm.gamma, allowed, max_iterations, "JIPE-2")
-    variance_error = 2.0 * centred.weight * end.error_bound
-    variance_error += false_variance(jm.gamma, end.error_bound)
-    # What the rewards have in common comes back at the end, outside of what `iterate` bounds.
-    error_bound = end.error_bound + rounding_of_returns(jm.gamma, jm.reward_bound)
-    end = end._replace(error_bound=error_bound)
-    return _swept(jm, state, end, jm.return_offset, variance_error)
-
-
-def _swept(
-    jm: JMDP, state: PairState, end: Certificate, offset: float, variance_error: float
-) -> Solution:
-    """The solution of sweeps; offset: of all returns, which is in no variance."""
+    offset = state.offset
+    variance_error = _unplayed(jm.gamma**end.iterations, state)
+    if initial is not None:
+        offset = jm.return_offset
+        variance_error = 2.0 * operator.weight * end.error_bound
+        variance_error += false_variance(jm.gamma, end.error_bound)
+        error_bound = end.error_bound + rounding_of_returns(jm.gamma, jm.reward_bound)
+        end = end._replace(error_bound=error_bound)
     return solution(
         jm,
         end,
@@ -211,18 +184,12 @@ def _start(
 
 
 def _linear_systems(
-    solve: Callable[..., SolvedPairs],
-    operator: PairOperator,
-    tol: float,
-    gaps: ArrayLike | None = None,
-    states: ArrayLike | None = None,
-    **options: Any,
+    operator: PairOperator, tol: float, wanted: Gaps, route: str, device: str | None
 ) -> Solution:
     """The fixed point, solved for returns without what the rewards have in common."""
     jm = operator.jm
-    wanted = Gaps.of(jm, gaps, states)
     system = CollapsedT2(jm.without_offset, operator.policy, operator.coupling)
-    solved = solve(system, wanted, tol * system.jm.reward_bound, **options)
+    solved = solve_pairs(system, wanted, tol * system.jm.reward_bound, route, device)
     end = certify(
         solved.residuals,
         rounding=solved.rounding + rounding_of(0) * jm.reward_bound,
@@ -249,10 +216,10 @@ def _linear_systems(
     )
 
 
-# What solves each route, and the options that it takes.
-ROUTES: dict[Route, tuple[Callable[..., Solution], tuple[str, ...]]] = {
-    "auto": (partial(_linear_systems, solve_fastest), ("gaps", "states", "device")),
-    "sweeps": (_sweeps, ("initial", "max_iterations")),
-    "reachable": (partial(_linear_systems, solve_reachable), ("gaps", "states")),
-    "dense": (partial(_linear_systems, solve_dense), ("gaps", "states", "device")),
+# The options that each route takes.
+ROUTES: dict[Route, tuple[str, ...]] = {
+    "auto": ("gaps", "states", "device"),
+    "sweeps": ("initial", "max_iterations"),
+    "reachable": ("gaps", "states"),
+    "dense": ("gaps", "states", "device"),
 }

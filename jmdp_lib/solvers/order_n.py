@@ -70,7 +70,8 @@ def jipe(
     goal = checks.positive("tol", tol) * operator.jm.reward_bound * (1.0 - jm.gamma)
     source = MomentsFromMultisets(multisets, goal)
     solved = source.solve(multisets.system)
-    rounding = multisets.rounding * float(np.abs(solved.x).max(initial=0.0))
+    longest_sum = int(np.diff(multisets.system.matrix.indptr).max(initial=0))
+    rounding = rounding_of(longest_sum) * float(np.abs(solved.x).max(initial=0.0))
     end = certify(
         solved.residuals,
         rounding=rounding + rounding_of(0) * jm.reward_bound,

@@ -282,7 +282,9 @@ class ProjectionStep:
         pi = self.pi
         zero, nothing = self.zero()
         source = pi.mean_side(self.applied((zero, nothing)).mean)
-        theta: Floats = linalg.solve(np.eye(zero.size) - self.mean_slope(), source)
+        moved = pi.nu[:, None] * (self.operator.jm.transitions @ self._value)  # diag(nu) P psi
+        slope = self.operator.jm.gamma * pi.psi.T @ moved
+        theta: Floats = linalg.solve(np.eye(zero.size) - slope, source)
         right = pi.second_side(self.applied((theta, nothing)).second)
         linear = pi.normal - self.second_slope()
         free = projection.to_matrix(projection.least_squares(linear, right))
@@ -295,11 +297,6 @@ class ProjectionStep:
     def _value(self) -> Floats:
         """(S, d) E psi(s, A)."""
         return np.asarray(self.operator.average @ self.pi.psi)
-
-    def mean_slope(self) -> Floats:
-        """(d, d) psi' diag(nu) gamma P psi."""
-        after = self.operator.jm.transitions @ self._value
-        return np.asarray(self.operator.jm.gamma * self.pi.psi.T @ (self.pi.nu[:, None] * after))
 
     def second_slope(self) -> Floats:
         """(p, p) Theta -> psi' (pairs o gamma^2 P_2 (psi Theta psi')) psi, by matrix products.
