@@ -134,9 +134,8 @@ def _read_points(at: ArrayLike) -> Floats:
 class _Search:
     """The loop over grids, each of half the spacing of the one before, in units of `Rows.unit`.
 
-    cuts, psi: bounds in stochastic and in convex order; the former stay on their grid while they are
-    not swept. reads: (P,) the read points, in units and
-    rounded as rewards are.
+    cuts, psi: bounds in stochastic and in convex order; the former stay on their grid while they
+    are not swept. reads: (P,) the read points, in units and rounded as rewards are.
     """
 
     rows: Rows
