@@ -161,7 +161,7 @@ class _Search:
                 added = self.psi.settle(spacing**2 / (share * bulk))
                 if refine_cuts:
                     self.cuts.refine(self.psi.x)
-                    added += self.cuts.settle(_EXACT)
+                    added += self.cuts.settle(_EXACT if self.cuts.exact else 0.1 * self.width)
                 work += added
                 bar.update()
                 bulk = min(bulk, self.psi.likely())

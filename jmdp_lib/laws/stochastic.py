@@ -65,6 +65,11 @@ class Stochastic:
         self.asked: Ints = np.stack([2 * rows.asked, 2 * rows.asked + 1])  # with either sign
 
     @cached_property
+    def exact(self) -> bool:
+        """Whether all reward differences are told apart."""
+        return bool(np.unique(np.abs(self.rows.outcomes.d)).size <= _GAPS // 2)
+
+    @cached_property
     def _groups(self) -> tuple[Groups, Floats]:
         """The outcomes of all rows with both signs."""
         outcomes = self.rows.outcomes
@@ -72,7 +77,7 @@ class Stochastic:
         after = 2 * outcomes.after + outcomes.flipped
         after = np.append(after, after ^ 1)  # the other sign
         d = np.append(outcomes.d, 0.0 - outcomes.d)
-        if np.unique(d).size > _GAPS:  # rounded down, which raises P(D <= x)
+        if not self.exact:  # rounded down, which raises P(D <= x)
             step = np.ptp(d) / _GAPS
             d = np.floor(d / step) * step
         signed = Outcomes(row, d, after, np.zeros_like(row), np.tile(outcomes.weights, 2))
