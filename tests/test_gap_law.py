@@ -368,8 +368,9 @@ def test_complements_and_means_allow_for_their_roundings(monkeypatch):
     """One minus a probability loses one; the mean of a law four, beside what is known of it."""
     rows = rows_of(two_ends(), [0, 0, 0])
     stochastic = Stochastic(rows)
+    stochastic.x = np.arange(-1.0, 2.0)
     stochastic.bounds = np.full((2 * rows.factors.size, 1, 7), 0.5)
-    low, high = stochastic.bracket()
+    low, high = stochastic.bracket(stochastic.x)
     eps = 2.0**-52
     assert 0.5 - low == pytest.approx(eps, rel=0.1, abs=0.0)
     assert (high == 0.5).all()

@@ -134,8 +134,8 @@ def _read_points(at: ArrayLike) -> Floats:
 class _Search:
     """The loop over grids, each of half the spacing of the one before, in units of `Rows.unit`.
 
-    cuts, psi: bounds in stochastic and in convex order. reads: (P,) the read points, in units and
-    rounded as rewards are.
+    cuts, psi: bounds in stochastic and in convex order; the former stay on their grid while they
+    are not swept. reads: (P,) the read points, in units and rounded as rewards are.
     """
 
     rows: Rows
@@ -160,7 +160,8 @@ class _Search:
                 share = _SETTLED if 2.0 * bulk >= self.points * spacing else _ON_THE_WAY
                 added = self.psi.settle(spacing**2 / (share * bulk))
                 if refine_cuts:
-                    added += self.cuts.settle(_EXACT)
+                    self.cuts.refine(self.psi.x)
+                    added += self.cuts.settle(_EXACT if self.cuts.exact else 0.1 * self.width)
                 work += added
                 bar.update()
                 bulk = min(bulk, self.psi.likely())
@@ -180,20 +181,19 @@ class _Search:
                 refine_cuts = trusted and telling
 
     def refine(self, base: Floats) -> None:
-        """Both orders on a new line of points."""
+        """Convex order on a new line of points."""
         x = with_reads(base, self.reads)
         size = max(x.size, self.points)  # of the last grid, at least
         needed = size * (_POINT * self.rows.factors.size + 20.0 * self.psi.num_reads)
         smaller = f"max_points={size // 2:,}, or fewer points or gaps, take less"
         require(needed, f"the law of gaps on a grid of {size:,} points", smaller)
         self.psi.refine(x)
-        self.cuts.refine(x)
 
     def widths(self) -> tuple[Floats, bool]:
         """(P,) of the widest bracket at each read point; and whether one that is still too wide
         would be wider without stochastic order."""
-        at = 2 * np.searchsorted(self.cuts.x, self.reads) + [[0], [1]]
-        low, high = self.cuts.bracket()[:, :, at]  # (Q, 2, P) each
+        at = 2 * np.searchsorted(self.psi.x, self.reads) + [[0], [1]]
+        low, high = self.cuts.bracket(self.psi.x)[:, :, at]  # (Q, 2, P) each
         convex = [self.psi.bracket(n).cdf(self.reads) for n in range(self.rows.asked.size)]
         least, most = np.swapaxes(convex, 0, 1)[:, :, None]  # (Q, 1, P) each
         both = np.minimum(high, most) - np.maximum(low, least)
@@ -219,17 +219,18 @@ class _Search:
         points may move: a rounding, or the twelfth digit of the largest reward at read points.
         """
         unit = self.rows.unit
-        x = unit * self.cuts.x
+        x = unit * self.psi.x
         ends = np.stack([x, x], axis=1)
         if unit != 1.0:
             ends = np.nextafter(ends, [-np.inf, np.inf])
-        given = np.searchsorted(self.cuts.x, self.reads)
+        given = np.searchsorted(self.psi.x, self.reads)
         x[given] = at
         ends[given] = at[:, None]
         ends = np.maximum.accumulate(ends.ravel()).reshape(-1, 2)
         moved = (1e-12 * unit + 4.0 * _EPS * np.abs(x))[1:-1]  # no slope of phi exceeds one
         laws = []
-        for n, (gap, low, high) in enumerate(zip(gaps.tolist(), *self.cuts.bracket(), strict=True)):
+        steps = self.cuts.bracket(self.psi.x)
+        for n, (gap, low, high) in enumerate(zip(gaps.tolist(), *steps, strict=True)):
             mean = float(unit * self.rows.means[self.rows.asked[n]])
             error = unit * (self.rows.mean_error + self.rows.digits) + 4.0 * _EPS * abs(mean)
             phi = self.psi.bracket(n)

@@ -125,7 +125,7 @@ class Rows:
         """(N,) E D for the rounded rewards, as far as rounding lets it be found."""
         return np.asarray(solve(self._chain, 0.0, self.gamma).x)
 
-    @property
+    @cached_property
     def mean_error(self) -> float:
         """How far each of the means is from the truth, at most."""
         return self.error_of_means(self.means)

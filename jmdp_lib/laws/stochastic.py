@@ -16,6 +16,7 @@ rounding makes it inexact, it is taken a few roundings higher. Sums of probabili
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +65,11 @@ class Stochastic:
         self.asked: Ints = np.stack([2 * rows.asked, 2 * rows.asked + 1])  # with either sign
 
     @cached_property
+    def exact(self) -> bool:
+        """Whether all reward differences are told apart."""
+        return bool(np.unique(np.abs(self.rows.outcomes.d)).size <= _GAPS // 2)
+
+    @cached_property
     def _groups(self) -> tuple[Groups, Floats]:
         """The outcomes of all rows with both signs."""
         outcomes = self.rows.outcomes
@@ -71,23 +77,29 @@ class Stochastic:
         after = 2 * outcomes.after + outcomes.flipped
         after = np.append(after, after ^ 1)  # the other sign
         d = np.append(outcomes.d, 0.0 - outcomes.d)
-        if np.unique(d).size > _GAPS:  # rounded down, which raises P(D <= x)
+        if not self.exact:  # rounded down, which raises P(D <= x)
             step = np.ptp(d) / _GAPS
             d = np.floor(d / step) * step
         signed = Outcomes(row, d, after, np.zeros_like(row), np.tile(outcomes.weights, 2))
         return Groups.of(signed.merged, np.repeat(self.rows.factors, 2))
 
     def refine(self, x: Floats) -> None:
-        """Bounds on another grid: from the size of D, and from the old ones."""
-        beyond = -self.largest[:, None, None]
-        bounds = np.ones((self.largest.size, 1, 2 * x.size + 1))
+        """Bounds on another grid."""
+        self.bounds = self._on(x, slice(None))
+        self.x = x
+
+    def _on(self, x: Floats, rows: Any) -> Floats:
+        """(..., 1, 2n + 1) bounds of some rows on another grid: from the size of D, and from the
+        old ones."""
+        largest = self.largest[rows]
+        beyond = -largest[..., None, None]
+        bounds = np.ones((*largest.shape, 1, 2 * x.size + 1))
         bounds[..., :-1:2][x <= beyond] = 0.0
         bounds[..., 1::2][x < beyond] = 0.0
         if self.x.size:
-            old = self.bounds[..., first_cut(self.x, x)]
+            old = self.bounds[rows][..., first_cut(self.x, x)]
             bounds[..., :-1] = np.minimum(bounds[..., :-1], old)
-        self.x = x
-        self.bounds = bounds
+        return bounds
 
     def settle(self, tol: float) -> float:
         """Sweep until no bound falls by `tol`; returns how much work that took."""
@@ -99,9 +111,9 @@ class Stochastic:
         step = Step(groups, reads, self.rows.rounding)
         return groups.cost * beyond * settle(self.bounds, step, tol, self.rows.halved)
 
-    def bracket(self) -> Floats:
-        """(2, Q, 2n) lower and upper bounds of the gaps at the cuts."""
-        high, other = np.minimum.accumulate(self.bounds[self.asked, 0, -2::-1], axis=2)
+    def bracket(self, x: Floats) -> Floats:
+        """(2, Q, 2n) lower and upper bounds of the gaps at the cuts of a grid x (n,)."""
+        high, other = np.minimum.accumulate(self._on(x, self.asked)[..., 0, -2::-1], axis=2)
         return np.stack([np.maximum(0.0, 1.0 - other - _EPS), high[:, ::-1]])
 
 

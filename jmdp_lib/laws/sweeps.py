@@ -40,12 +40,16 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, outcomes: Outcomes, factors: Floats) -> tuple[Groups, Floats]:
-        """The groups of merged outcomes; and (2, K), difference and factor of each kind."""
+        """The groups of merged outcomes; and (2, K), difference and factor of each kind, in the
+        order in which groups use them: what a row reads lies together in memory."""
         new = np.append(True, (np.diff(outcomes.row) != 0) | (np.diff(outcomes.d) != 0.0))
         first = np.flatnonzero(new)
         row = outcomes.row[first]
         pairs = np.stack([outcomes.d[first], factors[row]])
-        kinds, kind = np.unique(pairs, axis=1, return_inverse=True)
+        kinds, used, kind = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
+        order = np.argsort(used)
+        kinds = kinds[:, order]
+        kind = np.argsort(order)[kind.ravel()]
         starts = np.searchsorted(row, np.arange(factors.size + 1))
         ends = np.append(first, new.size)
         return cls(
@@ -94,16 +98,25 @@ def settle(bounds: Floats, step: Step, tol: float, halved: bool) -> int:
 
 
 def place(x: Floats, points: Floats, kinds: Floats) -> Reads:
-    """Where points (n,) are read on a grid x, for kinds (2, K)."""
-    widths = np.diff(x)
-    cells: Any = np.empty((kinds.shape[1], points.size), np.int32)
+    """Where ascending points (n,) are read on a grid x, for kinds (2, K)."""
+    d, factors = kinds.copy()  # of the layout that all have, or all is compiled once more
+    cells: Any = np.empty((d.size, points.size), np.int32)
     shares = np.empty(cells.shape)
-    for kind, (d, factor) in enumerate(kinds.T):  # one by one: there may be a hundred thousand
-        y = (points - d) / factor
-        cells[kind] = np.clip(np.searchsorted(x, y, "right") - 1, 0, widths.size - 1)
-        shares[kind] = (y - x[cells[kind]]) / widths[cells[kind]]
-    factors = kinds[1].copy()  # of the layout that all have, or all is compiled once more
-    return Reads(cells, shares, widths, factors)
+    _place(cells, shares, x, points, d, factors)
+    return Reads(cells, shares, np.diff(x), factors)
+
+
+@_plain
+def _place(cells: Any, shares: Any, x: Any, points: Any, d: Any, factors: Any) -> None:
+    """Fill cells and shares (K, n), as in `Reads`. There may be a hundred thousand kinds."""
+    for kind in range(d.size):
+        i = 0
+        for k in range(points.size):
+            y = (points[k] - d[kind]) / factors[kind]
+            while i < x.size - 2 and x[i + 1] <= y:
+                i += 1
+            cells[kind, k] = i
+            shares[kind, k] = (y - x[i]) / (x[i + 1] - x[i])
 
 
 @inline
