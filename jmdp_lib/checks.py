@@ -8,7 +8,7 @@ import random
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -247,6 +247,9 @@ def pure(what: str, function: Callable[..., Any], *args: Any) -> None:
     with no_global_draws(what, "whose draws are not shared"):
         first = function(*args)
         second = function(*args)
+    with suppress(ValueError):  # arrays in a list have no one answer
+        if type(first) is list and first == second:  # the usual case, kept fast
+            return
     try:
         np.testing.assert_equal(second, first)  # arrays, lists and tuples by their parts
     except AssertionError:

@@ -190,6 +190,20 @@ def test_confidence_sequences_hold_at_all_sample_sizes(law):
     assert np.isinf(gaps.asymptotic_bound(x[: gaps.FIRST_ASYMPTOTIC - 1], 0.05)).all()
 
 
+@pytest.mark.parametrize("largest_gap", [8.0, None])
+def test_what_is_said_of_more_runs_is_what_more_runs_say(largest_gap):
+    """As many copies of a sample have the bound that is foretold; goals are apart from it."""
+    x = np.random.default_rng(0).normal(1.0, 0.8, 150).clip(-8.0, 8.0)
+    times = np.array([1, 2, 5])
+    for position, count in enumerate(times):
+        known = np.array([-np.inf, np.inf])
+        more = np.repeat(x, count)
+        low, _ = gaps.gap_interval(more, np.zeros(more.size), known, 0.05, largest_gap)
+        for shift in (-0.02, 0.02):
+            above = gaps.exceeds(x, low + shift, 0.05, largest_gap, times)
+            assert above[position] == (shift < 0.0)
+
+
 def test_a_betting_bound_is_where_the_capital_is_enough():
     """The bound is a root of the capital's path, from below; earlier bounds are kept."""
     x = np.random.default_rng(2).choice([0.0, 1.0, 8.0], size=500)

@@ -119,7 +119,11 @@ class Arrays:
         return [self.xp.concat(column) for column in zip(*parts, strict=True)]
 
     def follow(self, together: Columns, values: Columns) -> Columns:
-        return followed(self, together, values)
+        taken = [*values]
+        pairs = combinations(range(len(taken)), 2)
+        for (i, j), both in zip(pairs, together, strict=True):
+            taken[j] = self.where(both, taken[i], taken[j])
+        return taken
 
     def rows(self, table: Any) -> list[Any]:
         """(m, n, ...) as m columns."""
@@ -278,15 +282,17 @@ class BatchPlayer(Player):
         """
         self.actions = actions
         states = self.states
-        alive = self.alive
-        self.same = []
-        self.one = []
+        equal = self.columns.equal
+        same: list[Any] = []
+        one: list[Any] = []
         for i, j in self.pairs:
-            met = self.columns.equal(states[i], states[j])
+            met = equal(states[i], states[j])
             if self.episodes_end:
-                met = met & alive[i] & alive[j]
-            self.same.append(met)
-            self.one.append(met & (actions[i] == actions[j]))
+                met = met & self.alive[i] & self.alive[j]
+            same.append(met)
+            one.append(met & (actions[i] == actions[j]))
+        self.same = same
+        self.one = one
 
     def _finished(self) -> bool:
         """Whether all runs are; those that are finished are dropped if they are many enough.
@@ -299,11 +305,14 @@ class BatchPlayer(Player):
             if self.goes_on and done:
                 self._merge()
                 return False
-            self.whole = self.whole and not self.columns.count(done)
+            if done is not False:
+                self.whole = self.whole and not self.columns.count(done)
         if self.episodes_end:
             done = done | (reduce(or_, self.alive) ^ True)
         self.done = done
-        count = 0 if done is False else self.columns.count(done)
+        if done is False:  # the usual case of one run, kept fast
+            return False
+        count = self.columns.count(done)
         if count < self.size <= _PATIENCE * count:
             self._set_aside()
             return False
@@ -391,15 +400,3 @@ def policy_table(policy: Any, num_actions: int, num_states: int | None) -> Float
     count = num_states or (len(shown) if shown.ndim else 1)
     sizes: Any = SimpleNamespace(num_states=count, num_actions=num_actions)
     return checks.policy_matrix(sizes, policy)
-
-
-def followed(columns: Any, together: Columns, values: Columns) -> Columns:
-    """Columns of values: a branch takes over those of the first it is together with.
-
-    columns: what they are made of. together: of every pair.
-    """
-    taken = [*values]
-    pairs = combinations(range(len(taken)), 2)
-    for (i, j), both in reversed([*zip(pairs, together, strict=True)]):
-        taken[j] = columns.where(both, taken[i], taken[j])
-    return taken

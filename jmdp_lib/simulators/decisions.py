@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -22,6 +21,7 @@ from jmdp_lib.simulators.gaps import (
     GapEstimate,
     GapStatistics,
     GapSums,
+    exceeds,
     gap_interval,
     may_change,
     value_sums,
@@ -34,8 +34,7 @@ _TAIL = 1e-3  # share of the largest return that is cut off
 _FIRST_CERTAIN = 8  # runs before the first look at one that always holds
 _GROWTH = 1.1  # of the number of runs between two looks
 _MOST_LOOKS = 150  # that are looked ahead: a million times as many runs
-# Runs that go on after their branches became one, to estimate the variance reduction: how many at
-# most, and about which share of the budget they may take.
+# Runs that go on after their branches became one: how many at most, and their share of the budget.
 _WHOLE_RUNS = 64
 _WHOLE_SHARE = 0.2
 
@@ -200,11 +199,11 @@ class _Runs:
     """The runs of the function `name` so far, and what they say.
 
     active: the numbers of the branches that no other was found to be better than; only these are
-    played on. returns: for every branch, those of the runs that played it, which are the first
-    ones. apart: for every pair, that of `plans.Runs`, of the runs that played both. open: for every
-    branch, that of its returns that are whole, which are the first ones. offset: of all returns.
-    num_whole: how many runs played all branches, and went on after these became one. rewards: the
-    lowest and the highest, as far as is known. intervals: (m, m, 2) of mean gaps.
+    played on, which is the plan `playing`. returns: for every branch, of the first runs, which
+    played it. apart: for every pair, that of `plans.Runs`, of the runs that played both. open: for
+    every branch, of its first returns, which are whole. offset: of all returns. num_whole: how many
+    runs played all branches, and went on after these became one. rewards: the lowest and the
+    highest, as far as is known. intervals: (m, m, 2).
     """
 
     name: str
@@ -227,6 +226,7 @@ class _Runs:
         self.seed = checks.seed_of(self.rng)
         self.seeds = np.random.default_rng(checks.part(self.seed, self.name))
         self.active = [*range(len(self.plan.names))]
+        self.playing = self.plan
         none = np.zeros(0)
         self.returns = [none for _ in self.active]
         self.open = [*self.returns]
@@ -262,11 +262,6 @@ class _Runs:
         return self.decision()
 
     @property
-    def playing(self) -> Plan:
-        """The active branches."""
-        return self.plan.only(self.active)
-
-    @property
     def affordable(self) -> bool:
         """Whether the budget is enough for one more run, however long it is."""
         return self.queries + self.playing.most_queries <= self.budget
@@ -282,7 +277,6 @@ class _Runs:
         The first runs are whole: they go on after their branches have become one.
         """
         playing = self.playing
-        player = playing.player
         most = next_look - self.num_runs
         left = self.budget - self.queries
         share = _WHOLE_SHARE * self.budget
@@ -290,10 +284,10 @@ class _Runs:
         if whole:
             paid = (share - self.queries) // self.plan.settings.horizon  # each takes this at least
             most = min(most, _WHOLE_RUNS - self.num_runs, max(1, int(paid)))
-        most = max(1, min(most, left // playing.most_queries, player.chunk_size))
+        most = max(1, min(most, left // playing.most_queries, playing.player.chunk_size))
         seed = np.random.SeedSequence(int(self.seeds.integers(2**63)), spawn_key=(0,))
         chunk = Chunk(playing, seed, most, whole, counted=True, limits=self.reward_range)
-        self._add(player.play(chunk), whole)
+        self._add(playing.player.play(chunk), whole)
 
     def _add(self, runs: Runs, whole: bool) -> None:
         """Keep runs of all active branches."""
@@ -313,10 +307,11 @@ class _Runs:
         low, high = runs.extremes
         self.rewards = (min(self.rewards[0], low), max(self.rewards[1], high))
 
-    def _gaps(self, a: int, b: int) -> Floats:
-        """(N,) gaps of the runs that played both branches."""
-        size = self.apart[a, b].size
-        return self.returns[a][:size] - self.returns[b][:size]
+    def _gaps(self, a: int, b: int) -> tuple[Floats, Floats]:
+        """(N,) gaps of the runs that played both branches, and how much each may still change."""
+        apart = self.apart[a, b]
+        gaps = self.returns[a][: apart.size] - self.returns[b][: apart.size]
+        return gaps, may_change(apart, self.plan.largest_future(self.spread))
 
     def look(self) -> None:
         """Work out the intervals, drop the branches that are beaten, and give a verdict."""
@@ -326,6 +321,7 @@ class _Runs:
         unbeaten = np.flatnonzero(lows.max(0) <= self.margin)
         if unbeaten.size:
             self.active = [self.active[k] for k in unbeaten]
+            self.playing = self.plan.only(self.active)
         close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -self.margin
         if len(self.active) == 1:
             self.verdict = "better"
@@ -337,26 +333,28 @@ class _Runs:
         for a, b in combinations(self.active, 2):
             if self.plan.alike[a, b]:
                 continue
-            low, high = self._interval(a, b)
+            low, high = gap_interval(*self._gaps(a, b), self.intervals[a, b], *self._terms)
             self.intervals[a, b] = (low, high)
             self.intervals[b, a] = (-high, -low)
 
-    def _interval(self, a: int, b: int, times: float = 1.0) -> tuple[float, float]:
-        """The interval of a mean gap, a < b, if its runs had come so many times."""
-        bound = None if self.reward_range is None else self.plan.largest_return(self.spread)
-        alpha = self.alpha / len(self.plan.pairs)
-        cut = may_change(self.apart[a, b], self.plan.largest_future(self.spread))
-        return gap_interval(self._gaps(a, b), cut, self.intervals[a, b], alpha, bound, times)
+    @property
+    def _terms(self) -> tuple[float, float | None]:
+        """The alpha of one pair, and what no gap exceeds, if that is known."""
+        bound = self.plan.largest_return(self.spread) if self.reward_range else None
+        return self.alpha / len(self.plan.pairs), bound
 
     def _growth(self, a: int, b: int) -> float:
-        """How many times as many runs, like those that were played, decide between two branches."""
+        """How many times as many runs, like those that were played, decide between branches."""
+        gap, cut = self._gaps(min(a, b), max(a, b))
+        times = _GROWTH ** np.arange(_MOST_LOOKS)
 
-        def decides(times: float) -> bool:
-            low, high = self._interval(min(a, b), max(a, b), times)
-            return low > self.margin or high < -self.margin or max(-low, high) <= self.margin
+        def above(goal: float) -> Any:
+            """(2, L) whether the gap of a branch to the other one is."""
+            return np.array([exceeds(x - cut, goal, *self._terms, times) for x in (gap, -gap)])
 
-        grown = _GROWTH ** np.arange(_MOST_LOOKS)
-        return float(np.append(grown, math.inf)[bisect_left(grown, True, key=decides)])
+        decides = above(self.margin).any(0) | above(-self.margin).all(0)
+        decides &= np.isfinite(cut).all()
+        return float(np.append(times, math.inf)[np.append(decides, True).argmax()])
 
     def outlook(self, found: GapEstimate | None) -> dict[str, Any]:
         """`Decision.open_pairs` and `Decision.deciding_budget`."""
@@ -402,7 +400,9 @@ class _Runs:
         largest = max(np.abs(each).max() for each in self.returns)
         rounding = self.plan.rounding(largest, self.spread)
         pairs = self.apart.items()
-        gaps = [GapSums.of(self._gaps(*pair), apart, rest, rounding, np) for pair, apart in pairs]
+        gaps = [
+            GapSums.of(self._gaps(*pair)[0], apart, rest, rounding, np) for pair, apart in pairs
+        ]
         whole = zip(self.returns, self.open, strict=True)
         sums = [value_sums(x[: left.size], left, self.offset, np) for x, left in whole if left.size]
         sizes = [each.size for each in self.returns]

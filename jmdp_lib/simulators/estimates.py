@@ -34,7 +34,7 @@ from jmdp_lib.simulators.gaps import (
     GapEstimate,
     GapStatistics,
     GapSums,
-    gap_ends,
+    may_change,
     value_sums,
 )
 from jmdp_lib.simulators.plans import Chunk, Plan, Player, Runs, Settings
@@ -343,7 +343,7 @@ def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Summed:
         gap = runs.returns[i] - runs.returns[j]
         sums.append(GapSums.of(gap, apart, rest, rounding, xp))
         if keep_returns:
-            ends.append(gap_ends(arrays.host(gap), arrays.host(apart), most, rounding))
+            ends.append(_gap_ends(arrays.host(gap), arrays.host(apart), most, rounding))
     size = columns[0].shape[0]
     kept: tuple[Any, ...] = ()
     if keep_returns:
@@ -359,6 +359,15 @@ def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Summed:
         extremes=extremes,
         kept=kept,
     )
+
+
+def _gap_ends(gaps: Floats, apart: Floats, rest: float, rounding: tuple[float, float]) -> Floats:
+    """(N, 2) ends between which every gap lies; arguments as of `GapSums.of`."""
+    tie, lost = rounding
+    final = (np.abs(gaps) <= tie) & (apart == 0.0)
+    reach = np.where(final, 0.0, may_change(apart, rest) + lost)
+    gaps = np.where(final, 0.0, gaps)
+    return np.stack([gaps - reach, gaps + reach], axis=1)
 
 
 def _extremes(parts: Sequence[Runs | _Summed]) -> tuple[float, float]:

@@ -1,9 +1,7 @@
 """Statistics of gaps: sums of runs, the estimates that these give, and confidence sequences.
 
-**One more statistic of gaps** is a field of `GapStatistics`, with a line in its `of` and, if it
-changes when branches are swapped, one in its `flipped`. If it needs another sum, that is a field of
-`GapSums`. Everything else, tables of all pairs and rows of a JMDP alike, takes the fields as they
-are.
+**One more statistic of gaps** is a field of `GapStatistics`, with a line in `of`, and one in
+`flipped` if swapping branches changes it. If it needs another sum, that is a field of `GapSums`.
 
 A confidence sequence around a mean holds at all sample sizes at once, so that one may look after
 every run and stop when it says enough: `gap_interval`.
@@ -43,9 +41,9 @@ FIRST_ASYMPTOTIC = 128  # values before it says anything
 class GapSums(NamedTuple):
     """Sums over N gaps, all that their statistics need: parts of a sample merge into the whole.
 
-    square, cube, fourth: sums of powers of what the gaps differ from their mean. below, zero,
-    above: how many gaps are. unsure: how many are at zero since the cut at the horizon or rounding
-    left their sign open. apart: the sum of the discounts from which on gaps are open.
+    square, cube, fourth: of powers of what gaps differ from their mean. below, zero, above: how
+    many are. unsure: how many are at zero since the cut at the horizon, or rounding, left their
+    sign open. apart: of the discounts from which on gaps are open.
     """
 
     size: float
@@ -93,15 +91,6 @@ class GapSums(NamedTuple):
 def may_change(apart: Any, rest: float, xp: Any = np) -> Any:
     """(N,) how much gaps may still change: none that is final, even if `rest` is infinite."""
     return apart * xp.where(apart > 0.0, xp.full_like(apart, rest), xp.zeros_like(apart))
-
-
-def gap_ends(gaps: Floats, apart: Floats, rest: float, rounding: tuple[float, float]) -> Floats:
-    """(N, 2) ends between which every gap lies; arguments as of `GapSums.of`."""
-    tie, lost = rounding
-    final = (np.abs(gaps) <= tie) & (apart == 0.0)
-    reach = np.where(final, 0.0, may_change(apart, rest) + lost)
-    gaps = np.where(final, 0.0, gaps)
-    return np.stack([gaps - reach, gaps + reach], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,20 +324,17 @@ class GapEstimate(GapStatistics, ReadOnly):
 
 
 def betting_bound(
-    x: Floats, low: float, high: float, alpha: float, known: float = -np.inf, times: float = 1.0
+    x: Floats, low: float, high: float, alpha: float, known: float = -np.inf
 ) -> float:
     """A lower confidence bound for the mean of values x (T,) in [low, high].
 
     Whatever the distribution, the bounds for all T at once hold with probability 1 - alpha. A
     gambler bets that the mean exceeds m, at odds that are fair if it is equal. The gambler starts
     with 1 and splits it into shares. Share $j$ stakes $2^{-j}$ of what it owns by then on every
-    value, so that some share stakes about the best part. If the mean is at most m, the probability
-    that the capital ever reaches 1 / alpha is at most alpha. The bound is the largest m against
-    which it is as large by now (Waudby-Smith and Ramdas 2024, Section 4), to a thousandth of its
-    distance from the sample mean.
-
-    known: the bound of fewer values, which the new one does not fall below. times: how often each
-    of the values is counted.
+    value: some share stakes about the best part. If the mean is at most m, the probability that the
+    capital ever reaches 1 / alpha is at most alpha. The bound is the largest m against which it is
+    as large by now (Waudby-Smith and Ramdas 2024, Section 4), to a thousandth of its distance from
+    the sample mean; at least `known`, the bound of fewer values.
     """
     if low == high:
         return low
@@ -358,16 +344,20 @@ def betting_bound(
     with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
         while top - bottom > _CLOSE * (centre - bottom):
             middle = 0.5 * (bottom + top)
-            growth = np.log1p(_BETS * (z[:, None] / middle - 1.0))
-            capital = np.logaddexp.reduce(_LOG_SHARES + times * (counts @ growth))
+            capital = np.logaddexp.reduce(_LOG_SHARES + _won(z, counts, middle))
             bottom, top = (middle, top) if capital >= -np.log(alpha) else (bottom, middle)
     return low + (high - low) * bottom
 
 
-def asymptotic_bound(x: Floats, alpha: float, times: float = 1.0) -> Any:
+def _won(z: Floats, counts: Any, mean: float) -> Any:
+    """(16,) by which factors shares of the capital have grown in bets against a mean, in logs."""
+    return counts @ np.log1p(_BETS * (z[:, None] / mean - 1.0))
+
+
+def asymptotic_bound(x: Floats, alpha: float, times: Any = 1.0) -> Any:
     """A lower end of an asymptotic confidence sequence for the mean of values x.
 
-    x: (T, ...), T values, each counted so many times; the bound has the shape (...).
+    x: (T, ...), T values; the bound has the shape (...). times: how often each of (T,) is counted.
 
     All intervals with these ends on both sides, from the sample size `FIRST_ASYMPTOTIC` on, hold at
     once with a probability that is at least 1 - alpha in the limit of a large first size
@@ -375,12 +365,25 @@ def asymptotic_bound(x: Floats, alpha: float, times: float = 1.0) -> Any:
     Bernstein's inequality, makes up for skewed laws in small samples.
     """
     t = times * len(x)
-    if t < FIRST_ASYMPTOTIC:
-        return np.full(x.shape[1:], -np.inf)
     level = -2.0 * np.log(alpha)
     rate = (level + np.log(level) + 1.0) / _TIGHT * t
     radius = np.sqrt(x.var(0) * (rate + 1.0) / rate * (np.log(rate + 1.0) + level) / t)
-    return x.mean(0) - radius - _SKEW * np.ptp(x, 0) * level / t
+    bound = x.mean(0) - radius - _SKEW * np.ptp(x, 0) * level / t
+    return np.where(t < FIRST_ASYMPTOTIC, -np.inf, bound)
+
+
+def exceeds(gaps: Floats, goal: float, alpha: float, largest_gap: float | None, times: Any) -> Any:
+    """(L,) whether the lower end of `gap_interval` would exceed a goal if gaps came so many times.
+
+    What a share of the capital grows by is then taken as many times.
+    """
+    if largest_gap is None:
+        return asymptotic_bound(gaps, alpha, times) > goal
+    z = np.clip(0.5 * (gaps / largest_gap + 1.0), 0.0, 1.0)
+    with np.errstate(divide="ignore"):
+        won = _won(z, np.ones(z.size), 0.5 * (goal / largest_gap + 1.0))
+    capital = np.logaddexp.reduce(_LOG_SHARES + np.multiply.outer(times, won), axis=1)
+    return capital >= -np.log(alpha / 2.0)
 
 
 def gap_interval(
@@ -389,20 +392,19 @@ def gap_interval(
     known: Floats,
     alpha: float,
     largest_gap: float | None,
-    times: float = 1.0,
 ) -> tuple[float, float]:
     """Ends of an interval for the mean of gaps (N,), which holds at all sample sizes at once.
 
     cut: (N,) how much a gap may still change. known: the interval of fewer gaps. largest_gap: no
-    gap is larger; None asks for the asymptotic sequence. times: how often each gap is counted.
+    gap is larger; None asks for the asymptotic sequence.
     """
     if not np.isfinite(cut).all():  # gamma is 1, and a run was cut off: anything may follow
         return -math.inf, math.inf
 
     def bound(least: Floats, before: float) -> float:
         if largest_gap is None:
-            return max(before, float(asymptotic_bound(least, alpha, times)))
-        return betting_bound(least, -largest_gap, largest_gap, alpha / 2.0, before, times)
+            return max(before, float(asymptotic_bound(least, alpha)))
+        return betting_bound(least, -largest_gap, largest_gap, alpha / 2.0, before)
 
     return bound(gap - cut, known[0]), -bound(-gap - cut, -known[1])
 

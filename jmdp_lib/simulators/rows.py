@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import combinations, compress, islice
 from operator import eq
 from typing import Any
 
@@ -25,7 +25,7 @@ from jmdp_lib.model.simulator import (
     check_simulator,
     checked_query,
 )
-from jmdp_lib.simulators.batch import BatchPlayer, Columns, Played, followed, policy_table
+from jmdp_lib.simulators.batch import BatchPlayer, Columns, Played, policy_table
 from jmdp_lib.simulators.plans import Chunk, PlayedPolicy
 
 _AT_ONCE = 64  # uniform numbers
@@ -80,7 +80,13 @@ class OneRun:
         return int(mask)
 
     def follow(self, together: Columns, values: Columns) -> Columns:
-        return followed(self, together, values) if True in together else values
+        """Columns of values: a branch takes over those of the first it is together with."""
+        if True not in together:  # the usual case, kept fast
+            return values
+        taken = [*values]
+        for i, j in compress(combinations(range(len(taken)), 2), together):
+            taken[j] = taken[i]
+        return taken
 
     def joined(self, parts: Sequence[Columns]) -> Columns:
         """The columns of all runs, from those of parts."""
@@ -163,13 +169,22 @@ class RowPlayer(BatchPlayer):
     def draws(self) -> list[Draw]:
         """All draws of a step: one for a state, or for an action there that is played alone."""
         shared = self.coupling.at_one_state
-        draws: dict[Any, tuple[Any, dict[Any, list[int]]]] = {}
+        draws: dict[Any, Draw] = {}
         branches = zip(self.states, self.actions, self.alive, strict=True)
         for branch, (state, action, lives) in enumerate(branches):
-            if lives:
-                key = state if shared else (state, action)
-                draws.setdefault(key, (state, {}))[1].setdefault(action, []).append(branch)
-        return [(state, [*played], [*played.values()]) for state, played in draws.values()]
+            if not lives:
+                continue
+            key = state if shared else (state, action)
+            if key not in draws:
+                draws[key] = (state, [action], [[branch]])
+                continue
+            _, played, groups = draws[key]
+            if action in played:
+                groups[played.index(action)].append(branch)
+            else:
+                played.append(action)
+                groups.append([branch])
+        return [*draws.values()]
 
 
 class QueriedPlayer(RowPlayer):
