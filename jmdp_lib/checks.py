@@ -208,17 +208,27 @@ def seed_of(rng: RNG, *key: int | str) -> np.random.SeedSequence:
     SeedSequence of one, is that entropy; any other SeedSequence gives some and stays as it was; a
     Generator gives some anew at each call; None is fresh entropy.
     """
-    entropy: Any = None
+    entropy: int | None = None
     if isinstance(rng, np.random.Generator):
         entropy = int.from_bytes(rng.bytes(16), "little")
     elif isinstance(rng, np.random.SeedSequence):
-        entropy = rng.entropy
-        if rng.spawn_key or not isinstance(entropy, numbers.Integral):
-            entropy = int.from_bytes(rng.generate_state(4).tobytes(), "little")
+        entropy = _as_integer(rng)
     elif rng is not None:
         what = "an integer that is not negative, a SeedSequence or a Generator of NumPy"
         entropy = int(_number("rng", rng, numbers.Integral, what, below=math.inf))
     return part(np.random.SeedSequence(entropy), *key)
+
+
+def _as_integer(seed: np.random.SeedSequence) -> int:
+    """One integer for a SeedSequence: that of its entropy, unless it was spawned by another."""
+    if seed.spawn_key:
+        words = seed.generate_state(4).tolist()
+    else:  # each integer in 32 bits at a time, as NumPy reads them
+        words = []
+        for number in np.atleast_1d(np.asarray(seed.entropy, dtype=object)):
+            count = max(1, math.ceil(int(number).bit_length() / 32))
+            words += [int(number) >> 32 * i & 0xFFFFFFFF for i in range(count)]
+    return sum(word << 32 * i for i, word in enumerate(words))
 
 
 def part(seed: np.random.SeedSequence, *key: int | str) -> np.random.SeedSequence:
