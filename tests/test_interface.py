@@ -3,9 +3,7 @@
 import ast
 import doctest
 import inspect
-import os
 import re
-import subprocess
 import sys
 import textwrap
 import tomllib
@@ -14,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import pages
 import pytest
-from programs import ROOT
+from programs import ROOT, finished
 from test_readme import BLOCKS, write_examples
 
 from jmdp_lib.laws import PhiBracket, StepBracket
@@ -135,9 +133,7 @@ def test_mypy_strict_passes_users_and_refuses_every_wrong_word(tmp_path):
     for file in files:
         rules = "# mypy: warn-return-any, disallow-untyped-decorators\n"
         file.write_text(rules + file.read_text())
-    command = [sys.executable, "-m", "mypy", *files]
-    own = os.environ | {"MYPYPATH": str(ROOT)}
-    told = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True).stdout
+    told = finished(sys.executable, "-m", "mypy", *files, MYPYPATH=str(ROOT)).stdout
     lines = enumerate(files[-1].read_text().splitlines(), 1)
     # By the file's name: what mypy knows of a like file, it tells with that one's folder.
     places = {f"{files[-1].name}:{number}" for number, line in lines if '"fats"' in line}
