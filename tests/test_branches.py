@@ -292,8 +292,10 @@ class Dice:
 
 
 def test_returns_without_discount_need_a_horizon():
-    asked = partial(estimate_gaps, Dice(), [0] * 8, [0, 1], state=0, rng=0)  # it keeps throwing
-    decide = partial(compare_actions, Dice(), [0] * 8, [0, 1], state=0, rng=0)
+    asked, decide = (
+        partial(call, Dice(), [0] * 8, [0, 1], state=0, rng=0)  # it keeps throwing
+        for call in (estimate_gaps, compare_actions)
+    )
     with pytest.raises(ValueError, match=r"or be 1 together with a stated horizon="):
         asked()
     found = asked(num_runs=2000, horizon=300)

@@ -6,13 +6,12 @@ import inspect
 import re
 import sys
 import textwrap
-import tomllib
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import pages
 import pytest
-from programs import ROOT, finished
+from programs import PYPROJECT, ROOT, finished
 from test_readme import BLOCKS, write_examples
 
 from jmdp_lib.laws import PhiBracket, StepBracket
@@ -126,7 +125,7 @@ def test_the_user_knows_every_public_call_and_option():
 def test_mypy_strict_passes_users_and_refuses_every_wrong_word(tmp_path):
     # The project's settings are strict but for two rules, which are set here: in the file and not
     # by `--strict`, for which mypy would read the whole library again, without its cache.
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["strict"] is True
+    assert PYPROJECT["tool"]["mypy"]["strict"] is True
     untyped = "\n".join([UNTYPED, *FUNCTIONS])
     wrong, count = re.subn(WORDS, r'\1"fats"', TYPED + untyped)
     files = write_examples(tmp_path, [*BLOCKS, TYPED, untyped, wrong])

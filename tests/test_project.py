@@ -8,7 +8,6 @@ import re
 import runpy
 import shutil
 import sys
-import tomllib
 from pathlib import Path
 
 import batch
@@ -19,12 +18,12 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from programs import ROOT, finished, run
+from programs import PYPROJECT, ROOT, finished, run
 
 import jmdp_lib
 
 OWN = {"experiments", "jmdp_lib", "notebooks"}  # what an installation in place brings
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = PYPROJECT["project"]
 # What every extra asks for; "" is what a plain install brings.
 EXTRAS = {
     name: list(map(Requirement, lines))

@@ -12,11 +12,11 @@ from numpy.testing import assert_allclose
 from strategies import (
     COUPLINGS,
     ROUTES,
+    coupled,
     problems,
     raised,
     random_jmdp,
     random_policy,
-    shared_noise_model,
 )
 
 import jmdp_lib as jl
@@ -25,14 +25,6 @@ from jmdp_lib.solvers.fixed_point import false_variance
 
 A_COUPLING = st.sampled_from(COUPLINGS)
 A_CONSTANT = st.sampled_from([0.0, 0.0, 10.0])
-
-
-def coupled(problem, coupling, constant):
-    """A problem whose states share their noise, if that is asked for, with this in all rewards."""
-    jm, policy, rng = problem
-    if coupling == "common":
-        jm = shared_noise_model(rng, jm.num_states, jm.num_actions, 2, jm.gamma)
-    return raised(jm, constant), policy
 
 
 def exact_moments(jm, policy, order, coupling="joint"):
@@ -55,7 +47,8 @@ def full_brute(jm, policy, coupling="joint"):
 @settings(max_examples=60)
 def test_jipe2_is_the_linear_solution_on_every_route(problem, coupling, constant):
     """Every kind of policy, also one state and one action; a constant is put back into moments."""
-    jm, policy = coupled(problem, coupling, constant)
+    jm, policy, _ = coupled(problem, coupling)
+    jm = raised(jm, constant)
     mean, second = full_brute(jm, policy, coupling)
     scale = max(1.0, np.abs(second).max())
     for how in ROUTES:
@@ -73,7 +66,8 @@ def test_jipe2_is_the_linear_solution_on_every_route(problem, coupling, constant
 )
 @settings(max_examples=75)
 def test_jipe_is_brute_force(problem, order, coupling, constant):
-    jm, policy = coupled(problem, coupling, constant)
+    jm, policy, _ = coupled(problem, coupling)
+    jm = raised(jm, constant)
     sol = jl.jipe(jm, policy, order=order, tol=1e-11, coupling=coupling)
     truth = exact_moments(jm, policy, order, coupling)
     scale = max(1.0, *map(abs, truth.values()))
