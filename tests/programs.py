@@ -2,14 +2,16 @@
 
 import os
 import subprocess
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def run(*command, cwd=ROOT, timeout=None, **environment):
-    """What a program that must not fail says, with these variables beside those of the process."""
-    done = subprocess.run(
+def finished(*command, cwd=ROOT, timeout=None, **environment):
+    """A program that has ended, with these variables beside those of the process."""
+    return subprocess.run(
         [str(word) for word in command],
         capture_output=True,
         text=True,
@@ -17,5 +19,10 @@ def run(*command, cwd=ROOT, timeout=None, **environment):
         timeout=timeout,
         env=os.environ | environment,
     )
+
+
+def run(*command, **options):
+    """What a program that must not fail says; options as of `finished`."""
+    done = finished(*command, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -71,6 +71,14 @@ def problems(draw, max_states=4, max_actions=3, max_tables=3, max_gamma=0.9):
     return jm, random_policy(rng, jm, draw(st.booleans(), label="deterministic")), rng
 
 
+def coupled(problem, coupling):
+    """A problem whose states share their noise, if the coupling needs it."""
+    jm, policy, rng = problem
+    if coupling == "common":
+        jm = shared_noise_model(rng, jm.num_states, jm.num_actions, gamma=jm.gamma)
+    return jm, policy, rng
+
+
 class Plain:
     """A JMDP behind the four names that a simulator has."""
 

@@ -166,10 +166,9 @@ def test_a_training_that_diverges_leaves_the_others_alone(tmp_path, monkeypatch,
         raise FloatingPointError("weights are no longer finite")
 
     monkeypatch.setattr(runs, "train", train)
-    monkeypatch.setattr(runs, "play", lambda *_: None)
-    monkeypatch.setattr(runs.QueryTables, "load", lambda _: None)
-    monkeypatch.setattr(runs, "Network", lambda *_: None)
-    monkeypatch.setattr(runs.Replay, "of", lambda *_: None)
+    others = (runs, "play"), (runs.QueryTables, "load"), (runs, "Network"), (runs.Replay, "of")
+    for place, name in others:
+        monkeypatch.setattr(place, name, lambda *_: None)
     assert command(tmp_path, "tune:Pong", "--miniature") == 1
     said = capsys.readouterr().out
     assert re.findall(r"FAILED .*/gaps-0-(\w+)-0.csv", said) == list(PARTS["calibrated"]["trials"])

@@ -15,7 +15,7 @@ import batch
 import nbformat
 import psutil
 import pytest
-from programs import run
+from programs import finished, run
 from projects import alive, good, wait_until
 
 FAILING = """\
@@ -228,7 +228,7 @@ def test_an_interrupt_or_a_closed_terminal_ends_everything_and_the_same_command_
     assert before.items() <= after.items()  # what was done was not done again
     assert after["figures/wait.txt"][1] == b"whole"
     first_line = f"set -o pipefail; {shlex.join(project.command())} | head -1"
-    done = subprocess.run(["bash", "-c", first_line], capture_output=True, text=True)
+    done = finished("bash", "-c", first_line)
     assert (done.returncode, done.stderr) == (0, "")  # a closed pipe ends nothing
     assert done.stdout == "Profile quick: 2 notebooks on 2 cores\n"
 
@@ -237,8 +237,7 @@ def test_under_nohup_a_closing_terminal_ends_nothing():
     code = "import os, signal; from job import outlive_terminal; outlive_terminal()\n"
     code += "os.kill(os.getpid(), signal.SIGHUP); print('goes on')"
     command = f"trap '' HUP; exec {shlex.quote(sys.executable)} -c {shlex.quote(code)}"
-    workflow = str(Path(batch.__file__).parent)
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=workflow)
+    done = finished("sh", "-c", command, cwd=Path(batch.__file__).parent)
     assert (done.stdout, done.stderr) == ("goes on\n", "")
 
 
@@ -275,7 +274,7 @@ def test_paired_notebooks_are_reproduced_byte_for_byte(project):
     run(*command)
     content = path.read_bytes()
     path.unlink()
-    refused = subprocess.run([*command, "02_second"], capture_output=True, text=True)
+    refused = finished(*command, "02_second")
     assert refused.returncode == 1
     assert "02_second.py: an output shows this machine's folder" in refused.stderr
     assert not path.with_name("02_second.ipynb").exists()

@@ -84,21 +84,16 @@ def test_games_are_trained_anew_and_a_chapter_holds_for_them(
 
 
 @pytest.mark.parametrize(
-    ("changed", "device", "message"),
+    ("profile", "device", "message"),
     [
-        ({"games": "[Pnog]"}, "cpu", "Pnog"),
-        ({"games": "[Pong, pong]"}, "cpu", "distinct"),
-        ({"seeds": "[-1]"}, "cpu", "seeds: 0: -1 is less than"),
-        ({"miniature": "small"}, "cpu", "miniature: 'small' is not of type 'boolean'"),
-        ({}, "toaster", "is unknown"),
+        ("", "cpu", "needs an entry `atari:`"),
+        ("atari: {games: [Pnog], seeds: [0]}", "cpu", "Pnog"),
+        ("atari: {games: [Pong, pong], seeds: [0]}", "cpu", "distinct"),
+        ("atari: {games: [Pong], seeds: [-1]}", "cpu", "seeds: 0: -1 is less than"),
+        (SMALL.replace("true", "small"), "cpu", "miniature: 'small' is not of type 'boolean'"),
+        (SMALL, "toaster", "is unknown"),
     ],
 )
-def test_wrong_games_are_refused_before_any_work(games, changed, device, message):
-    entry = {"games": "[Pong]", "seeds": "[0]"} | changed
-    games.profile("quick", "\n  ".join(["atari:", *(f"{k}: {v}" for k, v in entry.items())]))
+def test_wrong_games_are_refused_before_any_work(games, profile, device, message):
+    games.profile("quick", profile)
     assert message in games.refusal("--atari", device)
-
-
-def test_a_profile_without_games_is_refused_before_any_work(games):
-    games.profile("quick", "")
-    assert "needs an entry `atari:`" in games.refusal("--atari", "cpu")

@@ -11,6 +11,7 @@ from pathlib import Path
 import batch
 import psutil
 import pytest
+from programs import finished, run
 from projects import alive, wait_until
 from test_batch import WAITING
 
@@ -80,9 +81,7 @@ def cluster(monkeypatch):
             stack.callback(started.terminate)
         idle = ["sinfo", "--noheader", "--format=%T"]
         try:
-            wait_until(
-                lambda: "idle" in subprocess.run(idle, capture_output=True, text=True).stdout
-            )
+            wait_until(lambda: "idle" in finished(*idle).stdout)
         except TimeoutError:
             pytest.fail((place / "said").read_text())
         yield
@@ -90,9 +89,8 @@ def cluster(monkeypatch):
 
 def slurm_jobs(*options):
     """State, memory and time limit of each job; of those alive unless asked for all."""
-    command = ["squeue", "--noheader", "--format=%T %m %l", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [line.split() for line in done.stdout.splitlines()]
+    told = run("squeue", "--noheader", "--format=%T %m %l", *options)
+    return [line.split() for line in told.splitlines()]
 
 
 @pytest.mark.slow
@@ -128,7 +126,7 @@ def test_slurm_jobs_end_with_the_batch_and_run_to_their_end_with_the_next(
     wait_until(lambda: not slurm_jobs() and not any(map(alive, family)))
 
     gate.touch()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = finished(*command, timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED 02_second: read out/quick/failed/02_second.ipynb" in done.stdout
     assert "\nClaims: holds 1\n" in done.stdout

@@ -6,15 +6,14 @@ import re
 import shutil
 import sys
 import tarfile
-import tomllib
 import zipfile
 
 import pytest
 from packaging.requirements import Requirement
-from programs import ROOT, run
+from programs import PYPROJECT, ROOT, run
 from test_readme import BLOCKS, write_examples
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = PYPROJECT["project"]
 SOURCE = (
     "pyproject.toml",
     "MANIFEST.in",
@@ -152,7 +151,7 @@ def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(tmp_pat
 
 # Files of tests that take little time, of the core and of what needs an extra. All others are
 # collected, too, where Python has no more than on Windows.
-CORE = "environments figures model neural readme trace"
+CORE = "environments figures model neural readme"
 PLUGIN = """
 import sys
 

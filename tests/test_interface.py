@@ -3,18 +3,15 @@
 import ast
 import doctest
 import inspect
-import os
 import re
-import subprocess
 import sys
 import textwrap
-import tomllib
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import pages
 import pytest
-from programs import ROOT
+from programs import PYPROJECT, ROOT, finished
 from test_readme import BLOCKS, write_examples
 
 from jmdp_lib.laws import PhiBracket, StepBracket
@@ -128,16 +125,14 @@ def test_the_user_knows_every_public_call_and_option():
 def test_mypy_strict_passes_users_and_refuses_every_wrong_word(tmp_path):
     # The project's settings are strict but for two rules, which are set here: in the file and not
     # by `--strict`, for which mypy would read the whole library again, without its cache.
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["strict"] is True
+    assert PYPROJECT["tool"]["mypy"]["strict"] is True
     untyped = "\n".join([UNTYPED, *FUNCTIONS])
     wrong, count = re.subn(WORDS, r'\1"fats"', TYPED + untyped)
     files = write_examples(tmp_path, [*BLOCKS, TYPED, untyped, wrong])
     for file in files:
         rules = "# mypy: warn-return-any, disallow-untyped-decorators\n"
         file.write_text(rules + file.read_text())
-    command = [sys.executable, "-m", "mypy", *files]
-    own = os.environ | {"MYPYPATH": str(ROOT)}
-    told = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True).stdout
+    told = finished(sys.executable, "-m", "mypy", *files, MYPYPATH=str(ROOT)).stdout
     lines = enumerate(files[-1].read_text().splitlines(), 1)
     # By the file's name: what mypy knows of a like file, it tells with that one's folder.
     places = {f"{files[-1].name}:{number}" for number, line in lines if '"fats"' in line}

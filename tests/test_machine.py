@@ -1,14 +1,13 @@
 """What concerns the machine: missing extras, limits, whole files, and compiled code."""
 
 import os
-import subprocess
 import sys
 import time
 from importlib import import_module
 
 import psutil
 import pytest
-from programs import ROOT, run
+from programs import finished, run
 from tqdm import tqdm
 
 import jmdp_lib as jl
@@ -159,13 +158,7 @@ jl.projected_jipe2(jm, uniform, jl.action_features(jl.rbf_features(3, 3, 1), 4))
 def run_python(code, **environment):
     """(functions compiled, what was said) in a process of its own."""
     code += "print(sum(record.is_start for _, record in compiles.buffer))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-    )
+    done = finished(sys.executable, "-c", code, **environment)
     assert done.returncode == 0, done.stderr
     return int(done.stdout), done.stderr
 

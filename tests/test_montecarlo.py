@@ -1,5 +1,7 @@
 """Simulated pairs and random maps: their moments and distributions are those solvers compute."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from strategies import COUPLINGS, random_jmdp, random_policy, shared_noise_model
@@ -77,11 +79,8 @@ def test_a_sample_depends_on_its_seed_alone(sample, chunk, monkeypatch):
 
 @pytest.mark.parametrize("truncation", [1e-1, 3e-2, 1e-2, 1e-3])  # odd and even numbers of steps
 def test_the_horizon_follows_from_the_truncation(truncation):
-    cut = {"truncation": truncation, "rng": 0}
     steps = int(np.ceil(np.log(truncation) / np.log(0.9)))
-    for returns in (
-        jl.simulate_returns(ALWAYS, [0], 3, **cut),
-        jl.simulate_pairs(ALWAYS, [0], (0, 0), state=0, num_pairs=1, **cut),
-        jl.simulate_pairs(ALWAYS, [0], (0, 0), state=0, num_pairs=1, rng=0, horizon=steps),
-    ):
+    pair = partial(jl.simulate_pairs, ALWAYS, [0], (0, 0), state=0, num_pairs=1, rng=0)
+    maps = jl.simulate_returns(ALWAYS, [0], 3, truncation=truncation, rng=0)
+    for returns in (maps, pair(truncation=truncation), pair(horizon=steps)):
         np.testing.assert_allclose(returns, (1.0 - 0.9**steps) / 0.1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from numpy.testing import assert_allclose
-from strategies import on_all_couplings, problems, random_policy, shared_noise_model
+from strategies import coupled, on_all_couplings, problems, random_policy, shared_noise_model
 
 import jmdp_lib as jl
 from jmdp_lib.fast import MultisetOperator
@@ -26,9 +26,7 @@ def random_collection(rng, jm):
 @given(problem=problems())
 @settings(max_examples=60)
 def test_fast_is_literal(problem, coupling):
-    jm, policy, rng = problem
-    if coupling == "common":
-        jm = shared_noise_model(rng, jm.num_states, jm.num_actions)
+    jm, policy, rng = coupled(problem, coupling)
     mean, second = random_collection(rng, jm)
     operator = PairOperator(jm, policy, Coupling.named(coupling))
     state = operator.centre(mean, second)

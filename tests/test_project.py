@@ -7,9 +7,7 @@ import json
 import re
 import runpy
 import shutil
-import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import batch
@@ -20,12 +18,12 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from programs import ROOT, run
+from programs import PYPROJECT, ROOT, finished, run
 
 import jmdp_lib
 
 OWN = {"experiments", "jmdp_lib", "notebooks"}  # what an installation in place brings
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = PYPROJECT["project"]
 # What every extra asks for; "" is what a plain install brings.
 EXTRAS = {
     name: list(map(Requirement, lines))
@@ -40,10 +38,6 @@ by_source = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.ste
 
 # Reads all that is installed.
 packages_distributions = functools.cache(importlib.metadata.packages_distributions)
-
-
-def said(*command, **options):
-    return subprocess.run([*map(str, command)], capture_output=True, text=True, **options)
 
 
 def owners(module):
@@ -143,7 +137,7 @@ def test_a_solver_imports_nothing_that_it_does_not_need():
 def make(*targets, folder=ROOT):
     """`make` of this project in a folder, where there is nothing to set up."""
     nothing_to_set_up = f"PY={sys.executable}", "STAMP=", "STALE=", "WORKERS=0"
-    return said("make", "-f", ROOT / "Makefile", *targets, *nothing_to_set_up, cwd=folder)
+    return finished("make", "-f", ROOT / "Makefile", *targets, *nothing_to_set_up, cwd=folder)
 
 
 @pytest.mark.slow
@@ -227,7 +221,7 @@ def test_the_pins_can_be_installed_on_every_python_and_system(python, system, mo
     command += ["--constraints", "constraints.txt", "--only-binary", ":all:"]
     command += [f"--no-binary={name}" for name in SOURCES_ONLY]
     command += ["--python-version", python, "--python-platform", system, "pyproject.toml"]
-    done = said(*command, cwd=ROOT)
+    done = finished(*command)
     if "Failed to fetch" in done.stderr:
         pytest.skip("needs a package index that can be reached")
     assert done.returncode == 0, done.stderr

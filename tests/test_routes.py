@@ -75,20 +75,23 @@ def test_wanted_gaps_are_answered_and_nothing_else(problem, count):
         assert one.gap_variance[states[0], 1, 0] == pytest.approx(wanted, abs=1e-8)
 
 
-def wide_and_cyclic():
-    """The search for their pairs needs more than one pass, and many words of the bitmap."""
+@pytest.mark.parametrize("cycles", [True, False])
+def test_many_pairs_are_reached(cycles):
+    """The search for them needs more than one pass, and many words of the bitmap."""
     jm = random_jmdp(np.random.default_rng(0), 300, 2, 2, 0.5)
-    ahead = np.sort(jm.next_states % 300, axis=0).reshape(jm.next_states.shape)
-    for one in (jm, jl.JMDP.from_tables(jm.table_states, jm.probs, jm.rewards, ahead, 300, 0.5)):
-        yield one, jl.uniform_policy(one), [0, 7]
+    after = jm.next_states if cycles else np.sort(jm.next_states, axis=0)
+    jm = jl.JMDP.from_tables(jm.table_states, jm.probs, jm.rewards, after, 300, 0.5)
+    first, *others = (
+        jl.jipe2(jm, jl.uniform_policy(jm), states=[0, 7], tol=1e-10, **how).moments.gap_variance
+        for how in EVERY
+    )
+    for found in others:
+        assert_allclose(found, first, atol=1e-9)
 
 
-@pytest.mark.parametrize("problem", [*wide_and_cyclic()], ids=["cycles", "no cycles"])
-def test_many_pairs_are_reached(problem):
-    jm, policy, states = problem
-    every = [jl.jipe2(jm, policy, states=states, tol=1e-10, **how).moments for how in EVERY]
-    for found in every[1:]:
-        assert_allclose(found.gap_variance, every[0].gap_variance, atol=1e-9)
+def raw_moments(found):
+    """Mean (S, A), and second moments (S, A, A) of two actions of a state."""
+    return found.mean, found.covariance + found.mean[:, :, None] * found.mean[:, None]
 
 
 @pytest.mark.parametrize("how", EVERY, ids=str)
@@ -105,12 +108,9 @@ def test_the_error_bound_holds_after_acceleration(how):
             assert sol.converged
             assert sol.error_bound <= tol
             assert sol.residuals[-1] <= sol.error_bound * (1.0 - gamma)
-            second = (
-                sol.moments.covariance + sol.moments.mean[:, :, None] * sol.moments.mean[:, None]
-            )
-            truth = exact.covariance + exact.mean[:, :, None] * exact.mean[:, None]
-            assert np.abs(sol.moments.mean - exact.mean).max() <= sol.error_bound + 1e-9
-            assert np.abs(second - truth).max() / weight <= sol.error_bound + 1e-9
+            (mean, second), (truth, truth_2) = map(raw_moments, (sol.moments, exact))
+            assert np.abs(mean - truth).max() <= sol.error_bound + 1e-9
+            assert np.abs(second - truth_2).max() / weight <= sol.error_bound + 1e-9
 
 
 @pytest.mark.parametrize("route", ["dense", "reachable"])
@@ -225,9 +225,8 @@ def test_actions_that_are_alike_have_a_gap_of_zero(how):
 def test_overflow_is_an_error_and_no_endless_loop():
     jm = random_jmdp(np.random.default_rng(0), 6, 2, 3, 0.9, 1e80)
     for route in ("dense", "reachable"):
-        sol = jl.jipe2(
-            jm, jl.uniform_policy(jm), tol=1e72, route=route
-        )  # its dot products overflow
+        # its dot products overflow
+        sol = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e72, route=route)
         assert np.isfinite(sol.moments.covariance).all()
     with pytest.raises(FloatingPointError, match="overflows"):
         solve(Shift(np.nan, 5), 1e-8, 0.9)

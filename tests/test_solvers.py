@@ -12,11 +12,11 @@ from numpy.testing import assert_allclose
 from strategies import (
     COUPLINGS,
     ROUTES,
+    coupled,
     problems,
     raised,
     random_jmdp,
     random_policy,
-    shared_noise_model,
 )
 
 import jmdp_lib as jl
@@ -24,17 +24,7 @@ from jmdp_lib.fast.collapsed import CollapsedT2
 from jmdp_lib.solvers.fixed_point import false_variance
 
 A_COUPLING = st.sampled_from(COUPLINGS)
-
-
 A_CONSTANT = st.sampled_from([0.0, 0.0, 10.0])
-
-
-def coupled(problem, coupling, constant):
-    """A problem whose states share their noise, if that is asked for, with this in all rewards."""
-    jm, policy, rng = problem
-    if coupling == "common":
-        jm = shared_noise_model(rng, jm.num_states, jm.num_actions, 2, jm.gamma)
-    return raised(jm, constant), policy
 
 
 def exact_moments(jm, policy, order, coupling="joint"):
@@ -57,7 +47,8 @@ def full_brute(jm, policy, coupling="joint"):
 @settings(max_examples=60)
 def test_jipe2_is_the_linear_solution_on_every_route(problem, coupling, constant):
     """Every kind of policy, also one state and one action; a constant is put back into moments."""
-    jm, policy = coupled(problem, coupling, constant)
+    jm, policy, _ = coupled(problem, coupling)
+    jm = raised(jm, constant)
     mean, second = full_brute(jm, policy, coupling)
     scale = max(1.0, np.abs(second).max())
     for how in ROUTES:
@@ -75,7 +66,8 @@ def test_jipe2_is_the_linear_solution_on_every_route(problem, coupling, constant
 )
 @settings(max_examples=75)
 def test_jipe_is_brute_force(problem, order, coupling, constant):
-    jm, policy = coupled(problem, coupling, constant)
+    jm, policy, _ = coupled(problem, coupling)
+    jm = raised(jm, constant)
     sol = jl.jipe(jm, policy, order=order, tol=1e-11, coupling=coupling)
     truth = exact_moments(jm, policy, order, coupling)
     scale = max(1.0, *map(abs, truth.values()))
@@ -101,10 +93,12 @@ def test_history_is_the_literal_iteration(problem, iterations, constant):
     """residuals[k] = ||M_k - T M_k||_lambda of M_{k+1} = T M_k from zero, over every coordinate.
 
     Whatever constant is in all rewards; and the certificate of Theorem 5.3 holds, stopped anywhere.
+    Its rate holds from any start.
     """
-    jm, policy, _ = problem
+    jm, policy, rng = problem
     jm = raised(jm, constant)
-    sol = jl.jipe2(jm, policy, tol=1e-300, route="sweeps", max_iterations=iterations)
+    sweep = partial(jl.jipe2, jm, policy, tol=1e-300, route="sweeps", max_iterations=iterations)
+    sol = sweep()
     trace = jl.trace_jipe2(jm, policy, sol.residuals.size)
     weight = 2.0 * jm.reward_bound / (1.0 - jm.gamma)
     mean = np.zeros((jm.num_states, jm.num_actions))
@@ -125,6 +119,9 @@ def test_history_is_the_literal_iteration(problem, iterations, constant):
     allowed = sol.error_bound * np.array([1.0, weight]) * (1.0 + 1e-9)
     assert np.abs(mean - exact[0]).max() <= allowed[0]
     assert np.abs(second - exact[1]).max() <= allowed[1]
+    start = rng.normal(size=mean.shape), 10.0 * rng.normal(size=second.shape)
+    rates = sweep(initial=start).residuals
+    assert (rates[1:] <= jm.gamma * rates[:-1] + 1e-12 * weight).all()
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])

@@ -19,6 +19,7 @@ from jmdp_lib.solvers.trace import trace_jipe2
 
 GAP = (1, 0, 1)
 PROBS = np.array([0.2, 0.5, 0.3])
+POINTS = np.linspace(-3.01, 3.03, 20)
 
 
 def one_law(rng, c, gamma=0.8):
@@ -64,7 +65,7 @@ def law(jm, policy):
             for share in (found.prob_worse, found.prob_tie, found.prob_better):
                 yield 0, share
             yield 1, [found.quantile(0.3), found.cvar(0.1)]
-            yield 0, found.cdf(jm.reward_bound * np.linspace(-3.01, 3.03, 20))
+            yield 0, found.cdf(jm.reward_bound * POINTS)
 
 
 def improvement(jm, policy):
@@ -130,13 +131,13 @@ def counted(jm, policy):
 
 
 def played(jm, policy):
-    yield 1, jl.simulate_pairs(jm, policy, (0, 1), state=1, num_pairs=100, rng=0)
+    pairs = jl.simulate_pairs(jm, policy, (0, 1), state=1, num_pairs=100, rng=0)
+    yield 1, pairs
     yield 1, jl.simulate_returns(jm, policy, 100, rng=0)
-    gaps = np.subtract(*jl.simulate_pairs(jm, policy, (0, 1), state=1, num_pairs=100, rng=0).T)
     law = jl.laws.GapLaw.from_sample(
-        GAP, gaps, truncation_error=1e-7 * jm.reward_bound
+        GAP, np.subtract(*pairs.T), truncation_error=1e-7 * jm.reward_bound
     )  # a gap may lie where the law is read
-    yield 0, law.cdf(jm.reward_bound * np.linspace(-3.01, 3.03, 20))
+    yield 0, law.cdf(jm.reward_bound * POINTS)
     found = jl.simulators.estimate_gaps(
         jm, policy, [0, 1], state=1, num_runs=20, keep_returns=True, rng=0
     )
