@@ -260,7 +260,7 @@ claim = "CVaR, bracket and sample; P(G <= 0), CVaR simulated: within 4 s.e. of t
 claims.check(claim, text, outside.max() < 4)
 
 # %% [markdown]
-# **Simulate** if all three hold: you want a probability, *discounted* sums of rewards miss the grid, and there are many states. With 30 states and random rewards (`benchmarks/gap_law.md`), one gap took `gap_law` 10 processor seconds. Its bracket of $P(G \le 0)$ was 0.008 wide; the 95% interval of ten million pairs is 0.0006 wide.
+# **Simulate** if all three hold: you want a probability, *discounted* sums of rewards miss the grid, and there are many states. With 30 states and random rewards (`benchmarks/gap_law.md`), one gap took `gap_law` 8 processor seconds. Its bracket of $P(G \le 0)$ was 0.008 wide; the 95% interval of ten million pairs is 0.0006 wide.
 # **Take `gap_law`** for a precise CVaR, if the answer must be certain, or if the bracket closes at zero, as in the gridworld.
 #
 # ## 9.4 How much do moments tell?

@@ -211,9 +211,6 @@ REFUSED = {
     jl.cantelli_bound: {"variance must not be negative": {"mean": 1.0, "variance": -2.0}},
     partial(jl.epsilon_mixture, GRID, GOAL, 2.0): {"epsilon must lie in": {}},
     partial(jl.rbf_features, 3, 0, 2): {"columns must be at least 1": {}},
-    jl.tabular_features: {
-        "Unable to allocate": {"model": SimpleNamespace(num_states=90_000, num_actions=4)}
-    },
     jl.incremental_jipe2: {
         "has no num_states, num_actions, gamma, query": {"simulator": object()},
         r"simulator\.reward_range must be \(lo, hi\)": {"simulator": answers(never, (1.0, -1.0))},
@@ -409,6 +406,7 @@ TOO_LARGE = {
     "1,332 coordinates": partial(jl.incremental_jipe2, **LEARNED),
     "order 3 on 9 states with .* multisets.*lower": partial(jl.jipe, GRID, GOAL, order=3),
     "order 4 on 9 .*lower": partial(jl.jipe, GRID, GOAL, order=4, coupling="common"),
+    "a feature for each of 36 state-actions": partial(jl.tabular_features, GRID),
     "36 features .*: jipe2 is exact": partial(jl.projected_jipe2, **GOOD[jl.projected_jipe2]),
     "coupling_range on 9 states": partial(jl.laws.coupling_range, GRID, GOAL),
     "policy_gaps on the 81 pairs of 9 states": partial(jl.laws.policy_gaps, GRID, GOAL, GOAL),

@@ -16,7 +16,7 @@ from scipy import linalg
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized, frozen
-from jmdp_lib.machine import ReadOnly, progress
+from jmdp_lib.machine import ReadOnly, progress, require
 from jmdp_lib.solvers.fixed_point import warn
 
 _EXTREME = 1e50  # features beyond this, or below its inverse, are scaled
@@ -110,7 +110,9 @@ def tabular_features(model: Sized) -> Floats:
         (3, 2, 6)
     """
     shape = checks.sizes_of(model)
-    return np.eye(shape[0] * shape[1]).reshape(*shape, -1)
+    size = shape[0] * shape[1]
+    require(8.0 * size**2, f"a feature for each of {size:,} state-actions")
+    return np.eye(size).reshape(*shape, -1)
 
 
 def rbf_features(rows: int, columns: int, centres: int) -> Floats:
