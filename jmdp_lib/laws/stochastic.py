@@ -16,7 +16,6 @@ rounding makes it inexact, it is taken a few roundings higher. Sums of probabili
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -88,7 +87,7 @@ class Stochastic:
         self.bounds = self._on(x, slice(None))
         self.x = x
 
-    def _on(self, x: Floats, rows: Any) -> Floats:
+    def _on(self, x: Floats, rows: Ints | slice) -> Floats:
         """(..., 1, 2n + 1) bounds of some rows on another grid: from the size of D, and from the
         old ones."""
         largest = self.largest[rows]
