@@ -24,10 +24,7 @@ from jmdp_lib.fast.collapsed import (
 from jmdp_lib.fast.dense import DensePairs, PairArrays, PairMap, scaled_kernels
 from jmdp_lib.fast.multisets import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.fast.reachable import PairSet
-from jmdp_lib.fast.systems import (
-    solve_chains,
-    solve_pairs,
-)
+from jmdp_lib.fast.systems import solve_chains, solve_pairs
 from jmdp_lib.fast.threads import fill_rows, threaded
 
 __all__ = [

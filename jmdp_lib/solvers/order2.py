@@ -130,15 +130,17 @@ def _sweeps(
     # Three states, each as C and Sigma, their differences, and arrays over tables and actions.
     needed = 72.0 * operator.policy.size**2 + jm.rewards.size * (150.0 + 24.0 * jm.num_actions)
     require(needed, f"JIPE-2 by sweeps on {jm.num_states:,} states")
-    start = operator.zero()
-    if initial is not None:
+    if initial is None:
+        start = operator.zero()
+    else:
         operator = operator.without_offset
         start = _start(operator, initial, jm.return_offset)
     allowed = tol * operator.jm.reward_bound
     state, end = iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2")
-    offset = state.offset
-    variance_error = _unplayed(jm.gamma**end.iterations, state)
-    if initial is not None:
+    if initial is None:
+        offset = state.offset
+        variance_error = _unplayed(jm.gamma**end.iterations, state)
+    else:
         offset = jm.return_offset
         variance_error = 2.0 * operator.weight * end.error_bound
         variance_error += false_variance(jm.gamma, end.error_bound)
