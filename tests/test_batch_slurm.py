@@ -120,7 +120,7 @@ def test_slurm_jobs_end_with_the_batch_and_run_to_their_end_with_the_next(
         process.kill()  # as when the login node goes down
     running.wait()
     running = started()  # not four jobs: two were cancelled
-    assert "Cancelling Slurm jobs of an earlier run: " in said.read_text()
+    assert "Cancelling Slurm jobs that were left: " in said.read_text()
     running.terminate()
     assert running.wait() == batch.INTERRUPTED, said.read_text()
     wait_until(lambda: not slurm_jobs() and not any(map(alive, family)))

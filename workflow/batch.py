@@ -163,11 +163,12 @@ def slurm_options(out: Path) -> list[str]:
 
 
 def cancel_jobs(out: Path) -> None:
-    """Cancel the Slurm jobs that a batch has left which was killed outright."""
+    """Cancel the Slurm jobs that are left: of a batch that was killed outright, or those that
+    Snakemake had just submitted when it was stopped, and does not cancel."""
     command = ["squeue", "--me", "--noheader", "--format=%i %j"]
     told = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
     if left := [line.split()[0] for line in told if f" {name_of_jobs(out)}_" in line]:
-        print("Cancelling Slurm jobs of an earlier run:", *left, flush=True)
+        print("Cancelling Slurm jobs that were left:", *left, flush=True)
         subprocess.run(["scancel", *left])
 
 
@@ -245,6 +246,8 @@ def run_snakemake(out: Path, plan: dict[str, Any], options: list[str], visible: 
                 start_new_session=True,
             )
         code = wait_for(process, SLURM_PATIENCE if "slurm" in options else PATIENCE)
+        if code == INTERRUPTED and "slurm" in options:
+            cancel_jobs(out)
         show_figures(out, plan["notebooks"])
     return code
 
