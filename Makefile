@@ -89,7 +89,7 @@ test-random: $(STAMP)
 
 # Every committed notebook as it stands; its claims and their verdicts are compared with the committed
 # ones, their numbers are not: some depend on the processor. A cell that hangs is ended after an hour:
-# the longest takes 15 seconds, and 13 minutes on an emulated processor.
+# chapter 5 trains for a quarter of a minute, and for a quarter of an hour on an emulated processor.
 NOTEBOOKS = notebooks/*.ipynb
 nbval: $(STAMP) $(IMPORTED)
 	PYTHONPATH=workflow $(PY) -m pytest -p no:randomly -p nbval_kernels -n $(WORKERS) --dist loadfile \
