@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -79,10 +80,65 @@ def test_a_run_has_the_members_that_chose_its_trial():
     assert {
         path.stem: members for path, members in runs.items() if "Pong/gaps-21" in str(path)
     } == {
-        "gaps-21-fast-0": ((0.99, "near", 1.0),),
-        "gaps-21-base-1": ((0.9, "local", 0.3),),
-        "gaps-21-fast-1": ((0.9, "near", 0.3),),
+        "gaps-21-fast-0-20000-2500": ((0.99, "near", 1.0),),
+        "gaps-21-base-1-20000-2500": ((0.9, "local", 0.3),),
+        "gaps-21-fast-1-20000-2500": ((0.9, "near", 0.3),),
     }
+
+
+def test_a_larger_budget_has_the_states_of_a_smaller_one():
+    runs = runs_of("budget", ROOT, {(0.99, "near", 0.0): "base"})
+    of_pong = [run for run in runs if run.experiment.game == "Pong"]
+    chosen = [run for run in of_pong if len(run.config.members) == 1]
+    assert len(chosen) == 3 * 6 - 1
+    for seed in (20, 21, 22):
+        pieces = [run.pieces for run in chosen if run.seed == seed]
+        assert all(more[: len(less)] == less for less, more in pairwise(pieces))
+    assert {run.pieces for run in chosen if len(run.pieces) == 3} == {
+        tuple((20, piece) for piece in third) for third in ((0, 1, 2), (3, 4, 5), (6, 7, 8))
+    }
+    every = [run for run in of_pong if len(run.config.members) > 1]
+    largest = {"num_states": 180_000, "steps": 10_000}
+    assert {(run.seed, *run.budget.values()) for run in every} == {(20, *largest.values())}
+    assert {run.trial for run in every} == set(PARTS["sigma"]["trials"])
+
+
+@pytest.mark.slow
+def test_pieces_of_a_part_are_the_whole(tmp_path, monkeypatch, capsys):
+    """A command that was killed, and one whose minutes were over, go on where they ended."""
+    part = {"games": {"Pong": {}}, "seeds": [20, 21], "plays": 2, "every_trial": ["Pong", 20]}
+    trials = {name: PARTS["sigma"]["trials"][name] for name in ("base", "dim256")}
+    config = {"gammas": [[0.99]], "sigmas": [0.0, 0.03]}
+    mine = PARTS["budget"] | part | {"trials": trials, "config": config}
+    monkeypatch.setitem(PARTS, "budget", mine)
+    members = [("near", 0.0), ("near", 0.03), ("local", 0.0)]
+    chosen = {(0.99, *member): "base" for member in members} | {(0.99, "gram told", 0.0): "dim256"}
+    monkeypatch.setattr(runs, "best_trials", lambda *_: chosen)
+    words = ["budget", "--miniature"]
+    assert command(tmp_path / "whole", *words) == 0
+
+    train, calls = runs.train, []
+
+    def killed(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return train(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "train", killed)
+        with pytest.raises(KeyboardInterrupt):
+            command(tmp_path / "pieces", *words)
+    assert "10 runs and" in capsys.readouterr().out
+    assert command(tmp_path / "pieces", *words, "--minutes", "0") == 1
+    assert not list(tmp_path.glob("pieces/work/results/*"))  # nothing was simulated yet
+    assert command(tmp_path / "pieces", *words) == 0
+    whole, pieces = ((tmp_path / name / "work" / "results") for name in ("whole", "pieces"))
+    names = sorted(path.name for path in whole.glob("*.csv"))
+    assert names == ["budget.csv", "budget_simulated.csv", "budget_states.csv"]
+    assert [(pieces / n).read_bytes() for n in names] == [(whole / n).read_bytes() for n in names]
+    found = pd.read_csv(whole / "budget.csv")
+    assert len(found) == 2 * (2 * 3 * 4 + 2)  # states; seeds, budgets, members; others at the last
 
 
 @pytest.mark.slow
@@ -96,11 +152,11 @@ def test_a_part_and_its_search_in_miniature(tmp_path, monkeypatch, capsys):
     assert command(tmp_path, *words) == 2
     assert "has no sigma_search.csv: make part sigma_search first" in capsys.readouterr().err
     assert command(tmp_path, "sigma_search:Pong", "--miniature", "--minutes", "0") == 1
-    said = "4 runs of sigma_search:Pong are left: to go on, give the same command again"
+    said = "4 runs and 1 simulations of sigma_search:Pong are left: to go on, give the same command"
     assert said in capsys.readouterr().out
     assert command(tmp_path, "sigma_search:Pong", "--miniature") == 0
     assert command(tmp_path, *words) == 0
-    gaps = work / "sigma" / "Pong" / "gaps-20-base-0.csv"
+    gaps = work / "sigma" / "Pong" / "gaps-20-base-0-40-4.csv"
     gaps.unlink()  # as if the command had been stopped here
     kept = {path: path.stat().st_mtime_ns for path in work.glob("*/*/[tegr]*-*.*")}
     assert len(kept) == 2 * 3 + 4 + 3  # tables, states and pairs; gaps of both parts
@@ -155,8 +211,8 @@ def test_a_folder_of_other_settings_or_with_a_damaged_file_is_refused(
         patch.setitem(settings.MINIATURE["experiment"], "horizon", 6)
         assert "work/tune/Pong has files of other settings: sizes\n" in refused()
     with monkeypatch.context() as patch:
-        patch.setitem(settings.MINIATURE["config"], "steps", 5)
-        assert "other settings: base-0\n" in refused()
+        patch.setitem(settings.MINIATURE["config"], "batch", 8)
+        assert "other settings: 0-base-0-40-4\n" in refused()
     (tmp_path / "work" / "tune" / "Pong" / "settings.json").write_text("{")
     assert "settings.json is damaged" in refused()
 
@@ -166,13 +222,13 @@ def test_a_training_that_diverges_leaves_the_others_alone(tmp_path, monkeypatch,
         raise FloatingPointError("weights are no longer finite")
 
     monkeypatch.setattr(runs, "train", train)
-    others = (runs, "play"), (runs.QueryTables, "load"), (runs, "Network"), (runs.Replay, "of")
-    for place, name in others:
-        monkeypatch.setattr(place, name, lambda *_: None)
+    for name in ("play", "simulate", "missing", "Network"):
+        monkeypatch.setattr(runs, name, lambda *_: None)
+    monkeypatch.setattr(runs, "learned_from", lambda *_: (None, None))
     assert command(tmp_path, "tune:Pong", "--miniature") == 1
     said = capsys.readouterr().out
-    assert re.findall(r"FAILED .*/gaps-0-(\w+)-0.csv", said) == list(PARTS["calibrated"]["trials"])
-    assert "6 runs of tune:Pong are left" in said
+    assert re.findall(r"FAILED .*/gaps-0-(\w+)-0-", said) == list(PARTS["calibrated"]["trials"])
+    assert "6 runs and 1 simulations of tune:Pong are left" in said
 
 
 @pytest.mark.slow

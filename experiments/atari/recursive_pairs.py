@@ -51,11 +51,12 @@ class PairRecords(Arrays):
 
 
 def record_pairs(
-    experiment: Experiment, starts: Sequence[Snapshot], rng: RNG, processes: int
+    experiment: Experiment, starts: Sequence[Snapshot], rng: RNG, processes: int, play: int = 0
 ) -> PairRecords:
     """Play `repeats` pairs for each of `pairs_per_state` random action pairs of every start.
 
-    starts: snapshots from `evaluation_states` of the same game; `state_rows` counts them.
+    starts: snapshots from `evaluation_states` of the same game; `state_rows` counts them. play:
+        another number plays the same action pairs on, independently.
 
     Example:
         >>> from experiments.atari.recursive_pairs import record_pairs
@@ -66,29 +67,34 @@ def record_pairs(
         >>> record_pairs(breakout, starts, rng=1, processes=1).rewards.shape
         (4, 2, 20)
     """
-    jobs = [(experiment, rng, row, start) for row, start in enumerate(starts)]
+    jobs = [(experiment, rng, row, start, play) for row, start in enumerate(starts)]
     parts = in_processes(_play_state, jobs, processes, f"{experiment.game} pairs")
     return PairRecords.joined(parts)
 
 
 def first_actions(
-    rng: RNG, row: int, experiment: Experiment, num_actions: int
+    rng: RNG, row: int, experiment: Experiment, num_actions: int, play: int = 0
 ) -> tuple[Ints, list[np.random.Generator]]:
     """(P, 2) the pairs of actions that `record_pairs` plays from a state.
 
     Also the generators of the two branches' emulators, and of all later actions.
     """
-    streams = [np.random.default_rng(s) for s in checks.seed_of(rng, row).spawn(3)]
-    pairs = range(experiment.pairs_per_state)
-    return np.array([streams[2].choice(num_actions, 2, replace=False) for _ in pairs]), streams
+    seeds = checks.seed_of(rng, row).spawn(3 * (play + 1))
+    streams = [np.random.default_rng(seed) for seed in seeds]
+    pairs = [
+        streams[2].choice(num_actions, 2, replace=False) for _ in range(experiment.pairs_per_state)
+    ]
+    return np.array(pairs), streams[-3:]
 
 
-def _play_state(experiment: Experiment, rng: RNG, row: int, start: Snapshot) -> PairRecords:
+def _play_state(
+    experiment: Experiment, rng: RNG, row: int, start: Snapshot, play: int
+) -> PairRecords:
     """All pairs of one state."""
     horizon = experiment.horizon
     envs = [experiment.emulator(0), experiment.emulator(1)]
     num_actions = envs[0].num_actions
-    chosen, streams = first_actions(rng, row, experiment, num_actions)
+    chosen, streams = first_actions(rng, row, experiment, num_actions, play)
     envs[0].np_random, envs[1].np_random, choices = streams
     actions = np.repeat(chosen, experiment.repeats, axis=0)
     size = len(actions)

@@ -11,7 +11,6 @@ A *case* is a game at a discount, with a shock of one size: columns game, gamma 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +37,18 @@ def averages(gaps: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return means.reset_index()
 
 
-def write(part: str, files: Sequence[Path], out: Path, facts: dict[str, Any]) -> None:
-    """Write the results of the finished runs of a part, from the gaps of each."""
-    gaps = pd.concat([pd.read_csv(file) for file in files], ignore_index=True)
-    of_run = averages(gaps.assign(error=(gaps.coupled - gaps.mc) ** 2), RUN)
+def write(part: str, gaps: pd.DataFrame, out: Path, facts: dict[str, Any]) -> None:
+    """Write the results of the finished runs of a part, from the learned and simulated gaps."""
+    settings = table_of(part)
+    budget = ["num_states", "steps"] if "budgets" in settings else []
+    run = [*RUN, *budget]
+    of_run = averages(gaps.assign(error=(gaps.coupled - gaps.mc) ** 2), run)
     of_run["error"] = of_run.error**0.5 / of_run.mc
-    tables = {"": of_run[[*RUN, "coupled", "table", "mc", "mc_error", "error"]]}
+    tables = {"": of_run[[*run, "coupled", "table", "mc", "mc_error", "error"]]}
     reported = gaps[gaps.states == 1]
-    by_state = ["game", *MEMBER, "trial", "seed", "state"]
+    by_state = ["game", *MEMBER, "trial", "seed", *budget, "state"]
     if len(reported):
         tables["_states"] = reported[[*by_state, "coupled", "table", "gap_mean"]]
-    settings = table_of(part)
     once = ["game", "states", "sigma", "gamma", "state"]
     if "reference" not in settings:
         played = ["mc_mean", "mc", "mc_independent", "mc_error"]

@@ -3,16 +3,15 @@
     python -m experiments.atari PART --work WORK --device cuda --minutes 9
     python -m experiments.atari PART:GAME:SEED --work WORK --device cpu --miniature
 
-Processes play the games, ahead of the trainings, which come one after the other. What is finished
-is a file under WORK/PART/GAME, and is not made again: if the command was stopped, or its minutes
-are over, give it again. All pairs are played before a network is trained, so it is evaluated at
-once.
+Processes play the games, and pairs at last, while networks are trained one after the other: always
+the first run of the list whose states are there. What is finished is a file under WORK/PART/GAME,
+and is not made again: if the command was stopped, or its minutes are over, give it again.
 
     settings.json                     what the files of the game were made with
-    tables-SEED.npz                   queried states, to learn from
+    tables-SEED-PIECE.npz             queried states, to learn from
     evaluation-FRESH.npz              states that networks are evaluated at
-    records-FRESH.npz                 recursive pairs from them
-    gaps-SEED-TRIAL-GROUP.csv         learned gaps beside simulated ones, by member and state
+    records-FRESH-PLAY.npz            recursive pairs from them
+    gaps-SEED-TRIAL-GROUP-BUDGET.csv  learned gaps, by member and state
 
 A part with a `search` takes the trials that were best there: in figures/atari, or in OUT if it is
 not there. The results of all finished runs go to OUT: see `results`. The exit status is 0 if
@@ -24,8 +23,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
+from functools import cache, lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -50,46 +51,89 @@ from experiments.atari.tables import QueryTables, collect, evaluation_states
 from experiments.atari.training import train
 from experiments.files import claim, replacing, save_once
 from experiments.processes import PROJECT, made_with, program, run_program
+from jmdp_lib.atari.env import Snapshot
 
 COMMITTED = PROJECT / "figures" / "atari"
 
 
-def play(run: Run, processes: int) -> None:
-    """Play all that is missing: what is learned from, states, and recursive pairs from them."""
-    sizes = run.experiment
-    save_once(run.tables, collect, sizes, _stream(0, run.seed), processes)
+def missing(run: Run) -> list[Path]:
+    """Files that are played before a run can be trained and evaluated."""
+    files = *run.tables, *map(run.states, run.fresh)
+    return [path for path in files if not path.exists()]
+
+
+def play(run: Run, processes: int, deadline: float) -> None:
+    """Play what is missing, until the deadline."""
+    for path, (seed, piece) in zip(run.tables, run.pieces, strict=True):
+        if time.monotonic() < deadline:
+            save_once(path, collect, run.experiment, _stream(0, seed, piece), processes)
     for fresh in run.fresh:
-        if not run.states(fresh).exists():
-            starts, tables = evaluation_states(sizes, _stream(2, fresh), processes)
-            if not run.reference:
-                pairs = record_pairs(sizes, starts, _stream(3, fresh), processes)
-                pairs.save(run.pairs(fresh))
-            tables.save(run.states(fresh))
+        if time.monotonic() < deadline and not run.states(fresh).exists():
+            _starts(run, fresh, processes)[1].save(run.states(fresh))
+
+
+def simulate(run: Run, fresh: int, number: int, processes: int, deadline: float) -> None:
+    """Play recursive pairs from the states of a number."""
+    path = run.pairs(fresh)[number]
+    if time.monotonic() < deadline and not path.exists():
+        starts, _ = _starts(run, fresh, processes)
+        stream = _stream(3, fresh)
+        record_pairs(run.experiment, starts, stream, processes, number).save(path)
+
+
+def _starts(run: Run, fresh: int, processes: int) -> tuple[list[Snapshot], QueryTables]:
+    """The states of a number, and their tables."""
+    return evaluation_states(run.experiment, _stream(2, fresh), processes)
+
+
+def simulations(runs: list[Run]) -> dict[Path, tuple[Run, int, int]]:
+    """Files of the recursive pairs that runs are compared with, and what `simulate` needs."""
+    return {
+        run.pairs(fresh)[number]: (run, fresh, number)
+        for run in runs
+        if not run.reference
+        for number, fresh in product(range(run.plays), run.fresh)
+    }
 
 
 def simulated(run: Run, fresh: int) -> pd.DataFrame:
-    """Simulated gaps, by discount, shock and state."""
+    """Simulated gaps, by discount, shock and state; empty if nothing was played yet."""
     if not run.reference:
-        cases = sorted({(gamma, sigma) for gamma, _, sigma in run.config.members})
-        gaps = pair_gaps(PairRecords.load(run.pairs(fresh)), cases)
-        return results.averages(gaps, ["gamma", "sigma", "state"])
+        cases = tuple(sorted({(gamma, sigma) for gamma, _, sigma in run.config.members}))
+        return _played(tuple(path for path in run.pairs(fresh) if path.exists()), cases)
     every = pd.read_csv(COMMITTED / f"{run.reference}_simulated.csv")
     mine = every[(every.game == run.experiment.game) & (every.states == fresh)]
     return mine.drop(columns=["game", "states"])
 
 
-def _stream(purpose: int, number: int) -> np.random.SeedSequence:
+@cache
+def _played(paths: tuple[Path, ...], cases: tuple[tuple[float, float], ...]) -> pd.DataFrame:
+    """Gaps of all these records, for some discounts and shocks."""
+    if not paths:
+        return pd.DataFrame(columns=["gamma", "sigma", "state"], dtype=float)
+    gaps = pair_gaps(PairRecords.joined([*map(PairRecords.load, paths)]), cases)
+    return results.averages(gaps, ["gamma", "sigma", "state"])
+
+
+def _stream(purpose: int, number: int, piece: int = 0) -> np.random.SeedSequence:
     """Of a seed's states, 0, or of the states and the pairs of a number, 2 and 3."""
-    return np.random.SeedSequence([purpose, number, 0])
+    return np.random.SeedSequence([purpose, number, piece])
+
+
+@lru_cache(maxsize=1)
+def learned_from(paths: tuple[Path, ...], device: str) -> tuple[QueryTables, Replay]:
+    """Pieces of a collection as one, which several runs in a row learn from."""
+    tables = QueryTables.concatenate([QueryTables.load(path) for path in paths])
+    return tables, Replay.of(tables, device)
 
 
 def finish(run: Run, device: str) -> bool:
     """Train and evaluate; whether it could be trained."""
-    tables = QueryTables.load(run.tables)
+    tables, data = learned_from(run.tables, device)
     network = Network(tables, run.config, device)
     started = time.perf_counter()
     try:
-        params = train(network, Replay.of(tables, device), run.seed)
+        params = train(network, data, run.seed)
     except FloatingPointError as error:
         print(f"FAILED {run.gaps}: {error}", flush=True)
         return False
@@ -102,12 +146,18 @@ def finish(run: Run, device: str) -> bool:
             for row in range(run.experiment.num_evaluation)
         ]
         gaps = evaluate(network, params, states, actions)
-        both = gaps.merge(simulated(run, fresh), on=["gamma", "sigma", "state"])
-        frames.append(both.assign(states=fresh))
-    key = {"game": run.experiment.game, "trial": run.trial, "seed": run.seed}
+        frames.append(gaps.assign(states=fresh))
+    key = {"game": run.experiment.game, "trial": run.trial, "seed": run.seed, **run.budget}
     with replacing(run.gaps) as part:
         pd.concat(frames).assign(**key).to_csv(part, index=False, float_format="%.8g")
     return True
+
+
+def beside_simulated(run: Run) -> pd.DataFrame:
+    """What a finished run learned, and what was simulated, where both are there."""
+    gaps = pd.read_csv(run.gaps)
+    truth = [simulated(run, fresh).assign(states=fresh) for fresh in run.fresh]
+    return gaps.merge(pd.concat(truth), on=["states", "gamma", "sigma", "state"])
 
 
 def learned_gaps(table: dict[str, Any]) -> pd.DataFrame:
@@ -134,22 +184,33 @@ def learned_gaps(table: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def work_through(todo: list[Run], options: argparse.Namespace, deadline: float) -> None:
+def work_through(runs: list[Run], options: argparse.Namespace, deadline: float) -> None:
     """Train and evaluate until the deadline, while processes play for the next runs."""
-    done = 0
+    todo = [run for run in runs if not run.gaps.exists()]
+    limits = options.processes, deadline
     with ThreadPoolExecutor(1) as ahead:
+        jobs = [ahead.submit(play, run, *limits) for run in todo]
+        jobs += [ahead.submit(simulate, *job, *limits) for job in simulations(runs).values()]
         try:
-            for run, _ in zip(
-                todo, ahead.map(lambda run: play(run, options.processes), todo), strict=True
-            ):
-                if time.monotonic() > deadline:
+            while (todo or jobs) and time.monotonic() < deadline:
+                jobs = _unfinished(jobs)
+                if ready := next((run for run in todo if not missing(run)), None):
+                    todo.remove(ready)
+                    finish(ready, options.device)
+                elif not jobs:
                     break
-                done += finish(run, options.device)
+                else:
+                    wait(jobs, timeout=0.2)
         finally:
             ahead.shutdown(cancel_futures=True)
-            if done < len(todo):
-                left = f"{len(todo) - done} runs of {options.part} are left"
-                print(f"{left}: to go on, give the same command again", flush=True)
+
+
+def _unfinished(jobs: list[Future[None]]) -> list[Future[None]]:
+    """The jobs that are not done; raises what one of them has raised."""
+    done = [job for job in jobs if job.done()]
+    for job in done:
+        job.result()
+    return [job for job in jobs if job not in done]
 
 
 def best_trials(part: str, out: Path) -> dict[tuple[float, str, float], str] | None:
@@ -180,17 +241,24 @@ def make(options: argparse.Namespace) -> None:
     ]
     for run in mine:
         sizes = asdict(run.experiment) | {"fresh": run.fresh}
-        config = {f"{run.trial}-{run.group}": asdict(run.config)}
-        claim(run.home / "settings.json", {"sizes": sizes} | config)
-    work_through([run for run in mine if not run.gaps.exists()], options, deadline)
-    finished = [run.gaps for run in every if run.gaps.exists()]
-    if finished:
-        results.write(part, finished, options.out, facts | {"runs": len(finished)})
-    sys.exit(not all(run.gaps.exists() for run in mine))
+        claim(run.home / "settings.json", {"sizes": sizes, run.name: asdict(run.config)})
+    try:
+        work_through(mine, options, deadline)
+    finally:
+        left = [run for run in mine if not run.gaps.exists()]
+        unplayed = [path for path in simulations(mine) if not path.exists()]
+        if left or unplayed:
+            count = f"{len(left)} runs and {len(unplayed)} simulations of {options.part} are left"
+            print(f"{count}: to go on, give the same command again", flush=True)
+    finished = [beside_simulated(run) for run in every if run.gaps.exists()]
+    gaps = pd.concat(finished) if finished else pd.DataFrame()
+    if len(gaps):
+        results.write(part, gaps, options.out, facts | {"runs": len(finished)})
+    sys.exit(bool(left or unplayed))
 
 
 def main(words: list[str] | None = None) -> None:
     parser = program(__doc__ or "")
     parser.add_argument("part", metavar="PART[:GAME[:SEED]]")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after these")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin nothing after these")
     run_program(parser, words, make)

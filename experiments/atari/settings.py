@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -77,33 +77,46 @@ class Config:
 class Run(NamedTuple):
     """A training: the members of one trial that share a group of discounts.
 
-    home: the folder of its files. group: the number of the group in the list of the part. fresh:
-    the numbers of the states that networks are evaluated at. reference: the part whose committed
-    simulation serves; "": its own.
+    home: the folder of its files. group: the number of the group in the list of the part. pieces:
+    (seed, number) of the collections that it learns from, each of `num_states`. fresh: the numbers
+    of the states that networks are evaluated at. plays: how often their pairs are simulated.
+    reference: the part whose committed simulation serves; "": its own.
     """
 
     home: Path
     trial: str
     group: int
     seed: int
+    pieces: tuple[tuple[int, int], ...]
     experiment: Experiment
     config: Config
     fresh: list[int]
+    plays: int
     reference: str
 
     @property
-    def tables(self) -> Path:
-        return self.home / f"tables-{self.seed}.npz"
+    def budget(self) -> dict[str, int]:
+        """What it learns from, and for how long."""
+        states = len(self.pieces) * self.experiment.num_states
+        return {"num_states": states, "steps": self.config.steps}
+
+    @property
+    def name(self) -> str:
+        return "-".join(map(str, (self.seed, self.trial, self.group, *self.budget.values())))
+
+    @property
+    def tables(self) -> tuple[Path, ...]:
+        return tuple(self.home / f"tables-{seed}-{piece}.npz" for seed, piece in self.pieces)
 
     @property
     def gaps(self) -> Path:
-        return self.home / f"gaps-{self.seed}-{self.trial}-{self.group}.csv"
+        return self.home / f"gaps-{self.name}.csv"
 
     def states(self, fresh: int) -> Path:
         return self.home / f"evaluation-{fresh}.npz"
 
-    def pairs(self, fresh: int) -> Path:
-        return self.home / f"records-{fresh}.npz"
+    def pairs(self, fresh: int) -> list[Path]:
+        return [self.home / f"records-{fresh}-{play}.npz" for play in range(self.plays)]
 
 
 def table_of(part: str, game: str = "") -> dict[str, Any]:
@@ -122,22 +135,46 @@ def runs_of(
     chosen: the trial of each member (gamma, kind, sigma); None: all members have all trials.
     """
     every = table_of(part)
-    small = MINIATURE if miniature else {"config": {}, "experiment": {}}
+    small = MINIATURE if miniature else {"config": {}, "experiment": {}, "budgets": None}
+    budgets = (small["budgets"] or every["budgets"]) if "budgets" in every else [{}]
+    whole = every.get("every_trial")
     runs = []
-    for group, seed, game, trial in product(
-        range(len(every["config"]["gammas"])), every["seeds"], every["games"], every["trials"]
+    for group, seed, budget, game, trial in product(
+        range(len(every["config"]["gammas"])),
+        every["seeds"],
+        budgets,
+        every["games"],
+        every["trials"],
     ):
         table = table_of(part, game)
-        config = table["config"] | table["trials"][trial] | small["config"]
+        config = table["config"] | table["trials"][trial] | small["config"] | budget
         gammas, kinds, sigmas = (config.pop(name) for name in ("gammas", "kinds", "sigmas"))
-        possible = product(gammas[group], kinds, sigmas)
-        members = tuple(m for m in possible if chosen is None or chosen.get(m) == trial)
+        pieces = _pieces(every, seed, config.pop("pieces", 1), budgets)
+        possible: Iterable[Any] = product(gammas[group], kinds, sigmas)
+        if chosen is not None and not (whole == [game, seed] and budget == budgets[-1]):
+            possible = (member for member in possible if chosen.get(member) == trial)
+        members = tuple(possible)
         if members:
             sizes = Experiment(game, **table["experiment"] | small["experiment"])
-            places = table["fresh"], table.get("reference", "")
+            places = table["fresh"], table.get("plays", 1), table.get("reference", "")
             learned = Config(members, **config)
-            runs.append(Run(work / part / game, trial, group, seed, sizes, learned, *places))
+            home = work / part / game
+            runs.append(Run(home, trial, group, seed, pieces, sizes, learned, *places))
     return runs
+
+
+def _pieces(
+    table: dict[str, Any], seed: int, count: int, budgets: Sequence[dict[str, int]]
+) -> tuple[tuple[int, int], ...]:
+    """`count` collections for a seed: its own, or with budgets of one pool for all seeds.
+
+    Each seed begins at another place of the pool, which is what the largest budget has.
+    """
+    if "budgets" not in table:
+        return ((seed, 0),)
+    seeds, pool = table["seeds"], max(budget["pieces"] for budget in budgets)
+    first = seeds.index(seed) * pool // len(seeds)
+    return tuple((seeds[0], (first + k) % pool) for k in range(count))
 
 
 def selected(name: str) -> tuple[str, str | None, int | None]:

@@ -264,7 +264,11 @@ class _Trajectory:
         outcomes = {}
         for repeats, prob in self.draws.items():
             self.env.redraw(Draw(repeats))
-            outcomes[repeats] = self.env.query(queried, clones=True)
+            if repeats < self.env.frame_skip:
+                outcomes[repeats] = self.env.query(queried, clones=True)
+            else:  # no action is obeyed: all have one outcome
+                [same] = self.env.query(queried[:1], clones=True)
+                outcomes[repeats] = tuple(same._replace(action=action) for action in queried)
             self.rows.append(_row(here, outcomes[repeats], prob))
         self.room -= 1
         return outcomes[here.draw.repeats]
