@@ -19,6 +19,7 @@ from jmdp_lib.checks import Floats, Ints, Policy, policy_rows
 from jmdp_lib.fast import CollapsedT2
 from jmdp_lib.model import JMDP, Coupling, CouplingName, require_noise
 from jmdp_lib.model.simulator import draw_index
+from jmdp_lib.model.tables import outcome_of
 
 _MOST_KEPT = 100_000  # states whose tables `query` keeps
 
@@ -114,24 +115,6 @@ class ImplicitJMDP:
         tables = partial(_tables_of_step, probs, num_actions, step)
         return cls(tables, num_actions, gamma, reward_range)
 
-    @classmethod
-    def from_jmdp(cls, jm: JMDP) -> ImplicitJMDP:
-        """A model that was enumerated, with states 0 to $|S| - 1$.
-
-        Args:
-            jm: the model.
-
-        Returns:
-            The same model, whose tables are asked for state by state.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> jl.large.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3)).at(4)[2]
-            [1, 5, 7, 3, 0, 4, 6, 3]
-        """
-        tables = partial(_tables_of_jmdp, jm)
-        return cls(tables, jm.num_actions, jm.gamma, jm.reward_range, knows_noise=jm.knows_noise)
-
     def at(self, state: Hashable) -> tuple[Floats, Floats, list[Hashable]]:
         """The checked tables of a state.
 
@@ -187,9 +170,12 @@ class ImplicitJMDP:
         Example:
             >>> import jmdp_lib as jl
             >>> import numpy as np
-            >>> grid = jl.large.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3))
-            >>> grid.query(4, [0, 1], np.random.default_rng(0))
-            ([0.0, 0.0], [1, 5])
+            >>> def step(cell, action, gust):
+            ...     return float(cell > 3), cell + (1 if action == 0 else -1) - gust
+            ...
+            >>> line = jl.large.ImplicitJMDP.from_step(2, 0.8, [0.7, 0.3], step, (0.0, 1.0))
+            >>> line.query(10, [0, 1], np.random.default_rng(0))
+            ([1.0, 1.0], [11, 9])
         """
         columns = checks.distinct_actions(actions, self.num_actions)
         if state not in self._kept:
@@ -208,16 +194,10 @@ class ImplicitJMDP:
 
 def _tables_of_step(probs: Floats, num_actions: int, step: Any, state: Any) -> Any:
     """The tables of a state, one for each noise, by a step function."""
-    played = [[step(state, a, u) for a in range(num_actions)] for u in range(probs.size)]
-    rewards, states = zip(*(zip(*row, strict=True) for row in played), strict=True)
+    noises = range(probs.size)
+    rows = [[outcome_of(step, state, a, u) for a in range(num_actions)] for u in noises]
+    rewards, states = zip(*(zip(*row, strict=True) for row in rows), strict=True)
     return probs, rewards, states
-
-
-def _tables_of_jmdp(jm: JMDP, state: int) -> tuple[Floats, Floats, list[list[int]]]:
-    """The tables of a state of a model that was enumerated."""
-    s = checks.index("state", state, jm.num_states)
-    rows = slice(jm.starts[s], jm.starts[s + 1])
-    return jm.probs[rows], jm.rewards[rows], jm.next_states[rows].tolist()
 
 
 def with_law(law: Floats, tables: TableFunction, state: Any) -> Any:
@@ -260,14 +240,13 @@ class Region:
     @classmethod
     def of(
         cls,
-        model: ImplicitJMDP | JMDP,
+        model: ImplicitJMDP,
         policy: Policy,
         coupling: CouplingName,
         states: Sequence[Hashable],
         max_states: int,
     ) -> Region:
         """The states asked for, explored."""
-        implicit = ImplicitJMDP.from_jmdp(model) if isinstance(model, JMDP) else model
         if isinstance(states, str) or not hasattr(states, "__len__"):
             raise ValueError(f"states must be a list of states: did you mean [{states!r}]?")
         if not len(states):
@@ -279,9 +258,9 @@ class Region:
             raise ValueError(f"states must be hashable, such as tuples, got {states!r}") from None
         sharing = Coupling.named(coupling)
         if sharing.across_states:
-            require_noise(implicit)
+            require_noise(model)
         limit = checks.at_least("max_states", max_states, len(numbers))
-        region = cls(implicit, policy, sharing, numbers, asked, limit)
+        region = cls(model, policy, sharing, numbers, asked, limit)
         region.explore(range(len(numbers)))
         return region
 

@@ -80,7 +80,7 @@ class LocalSolution(machine.ReadOnly):
 
 @np.errstate(under="ignore")  # where a user has errors raised: what underflows is zero
 def local_jipe2(
-    model: ImplicitJMDP | JMDP,
+    model: ImplicitJMDP,
     policy: Policy,
     *,
     states: Sequence[Hashable],
@@ -91,7 +91,7 @@ def local_jipe2(
     """Gap means and variances at a few states, exploring only what matters to them.
 
     Args:
-        model: an `ImplicitJMDP`, or a JMDP, of which only a few states are wanted.
+        model: the model. A JMDP is enumerated already: use `jipe2(jm, policy, states=...)`.
         policy: a function of a state that returns probabilities (A,) or an action, or an array
             whose entry policy[state] is one of these: (S, A) if states are 0 to $|S| - 1$, or
             (rows, columns, A) if they are (row, column).
@@ -125,6 +125,7 @@ def local_jipe2(
         >>> found.converged, found.num_explored < 100
         (True, True)
     """
+    _require_implicit(model)
     region = Region.of(model, policy, coupling, states, max_states)
     by_width = checks.positive("tol", tol) * 2.0 * region.unit + _rounding(region)
     allowed = min(tol * region.model.reward_bound, by_width)
@@ -137,6 +138,19 @@ def local_jipe2(
             "or memory"
         )
     return solution
+
+
+def _require_implicit(model: object) -> None:
+    """Refuse any other model, and say what to use instead."""
+    if isinstance(model, ImplicitJMDP):
+        return
+    instead = (
+        "`jipe2(jm, policy, states=...)` solves for a few states of a JMDP"
+        if isinstance(model, JMDP)
+        else "`ImplicitJMDP.from_step` makes one of a step function and its noise, and "
+        "`jl.simulators.estimate_gaps` estimates the gaps of any simulator"
+    )
+    raise TypeError(f"local_jipe2 needs an ImplicitJMDP, got {model!r}: {instead}")
 
 
 def _rounding(region: Region) -> float:

@@ -241,10 +241,9 @@ class JMDP(ReadOnly):
 
         Example:
             >>> import jmdp_lib as jl
-            >>> shop = jl.inventory_simulator(capacity=2, max_order=1, gamma=0.9)
+            >>> shop = jl.inventory(capacity=2, max_order=1, gamma=0.9)
             >>> counted = jl.JMDP.from_simulator(shop, queries_per_state=500, rng=0)
-            >>> exact = jl.inventory(capacity=2, max_order=1, gamma=0.9)
-            >>> models = (exact, counted)
+            >>> models = (shop, counted)
             >>> gaps = [jl.jipe2(jm, [1, 0, 0]).moments.gap_mean[0, 1, 0] for jm in models]
             >>> print(f"exact {gaps[0]:.2f}, counted {gaps[1]:.2f}")
             exact 1.88, counted 1.89

@@ -29,9 +29,13 @@ class SimulatorError(ValueError):
 
     Example:
         >>> import jmdp_lib as jl
-        >>> world = jl.simulators.StepSimulator(1, 2, 0.9, [1.0], lambda s, a, noise: (1.0, 7))
+        >>> class Astray:
+        ...     num_states, num_actions, gamma = 1, 2, 0.9
+        ...     def query(self, state, actions, rng):
+        ...         return [1.0 for _ in actions], [7 for _ in actions]
+        ...
         >>> try:
-        ...     jl.incremental_jipe2(world, [0], num_updates=100)
+        ...     jl.incremental_jipe2(Astray(), [0], num_updates=100)
         ... except jl.simulators.SimulatorError as error:
         ...     print(error.__cause__)
         next state of action 0 = 7 is not in range(1)

@@ -7,6 +7,7 @@ couple its actions.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,6 +38,30 @@ def room_for_tables(argument: str, num_states: int, num_tables: int, num_actions
     )
 
 
+def outcome_of(
+    step: Callable[[Any, int, int], tuple[float, Any]],
+    state: Any,
+    action: int,
+    noise: int,
+    num_states: int | None = None,
+) -> tuple[float, Any]:
+    """Reward and next state of one call of a step function; a failure names its arguments.
+
+    num_states: both are checked if states are 0 to num_states - 1.
+    """
+    try:
+        reward, successor = step(state, action, noise)
+        if num_states is None:
+            return reward, successor
+        paid = checks.real("reward", reward, "(-inf, inf)")
+        return paid, checks.index("state", successor, num_states)
+    except Exception as error:
+        raise ValueError(
+            f"step(state {state!r}, action {action}, noise {noise}) must return (reward, "
+            f"next_state), in this order: {error!r}"
+        ) from error
+
+
 def tables_of_step(
     num_states: int,
     num_actions: int,
@@ -54,15 +79,7 @@ def tables_of_step(
     room_for_tables("num_states", *shape)
 
     def called(s: int, u: int, a: int) -> tuple[float, int]:
-        try:
-            reward, successor = step(s, a, u)
-            paid = checks.real("reward", reward, "(-inf, inf)")
-            return paid, checks.index("state", successor, num_states)
-        except Exception as error:
-            raise ValueError(
-                f"step(state {s}, action {a}, noise {u}) must return (reward, next_state), in "
-                f"this order: {error!r}"
-            ) from error
+        return outcome_of(step, s, a, u, num_states)
 
     size = int(np.prod(shape))
     for entry in range(0, size, max(1, size // _TRIALS)):

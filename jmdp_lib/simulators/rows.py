@@ -1,8 +1,7 @@
 """Players of simulators that answer one query at a time: batches of one run.
 
-A kind of simulator that can be wrapped in an object that has `query(state, actions, rng)`, as
-`StepSimulator` wraps a step function, goes to `QueriedPlayer`; otherwise write a class with the
-methods of `RowPlayer`.
+A kind of simulator that can be wrapped in an object that has `query(state, actions, rng)` goes to
+`QueriedPlayer`; otherwise write a class with the methods of `RowPlayer`.
 """
 
 from __future__ import annotations

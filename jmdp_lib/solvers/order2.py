@@ -88,8 +88,8 @@ def jipe2(
     Raises:
         ValueError: an argument makes no sense, or its route does not take it: `initial` and
             `max_iterations` need route="sweeps".
-        MemoryError: the model fits in no way; `local_jipe2` can still answer for a few of its
-            states.
+        MemoryError: the model fits in no way. As an `ImplicitJMDP`, it may still be solved for a
+            few states by `local_jipe2`.
 
     Example:
         >>> import jmdp_lib as jl
