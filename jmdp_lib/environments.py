@@ -11,7 +11,7 @@ looking at the action, so that one draw is shared by all actions. The page `book
 from start to end, with its tests and what a public name needs. A JMDP is a simulator as well:
 `JMDP.query` answers queries, and every function that takes a simulator takes it.
 
-What a policy may be, everywhere, `checks.policy_matrix` says.
+What a policy may be, everywhere, `policies.policy_matrix` says.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy, Sized
+from jmdp_lib.checks import Floats, Ints, Sized
 from jmdp_lib.model import JMDP, room_for_tables
+from jmdp_lib.policies import Policy, policy_matrix
 
 Direction = Literal["U", "R", "D", "L"]
 ACTIONS = get_args(Direction)
@@ -241,10 +242,10 @@ def inventory(
     if demand_probs is None:
         demand_probs = -np.diff(special.pdtrc(np.arange(capacity), 3.0), prepend=1.0, append=0.0)
     checks.distributions("demand_probs", demand_probs, "demand")
-    checks.real("price", price, "(-inf, inf)")
-    checks.real("order_cost", order_cost, "(-inf, inf)")
-    checks.real("holding_cost", holding_cost, "(-inf, inf)")
-    checks.real("lost_sale_cost", lost_sale_cost, "(-inf, inf)")
+    checks.finite("price", price)
+    checks.finite("order_cost", order_cost)
+    checks.finite("holding_cost", holding_cost)
+    checks.finite("lost_sale_cost", lost_sale_cost)
 
     def step(state: int, order: int, demand: int) -> tuple[float, int]:
         stock, orders = divmod(state, on_road)
@@ -336,6 +337,6 @@ def epsilon_mixture(jm: Sized, policy: Policy, epsilon: float) -> Floats:
         >>> jl.epsilon_mixture(jm, jl.goal_policy(2), epsilon=0.2).round(2).tolist()[0]
         [0.05, 0.85, 0.05, 0.05]
     """
-    base = checks.policy_matrix(jm, policy)
+    base = policy_matrix(jm, policy)
     epsilon = checks.probability("epsilon", epsilon)
     return (1.0 - epsilon) * base + epsilon / base.shape[1]

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jmdp_lib import checks
-from jmdp_lib.checks import RNG, Floats, Ints, Policy
+from jmdp_lib import checks, randomness
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast import fill_rows
 from jmdp_lib.machine import both, cached, hot, inline, require
 from jmdp_lib.model import (
@@ -41,6 +41,8 @@ from jmdp_lib.model import (
     require_tables,
 )
 from jmdp_lib.operators.draws import AliasTables, draw, of_actions, of_tables
+from jmdp_lib.policies import Policy, policy_matrix
+from jmdp_lib.randomness import RNG
 
 RUNS_PER_STREAM = 4096
 _SAMPLES = 64  # per random stream of random maps
@@ -88,7 +90,7 @@ def simulate_pairs(
         mean 1.97, variance 0.68; exact are 1.96 and 0.68
     """
     steps = horizon_for(jm, truncation) if horizon is None else horizon
-    matrix = checks.policy_matrix(jm, policy)
+    matrix = policy_matrix(jm, policy)
     state = checks.index("state", state, jm.num_states)
     if len(checks.listed("actions", actions, "action")) != 2:
         raise ValueError(f"actions must be a pair of actions, got {actions!r}")
@@ -101,7 +103,7 @@ def simulate_pairs(
     def fill(stream: np.random.Generator, rows: slice) -> None:
         _fill_pairs(stream, returns[rows], (state, *chosen), model)
 
-    fill_rows(fill, num_pairs, RUNS_PER_STREAM, checks.seed_of(rng, "simulate_pairs"))
+    fill_rows(fill, num_pairs, RUNS_PER_STREAM, randomness.seed_of(rng, "simulate_pairs"))
     returns += model.offset
     return returns
 
@@ -281,11 +283,11 @@ def simulate_returns(
         of two states: 0.12; exact is 0.12
     """
     require_tables("simulate_returns", jm)
-    matrix = checks.policy_matrix(jm, policy)
+    matrix = policy_matrix(jm, policy)
     num_samples = checks.at_least("num_samples", num_samples, 1)
     sharing = checked_coupling(jm, coupling)
     steps = horizon_for(jm, truncation)
-    root = checks.seed_of(rng, "simulate_returns")
+    root = randomness.seed_of(rng, "simulate_returns")
     what = f"a sample of num_samples = {num_samples:,} times {matrix.size:,} state-actions"
     require(8.0 * num_samples * matrix.size, what, "ask for fewer")
     returns = np.empty((num_samples, matrix.size))

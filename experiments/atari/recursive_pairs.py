@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from experiments.atari.tables import Experiment
 from experiments.files import Arrays, Flags
 from experiments.processes import in_processes
-from jmdp_lib import checks
+from jmdp_lib import randomness
 from jmdp_lib.atari.env import Snapshot
-from jmdp_lib.checks import RNG, Floats, Ints
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.randomness import RNG
 from jmdp_lib.simulators.rows import EnvironmentPlayer
 
 
@@ -78,7 +79,7 @@ def first_actions(
 
     Also the generators of the two branches' emulators, and of all later actions.
     """
-    streams = [np.random.default_rng(s) for s in checks.seed_of(rng, row).spawn(3)]
+    streams = [np.random.default_rng(s) for s in randomness.seed_of(rng, row).spawn(3)]
     pairs = range(experiment.pairs_per_state)
     return np.array([streams[2].choice(num_actions, 2, replace=False) for _ in pairs]), streams
 

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy, policy_rows
+from jmdp_lib import checks, randomness
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast import CollapsedT2
 from jmdp_lib.model import JMDP, Coupling, CouplingName, require_noise
 from jmdp_lib.model.simulator import draw_index
 from jmdp_lib.model.tables import outcome_of
+from jmdp_lib.policies import Policy, policy_rows
 
 _MOST_KEPT = 100_000  # states whose tables `query` keeps
 
@@ -285,7 +286,7 @@ class Region:
         met = list(self.numbers)
         middle = 0.5 * sum(self.model.reward_range)
         numbers = list(batch)
-        with checks.no_global_draws("the function of the tables", "but must be pure"):
+        with randomness.no_global_draws("the function of the tables", "but must be pure"):
             found = [self.model.at(met[number]) for number in numbers]
         rows = policy_rows(self.policy, [met[n] for n in numbers], self.model.num_actions)
         for number, (probs, rewards, successors), row in zip(numbers, found, rows, strict=True):

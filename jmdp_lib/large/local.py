@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from jmdp_lib import checks, machine
-from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast import CollapsedT2, solve_pairs
 from jmdp_lib.large.exploration import View, view_explored
 from jmdp_lib.large.implicit import ImplicitJMDP, Region, closed
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.moments import Moments, StoredMoments
+from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import warn
 
 _TRIALS = 10  # cores and explored sets that are solved, at most

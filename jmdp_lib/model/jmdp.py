@@ -35,6 +35,7 @@ from jmdp_lib.model.tables import (
     quantile_tables,
     tables_of_step,
 )
+from jmdp_lib.randomness import RNG
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -227,7 +228,7 @@ class JMDP(ReadOnly):
 
     @classmethod
     def from_simulator(
-        cls, simulator: Simulator, queries_per_state: int, *, rng: checks.RNG = None
+        cls, simulator: Simulator, queries_per_state: int, *, rng: RNG = None
     ) -> JMDP:
         """The empirical model: all actions of every state, queried again and again.
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jmdp_lib import checks
+from jmdp_lib import checks, randomness
 from jmdp_lib.checks import Floats, Sized
 from jmdp_lib.model.coupling import declared_coupling
 
@@ -103,16 +103,16 @@ def draw_index(cumulative: Sequence[float] | Floats, rng: np.random.Generator) -
 
 
 def check_simulator(
-    simulator: object, discounts: str = "[0, 1)", states: Sequence[Any] | None = None
+    simulator: object, *, states: Sequence[Any] | None = None, undiscounted: bool = False
 ) -> Simulator:
-    """The simulator, once it has all that is asked of it.
+    """The simulator, once it has all that is needed of it.
 
     A few queries are made twice, in another order, and for one action alone. A simulator is refused
     if it answers the same query in two ways, or draws from a global generator. One that does not
     declare `coupling = "independent"` is refused if the answer of an action depends on the others.
 
-    discounts: the interval that gamma must lie in.
     states: where it is tried out; None: at some of its `num_states`, which it must have then.
+    undiscounted: gamma may be one.
     """
     sim: Any = simulator
     needed = ("num_states", "num_actions", "gamma", "query")[states is not None :]
@@ -122,7 +122,10 @@ def check_simulator(
         other = "; `jl.simulators.estimate_gaps` plays other kinds" if "query" in missing else ""
         raise ValueError(f"{simulator!r} is no simulator: it has no {missing}{why}{other}")
     checks.at_least("simulator.num_actions", sim.num_actions, 1)
-    checks.real("gamma", sim.gamma, discounts)
+    if undiscounted:
+        checks.probability("gamma", sim.gamma)
+    else:
+        checks.discount(sim.gamma)
     declared_range(getattr(sim, "reward_range", None), "simulator.reward_range")
     if states is None:
         last = checks.at_least("simulator.num_states", sim.num_states, 1) - 1
@@ -131,7 +134,7 @@ def check_simulator(
     shared = declared_coupling(sim).at_one_state
     for state in states:
         what = f"simulator.query(state {state!r}, actions {actions}, rng)"
-        checks.pure(what, _trial, sim, state, actions, 0)
+        randomness.pure(what, _trial, sim, state, actions, 0)
         for seed in range(-(-_TRIALS // len(states)) if shared else 0):
             _check_order(sim, state, actions, seed)
     return sim

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jmdp_lib import checks
+from jmdp_lib import checks, randomness
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model.simulator import Simulator, checked_query
+from jmdp_lib.randomness import RNG
 
 OfStates = list[tuple[Floats, Floats]]
 """The probabilities (K,) and tables (K, A, 2), (reward, next state), of every state."""
@@ -53,7 +54,7 @@ def outcome_of(
         reward, successor = step(state, action, noise)
         if num_states is None:
             return reward, successor
-        paid = checks.real("reward", reward, "(-inf, inf)")
+        paid = checks.finite("reward", reward)
         return paid, checks.index("state", successor, num_states)
     except Exception as error:
         raise ValueError(
@@ -84,24 +85,24 @@ def tables_of_step(
     size = int(np.prod(shape))
     for entry in range(0, size, max(1, size // _TRIALS)):
         s, u, a = (int(i) for i in np.unravel_index(entry, shape))
-        checks.pure(f"step(state {s}, action {a}, noise {u})", called, s, u, a)
+        randomness.pure(f"step(state {s}, action {a}, noise {u})", called, s, u, a)
     calls = progress(size, "from_step", "call", np.ndindex(shape))
     outcomes = np.fromiter((called(*call) for call in calls), (float, 2), size)
     rewards, successors = np.moveaxis(outcomes.reshape(*shape, 2), -1, 0)
     return np.tile(probs, (num_states, 1)), rewards, successors.astype(np.int64)
 
 
-def counted_tables(simulator: Simulator, count: int, rng: checks.RNG) -> OfStates:
+def counted_tables(simulator: Simulator, count: int, rng: RNG) -> OfStates:
     """Every state queried `count` times for all its actions; equal answers are one table.
 
     Every state has a random stream of its own.
     """
-    root = checks.seed_of(rng, "from_simulator")
+    root = randomness.seed_of(rng, "from_simulator")
     num_states = simulator.num_states
     actions = list(range(simulator.num_actions))
     counted = []
     for s in progress(num_states, "from_simulator", "state", range(num_states)):
-        stream = np.random.default_rng(checks.part(root, s))
+        stream = np.random.default_rng(randomness.part(root, s))
         drawn = [checked_query(simulator, s, actions, stream) for _ in range(count)]
         tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
         counted.append((times / count, tables))

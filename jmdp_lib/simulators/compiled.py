@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib import checks, randomness
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast import fill_rows
 from jmdp_lib.machine import cached, hot, inline
 from jmdp_lib.model import JMDP, checked_coupling
@@ -25,6 +25,7 @@ from jmdp_lib.montecarlo import (
     with_action,
 )
 from jmdp_lib.operators.draws import draw
+from jmdp_lib.policies import Policy, policy_matrix
 from jmdp_lib.simulators.plans import Chunk, Plan, PlayedPolicy, Player, Runs
 
 _FEW = 256  # runs per random stream of a decision
@@ -51,7 +52,7 @@ class CompiledPlayer(Player):
         self.state = checks.index("state", self.state, self.jm.num_states)
 
     def checked_policy(self, policy: Policy) -> Any:
-        return PlayedPolicy(checks.policy_matrix(self.jm, policy))
+        return PlayedPolicy(policy_matrix(self.jm, policy))
 
     def tried(self, plan: Plan) -> Plan:
         tables = np.stack([policy.source for policy in plan.policies])
@@ -85,7 +86,7 @@ class CompiledPlayer(Player):
 
         # Decisions look after few runs: all threads take part in these.
         per_stream = _FEW if chunk.counted else RUNS_PER_STREAM
-        fill_rows(fill, size, per_stream, checks.part(chunk.seed, "simulate_pairs"))
+        fill_rows(fill, size, per_stream, randomness.part(chunk.seed, "simulate_pairs"))
         last = plan.settings.gamma**plan.settings.horizon
         apart = [last * (labels[:, i] != labels[:, j]) for i, j in plan.pairs]
         left = np.full(size, last * (last < 1.0))

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Policy
 from jmdp_lib.fast import CollapsedT2, Gaps, solve_pairs
 from jmdp_lib.machine import require, rounding_of, rounding_of_returns
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.operators.pairs import PairOperator, PairState
+from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import (
     Solution,
     certify,
