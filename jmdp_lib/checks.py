@@ -100,14 +100,9 @@ def same_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...], mea
         raise ValueError(f"{name} must have shape {meaning} = {expected}, got {shape}")
 
 
-def real(name: str, value: Any) -> float:
-    """A real number as a float; infinities and nan are such numbers."""
-    return float(number(name, value, numbers.Real, "a real number"))
-
-
 def _within(interval: str, name: str, value: Any, inside: Callable[[float], bool]) -> float:
-    """A real number as a float that is inside the interval, which the message shows."""
-    checked = real(name, value)
+    """A real number as a float; refused unless it is inside the interval that the message shows."""
+    checked = float(number(name, value, numbers.Real, "a real number"))
     if not inside(checked):
         raise ValueError(f"{name} must lie in {interval}, got {value}")
     return checked

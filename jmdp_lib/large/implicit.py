@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks, randomness
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast import CollapsedT2
-from jmdp_lib.model import JMDP, Coupling, CouplingName, require_noise
+from jmdp_lib.model import JMDP, Coupling, CouplingName, checked_coupling
 from jmdp_lib.model.simulator import draw_index
 from jmdp_lib.model.tables import outcome_of
 from jmdp_lib.policies import Policy, policy_rows
@@ -257,9 +257,7 @@ class Region:
             asked = np.array([numbers[state] for state in states])
         except TypeError:
             raise ValueError(f"states must be hashable, such as tuples, got {states!r}") from None
-        sharing = Coupling.named(coupling)
-        if sharing.across_states:
-            require_noise(model)
+        sharing = checked_coupling(model, coupling)
         limit = checks.at_least("max_states", max_states, len(numbers))
         region = cls(model, policy, sharing, numbers, asked, limit)
         region.explore(range(len(numbers)))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,18 +27,15 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import ReadOnly, rounding_of
+from jmdp_lib.model.counts import counted_tables
 from jmdp_lib.model.coupling import Coupling
+from jmdp_lib.model.quantiles import quantile_tables
 from jmdp_lib.model.simulator import Simulator, check_simulator, draw_index
-from jmdp_lib.model.tables import (
-    counted_tables,
-    is_product,
-    quantile_tables,
-    tables_of_step,
-)
+from jmdp_lib.model.tables import is_product, tables_of_step
 from jmdp_lib.randomness import RNG
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@dataclass(frozen=True, eq=False)
 class JMDP(ReadOnly):
     """A finite joint MDP (Definition 4.3), immutable, with T outcome tables sorted by state.
 
@@ -90,26 +87,24 @@ class JMDP(ReadOnly):
         self, table_probs: ArrayLike, rewards: ArrayLike, next_states: ArrayLike, gamma: float
     ) -> None:
         gamma = checks.discount(gamma)
-        probs = checks.distributions("table_probs", table_probs, "state", "table")
-        num_states = len(probs)
-        reward, successor = _checked_tables(rewards, next_states, probs.shape, num_states)
+        axes = ("state", "table", "action")
+        probs = checks.distributions("table_probs", table_probs, *axes[:2])
+        reward, successor = _checked_tables(rewards, next_states, axes, probs.shape, len(probs))
         drawn = np.nonzero(probs)
-        self._set(
-            gamma=gamma,
-            starts=np.searchsorted(drawn[0], np.arange(num_states + 1)),
-            probs=probs[drawn],
-            rewards=reward[drawn],
-            next_states=successor[drawn],
-        )
+        starts = np.searchsorted(drawn[0], np.arange(len(probs) + 1))
+        tables = {"probs": probs[drawn], "rewards": reward[drawn], "next_states": successor[drawn]}
+        self.__setstate__({"gamma": gamma, "starts": starts} | tables)
 
-    def _set(self, **fields: Any) -> Self:
-        """Store fields that were checked, read-only from now on."""
-        self.__setstate__(fields)
-        return self
+    @classmethod
+    def _of(cls, **fields: Any) -> JMDP:
+        """A model of fields that were checked."""
+        jm = cls.__new__(cls)
+        jm.__setstate__(fields)
+        return jm
 
     def _with(self, **changes: Any) -> JMDP:
         """This model with some fields replaced."""
-        return JMDP.__new__(JMDP)._set(**self.__getstate__() | changes)
+        return self._of(**self.__getstate__() | changes)
 
     def with_gamma(self, gamma: float) -> JMDP:
         """The same tables with another discount factor.
@@ -157,37 +152,21 @@ class JMDP(ReadOnly):
         num_states = checks.at_least("num_states", num_states, 1)
         state = checks.integers("states", states, "table", below=num_states)
         prob = checks.floats("probs", probs, "table", shape=state.shape)
-        reward, successor = _checked_tables(rewards, next_states, state.shape, num_states)
+        axes = ("table", "action")
+        reward, successor = _checked_tables(rewards, next_states, axes, state.shape, num_states)
         checks.refuse("probs", prob, prob < 0, "is negative", ["table"])
         totals: Floats = np.bincount(state, prob, minlength=num_states).astype(float)
         checks.sums_to_one("probs", probs, totals, ["state"])
         order = np.argsort(state, kind="stable")
         order = order[prob[order] > 0]
         state = state[order]
-        return cls.__new__(cls)._set(
+        return cls._of(
             gamma=gamma,
             starts=np.searchsorted(state, np.arange(num_states + 1)),
             probs=prob[order] / totals[state],
             rewards=reward[order],
             next_states=successor[order],
         )
-
-    @classmethod
-    def _stacked(cls, tables: Sequence[tuple[Floats, Floats]], gamma: float) -> JMDP:
-        """From every state's probabilities (K,) and tables (K, A, 2), (reward, next state).
-
-        Which noise made them is not known.
-        """
-        probs, outcomes = map(np.concatenate, zip(*tables, strict=True))
-        jm = cls.from_tables(
-            states=np.repeat(np.arange(len(tables)), [own.size for own, _ in tables]),
-            probs=probs,
-            rewards=outcomes[..., 0],
-            next_states=outcomes[..., 1].astype(np.int64),
-            num_states=len(tables),
-            gamma=gamma,
-        )
-        return jm._with(knows_noise=False)
 
     @classmethod
     def from_step(
@@ -251,8 +230,8 @@ class JMDP(ReadOnly):
         """
         check_simulator(simulator)
         count = checks.at_least("queries_per_state", queries_per_state, 2)
-        counted = cls._stacked(counted_tables(simulator, count, rng), simulator.gamma)
-        return counted._with(queries_per_state=count)
+        jm = cls.from_tables(*counted_tables(simulator, count, rng), simulator.gamma)
+        return jm._with(queries_per_state=count, knows_noise=False)
 
     @classmethod
     def from_mdp(cls, transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> JMDP:
@@ -277,7 +256,8 @@ class JMDP(ReadOnly):
             1.0
         """
         gamma = checks.discount(gamma)
-        return cls._stacked(quantile_tables(transition_probs, rewards, gamma), gamma)
+        tables = quantile_tables(transition_probs, rewards, gamma)
+        return cls.from_tables(*tables, gamma)._with(knows_noise=False)
 
     def __repr__(self) -> str:
         return (
@@ -346,23 +326,8 @@ class JMDP(ReadOnly):
         nothing says which tables of two states belong together. Those of `from_mdp` and
         `from_simulator` are refused however their tables look.
         """
-        self._check_noise()
-        return self.probs[: self.starts[1]]
-
-    def _check_noise(self) -> None:
-        """Refuse a model whose states have no common noise."""
         require_noise(self)
-        first = self.probs[: self.starts[1]]
-        unlike = np.diff(self.starts) != first.size
-        if not unlike.any():
-            unlike = np.abs(self.probs.reshape(-1, first.size) - first).max(1) > 1e-12
-        if unlike.any():
-            s = int(unlike.argmax())
-            own = self.probs[self.starts[s] : self.starts[s + 1]]
-            raise ValueError(
-                'coupling="common" needs one law of tables for all states, as from_step gives: '
-                f"state {s} has the probabilities {own.round(6)}, state 0 {first.round(6)}"
-            )
+        return self.probs[: self.starts[1]]
 
     @cached_property
     def given_noise(self) -> list[JMDP]:
@@ -446,7 +411,11 @@ def require_tables(solver: str, model: object) -> None:
 
 
 def require_noise(model: Any) -> None:
-    """Refuse a model whose tables do not say which noise made them."""
+    """Refuse a model of which nothing says that all states have one noise, in a JMDP its tables."""
+    if not hasattr(model, "knows_noise"):
+        raise ValueError(
+            'coupling="common" needs a JMDP: a query draws the noise of one state, not of two'
+        )
     if not model.knows_noise:
         raise ValueError(
             'coupling="common" needs a known noise, and the tables of this model do not say which '
@@ -454,28 +423,40 @@ def require_noise(model: Any) -> None:
             'not. Use JMDP.from_step; estimate_gaps(sim, ..., coupling="common") plays a simulator '
             "itself"
         )
+    if not isinstance(model, JMDP):
+        return
+    first = model.probs[: model.starts[1]]
+    unlike = np.diff(model.starts) != first.size
+    if not unlike.any():
+        unlike = np.abs(model.probs.reshape(-1, first.size) - first).max(1) > 1e-12
+    if unlike.any():
+        s = int(unlike.argmax())
+        own = model.probs[model.starts[s] : model.starts[s + 1]]
+        raise ValueError(
+            'coupling="common" needs one law of tables for all states, as from_step gives: '
+            f"state {s} has the probabilities {own.round(6)}, state 0 {first.round(6)}"
+        )
 
 
-def checked_coupling(jm: object, name: str | Coupling) -> Coupling:
+def checked_coupling(model: object, name: str | Coupling) -> Coupling:
     """The coupling that a user names; refuses one that is unknown, or has no meaning for the model.
 
     Only a model that knows its noise (`JMDP.noise_probs`) has draws that distinct states share.
     """
     coupling = Coupling.named(name)
     if coupling.across_states:
-        if not isinstance(jm, JMDP):
-            raise ValueError(
-                'coupling="common" needs a JMDP: a query draws the noise of one state, not of two'
-            )
-        jm._check_noise()
+        require_noise(model)
     return coupling
 
 
 def _checked_tables(
-    rewards: ArrayLike, next_states: ArrayLike, shape: tuple[int, ...], num_states: int
+    rewards: ArrayLike,
+    next_states: ArrayLike,
+    axes: Sequence[str],
+    shape: tuple[int, ...],
+    num_states: int,
 ) -> tuple[Floats, Ints]:
-    """Rewards and next states of tables of this shape, (S, K) or (T,); one axis more is actions."""
-    axes = ("state", "table", "action")[-len(shape) - 1 :]
+    """Rewards and next states of tables of this shape; the last axis is that of actions."""
     reward = checks.floats("rewards", rewards, *axes, shape=(*shape, None))
     checks.reward_unit("rewards", float(np.abs(reward).max()))
     return reward, checks.integers(
