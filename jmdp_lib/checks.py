@@ -1,4 +1,4 @@
-"""Checks on what a user hands in: every message names the array, the state and the action."""
+"""Checks of arrays and numbers that a user passes; a message names the array, state and action."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class Sized(Protocol):
-    """What has states and actions."""
+    """Anything that has states and actions."""
 
     @property
     def num_states(self) -> int:
@@ -139,7 +139,7 @@ def discount(gamma: Any) -> float:
 
 
 def reward_range(name: str, ends: Any) -> tuple[float, float]:
-    """(lo, hi), the least and the largest reward that there can be."""
+    """The least and the largest possible reward, (lo, hi)."""
     low, high = floats(name, ends, "(lo, hi)", shape=(2,)).tolist()
     if low > high:
         raise ValueError(f"{name} must be (lo, hi) with lo <= hi, got {ends}")
@@ -157,7 +157,10 @@ def reward_unit(name: str, largest: float) -> None:
 
 
 def derived_horizon(gamma: float, truncation: float, most: int, other: str) -> int:
-    """The steps after which gamma^H is at most `truncation`; too many are refused: see `other`."""
+    """The number H of steps after which gamma^H is at most `truncation`.
+
+    More than `most` are refused, and the message ends with `other`.
+    """
     share = fraction("truncation", truncation)
     steps = math.log(share) / math.log(gamma) if gamma > 0.0 else 1.0
     if steps > most:
@@ -194,9 +197,9 @@ def number(
     below: float | None = None,
     error: type[Exception] = ValueError,
 ) -> Any:
-    """A number of this kind, no bool; an array without axes (numpy's, torch's) will do.
+    """A number of this kind, not a bool; an array without axes (NumPy's, torch's) will do.
 
-    what: says so in the message. below: the number must not be negative, and less than this.
+    what: the kind, for the message. below: the number must be at least zero and less than this.
     """
     item = value.item() if getattr(value, "shape", None) == () else value
     fits = isinstance(item, kind) and not isinstance(item, bool)
@@ -206,7 +209,7 @@ def number(
 
 
 def listed(name: str, values: Any, what: str) -> list[Any]:
-    """What a user lists, at least one of it."""
+    """The items of a sequence that a user passes, at least one."""
     try:
         items = [*values]
     except TypeError:
@@ -217,7 +220,7 @@ def listed(name: str, values: Any, what: str) -> list[Any]:
 
 
 def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
-    """The actions of a query (Definition 4.1): at least one, all known, no two alike."""
+    """The actions of a query (Definition 4.1): at least one, all in range and distinct."""
     checked = [index("action", a, num_actions) for a in listed("actions", actions, "action")]
     if len(set(checked)) < len(checked):
         raise ValueError(f"actions must hold at least one action, all distinct, got {checked}")

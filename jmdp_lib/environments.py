@@ -195,7 +195,7 @@ def inventory(
     lost_sale_cost: float = 0.5,
     lead_time: int = 0,
 ) -> JMDP:
-    """A shop with one product: how many units to order, under the same demand for every order.
+    """A shop with one product, which orders some units, under the same demand for every order.
 
     An action is the number of units ordered, 0 to max_order; they arrive after `lead_time` periods.
     A state is the stock on hand, 0 to capacity. With a lead time of one it is
@@ -261,7 +261,7 @@ def inventory(
 
 
 def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95) -> JMDP:
-    """Two queues: which one does the next job join, 0 or 1, under the same arrivals and services?
+    """Two queues: the next job joins one of them, 0 or 1, under the same arrivals and services.
 
     With i jobs in the first queue and j in the second, the state is i * (capacity + 1) + j.
     Three coins are the same for both actions: whether a job arrives, whether the first server
@@ -325,7 +325,7 @@ def epsilon_mixture(jm: Sized, policy: Policy, epsilon: float) -> Floats:
 
     Args:
         jm: the model, or anything else that has states and actions.
-        policy: what is played otherwise, in any form that solvers take.
+        policy: the policy that is mixed with random actions, in any form that solvers take.
         epsilon: the probability of a random action, in [0, 1].
 
     Returns:

@@ -2,7 +2,7 @@
 
 It knows nothing of moments, which is why it can check them. The couplings are those of `jipe2`.
 
-`simulate_pairs` plays out the process whose moments $T_2$ computes. Two branches start at one state
+`simulate_pairs` simulates the process whose moments $T_2$ computes. Two branches start at one state
 with two actions. While they are at the same state they read the same outcome table; at distinct
 states their tables are independent, or with coupling="common" those of the same noise; and once
 they stand at the same state with the same action they are one branch for good (same reward, next
@@ -72,8 +72,8 @@ def simulate_pairs(
         state: where both start.
         num_pairs: how many pairs are played.
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
-        horizon: steps after which returns are cut; unless given, it follows from `truncation`.
-        truncation: which share of the largest possible return may be cut off.
+        horizon: steps after which returns are cut; by default it follows from `truncation`.
+        truncation: the share of the largest possible return that may be cut off.
         coupling: which branches share a draw, as in `jipe2`.
 
     Returns:
@@ -109,20 +109,20 @@ def simulate_pairs(
 
 
 def horizon_for(jm: JMDP, truncation: float) -> int:
-    """Steps after which at most this share of the largest return, r_max / (1 - g), is left."""
+    """The steps after which at most this share of the largest return, r_max / (1 - g), is left."""
     other = "pass horizon= to simulate_pairs, a larger truncation=, or a model with a smaller gamma"
     return checks.derived_horizon(jm.gamma, truncation, _LONGEST, other)
 
 
 class BranchModel(NamedTuple):
-    """What kernels know of a JMDP, a policy and a coupling.
+    """A JMDP, a policy and a coupling, as compiled kernels read them.
 
     A *step* of a branch, t A + a, names its table t and its action a.
 
-    steps: what `draw` takes for the step of a branch at a state. starts: (S + 1,) of the tables.
-    rewards, next_states: (T A,) of steps. forever: (S,) what a branch earns in every step if it can
-    only stay where it is and earn the same, else nan: what is left is then a geometric sum. offset:
-    what `JMDP.reward_offset`, which no step pays, is worth in every return up to the horizon.
+    steps: alias tables from which `draw` takes the step of a branch at a state. starts: (S + 1,) of
+    the tables. rewards, next_states: (T A,) of steps. forever: (S,) the reward of every step where
+    a branch can only stay and earn the same, else nan; its remaining return is a geometric sum.
+    offset: the discounted value, up to the horizon, of `JMDP.reward_offset`, which no step pays.
     """
 
     at_one_state: bool
@@ -141,7 +141,7 @@ class BranchModel(NamedTuple):
     def of(
         cls, jm: JMDP, policy: Floats, coupling: Coupling, gamma: float, horizon: int
     ) -> BranchModel:
-        """policy: (S, A). The coupling has been checked."""
+        """The model of a policy (S, A) and a coupling, both of which have been checked."""
         offset = jm.reward_offset * discounted(gamma, horizon)
         jm = jm.without_offset
         weights = jm.probs[:, None] * policy[jm.table_states]  # (T, A)
@@ -192,13 +192,13 @@ def coupled(i: int, j: int, x: int, y: int, model: Any) -> int:
 
 @both()
 def discounted(gamma: float, steps: int) -> float:
-    """What a reward of one in each of so many steps is worth."""
+    """Discounted value of a unit reward over `steps` steps."""
     return (1.0 - gamma**steps) / (1.0 - gamma) if gamma < 1.0 else float(steps)
 
 
 @inline
 def earned_alone(rng: Any, x: int, weight: float, steps: int, model: Any) -> float:
-    """What one branch earns from state x on in so many steps, times the weight of the first."""
+    """Return of one branch from state x over `steps` steps, times the weight of the first."""
     earned = 0.0
     gamma = model.gamma
     while steps > 0 and np.isnan(model.forever[x]):
@@ -256,7 +256,7 @@ def simulate_returns(
 
     Within a sample all returns belong to one world, so any covariance of any two state-actions, and
     the distribution of any function of them, can be estimated. For two actions of one state
-    `simulate_pairs` is much faster. The first samples are the same however many are wanted.
+    `simulate_pairs` is much faster. The first samples do not depend on num_samples.
 
     Args:
         jm: the model.
@@ -264,7 +264,7 @@ def simulate_returns(
         num_samples: how many samples, N.
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
         coupling: which state-actions share a draw, as in `jipe2`.
-        truncation: which share of the largest possible return may be cut off.
+        truncation: the share of the largest possible return that may be cut off.
 
     Returns:
         (N, S, A), one row $Z$ for every sample.
@@ -310,7 +310,7 @@ def simulate_returns(
 
 
 class RandomMaps(NamedTuple):
-    """What all random maps share: rewards and next states (T, A), and what is drawn from."""
+    """All that random maps share: rewards and next states (T, A), and alias tables to draw from."""
 
     at_one_state: bool
     across_states: bool
@@ -323,7 +323,7 @@ class RandomMaps(NamedTuple):
 
 @cached(nogil=True)
 def _fill_samples(rng: Any, out: Any, scratch: Any, steps: int, maps: Any) -> None:
-    """Fill out (n, S * A) with n samples. scratch: room for one."""
+    """Fill out (n, S * A) with n samples. scratch: (S * A,)."""
     tables = maps.tables
     num_actions = maps.rewards.shape[1]
     for sample in range(out.shape[0]):

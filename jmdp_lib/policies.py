@@ -42,11 +42,11 @@ def policy_matrix(model: Sized, policy: Policy) -> Floats:
 
 
 def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int) -> Floats:
-    """(N, A) what a policy does in each of N states, as `policy_row`.
+    """Probabilities (N, A) of the actions of a policy in each of N states, as `policy_row`.
 
-    A function is asked for all of them, and then again backwards: one that draws an action by
-    itself, or has a memory, is refused. Draws from a global generator of NumPy, Python or torch are
-    always noticed; those from one of its own only where the answers differ.
+    A function is called for all of them, and then again in reverse order: one that draws an action
+    by itself, or has a memory, is refused. Use of a global generator of NumPy, Python or torch is
+    always detected; that of a private one only if the answers differ.
     """
 
     def rows_at(states: Sequence[Any]) -> Floats:
@@ -69,7 +69,7 @@ def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int) -> Floa
 
 
 def policy_row(policy: Policy, state: Any, num_actions: int) -> Floats:
-    """(A,) what a policy does in a state, or after an observation.
+    """Probabilities (A,) of the actions of a policy in a state, or after an observation.
 
     policy: a function, or an array whose entry `policy[state]` is a row: (S, A) for states 0 to
     |S| - 1, (rows, columns, A) for states (row, column). A row is probabilities (A,) or an action.
@@ -88,7 +88,7 @@ def policy_row(policy: Policy, state: Any, num_actions: int) -> Floats:
 
 
 def policy_array(policy: Any) -> NDArray[Any]:
-    """A policy that is no function, as an array."""
+    """A policy that is not a function, as an array."""
     if isinstance(policy, Mapping):
         raise ValueError(
             "policy must be an array, or a function of the state as policy.__getitem__ is one, got "

@@ -19,11 +19,11 @@ RNG = int | np.random.SeedSequence | np.random.Generator | None
 
 
 def seed_of(rng: RNG, *key: int | str) -> np.random.SeedSequence:
-    """The seed of part `key` of a task, from what a user passes as `rng`: once a call.
+    """The seed of part `key` of a task, from the `rng` that a user passes; made once per call.
 
-    Its entropy is one integer, which repeats the call when it is passed as `rng`. An integer, or a
-    SeedSequence of one, is that entropy; any other SeedSequence gives some and stays as it was; a
-    Generator gives some anew at each call; None is fresh entropy.
+    Its entropy is one integer, which reproduces the call when it is passed as `rng`. An integer, or
+    a SeedSequence of one, is that entropy; from any other SeedSequence it is derived, and leaves it
+    unchanged; a Generator draws it, so that each call has another; None stands for fresh entropy.
     """
     entropy: int | None = None
     if isinstance(rng, np.random.Generator):
@@ -44,9 +44,9 @@ def _as_integer(integers: Any) -> int:
 
 
 def part(seed: np.random.SeedSequence, *key: int | str) -> np.random.SeedSequence:
-    """The seed of one part of a task; unlike `spawn`, asking twice gives the same one.
+    """The seed of one part of a task; unlike `spawn`, a second call gives the same one.
 
-    key: a word says what for, so that one seed serves many purposes independently.
+    key: integers, and words that name a purpose: one seed serves many purposes independently.
     """
     words = [zlib.crc32(word.encode()) if isinstance(word, str) else word for word in key]
     return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *words))
@@ -65,7 +65,7 @@ def generator(rng: RNG, *key: int | str) -> np.random.Generator:
 
 
 def pure(what: str, function: Callable[..., Any], *args: Any) -> None:
-    """Refuse a user's function that answers one call in two ways, or draws from elsewhere."""
+    """Refuse a user's function that answers one call in two ways, or uses a global generator."""
     with no_global_draws(what, "whose draws are not shared"):
         first = function(*args)
         second = function(*args)
@@ -80,7 +80,7 @@ def pure(what: str, function: Callable[..., Any], *args: Any) -> None:
 
 @contextmanager
 def no_global_draws(what: str, why: str) -> Iterator[None]:
-    """Refuse what draws from a global generator; nobody sees draws from one of its own."""
+    """Refuse code that draws from a global generator; draws from a private one go undetected."""
     before = _global_generators()
     yield
     after = _global_generators()

@@ -73,7 +73,7 @@ def test_bad_calls():
     for count in (1, 0, -3, 2.5, True, "many"):
         with pytest.raises(ValueError, match="queries_per_state must be"):
             jl.JMDP.from_simulator(SMALL, count, rng=0)
-    with pytest.raises(ValueError, match="is no simulator: it has no num_states"):
+    with pytest.raises(ValueError, match="is not a simulator: it has no num_states"):
         jl.JMDP.from_simulator(object(), 10, rng=0)
     failed = r"query\(state 1, actions \[0, 1\]\) must return .*licence server is gone"
     with pytest.raises(ValueError, match=failed):

@@ -1,7 +1,7 @@
 """Joint MDPs that nobody enumerates: the outcome tables of a state come from a function.
 
-States are anything hashable: tuples, strings, integers. `local_jipe2` asks for the tables of the
-states that matter to the gaps asked for, and of no others: a `Region` of them.
+States are anything hashable: tuples, strings, integers. `local_jipe2` calls the function for the
+states that matter to the requested gaps, and for no others: a `Region` of them.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class ImplicitJMDP:
         gamma: discount factor in [0, 1).
         reward_range: (lo, hi), all rewards lie between these. The narrower, the sooner an
             answer is certified.
-        knows_noise: whether table k of every state is what noise k does there, as
-            `coupling="common"` needs it; True unless given.
+        knows_noise: True if table k of every state is the outcome of noise k, as
+            `coupling="common"` needs it. Defaults to True.
 
-    It pickles if the function does that it is made of. A state is checked when its tables are asked
-    for; every message shows the state.
+    The model pickles if its function does. It is a simulator, too: `query` draws a table. The
+    tables of a state are checked when they are needed; every message shows the state.
 
     Example:
         >>> import jmdp_lib as jl
@@ -91,7 +91,7 @@ class ImplicitJMDP:
         step: Callable[[Any, int, int], tuple[float, Hashable]],
         reward_range: tuple[float, float],
     ) -> ImplicitJMDP:
-        """From a step function and its noise, as `JMDP.from_step`.
+        """A model from a step function and its noise, as `JMDP.from_step`.
 
         Args:
             num_actions: $|A|$.
@@ -149,7 +149,7 @@ class ImplicitJMDP:
         return prob, reward, flat
 
     def _asked(self, state: Hashable) -> tuple[ArrayLike, ArrayLike, Any]:
-        """What the function of the tables says."""
+        """The tables of a state, as the user's function returns them."""
         probs, rewards, rows = self.tables(state)
         return probs, rewards, getattr(rows, "tolist", lambda: rows)()  # of an array
 
@@ -158,7 +158,7 @@ class ImplicitJMDP:
     ) -> tuple[list[float], list[Hashable]]:
         """Rewards and next states of distinct actions, from one draw of a table.
 
-        Tables are kept, since asking for them takes longer than drawing one.
+        Tables are cached, since making them takes longer than drawing one.
 
         Args:
             state: any state.
@@ -202,7 +202,7 @@ def _tables_of_step(probs: Floats, num_actions: int, step: Any, state: Any) -> A
 
 
 def with_law(law: Floats, tables: TableFunction, state: Any) -> Any:
-    """The tables of a state, refused unless they have this law: one noise makes those of all."""
+    """The tables of a state, refused unless they have the probabilities `law` of a common noise."""
     found = tables(state)
     probs = np.asarray(found[0])
     if probs.shape != law.shape or np.abs(probs - law).max() > 1e-12:
@@ -214,7 +214,10 @@ def with_law(law: Floats, tables: TableFunction, state: Any) -> Any:
 
 
 class StateTables(NamedTuple):
-    """Of one state: probs (K,), rewards in [-1, 1], numbers of next states (K, A), policy (A,)."""
+    """Tables of one state: probs (K,), rewards in [-1, 1] and next states (K, A), policy (A,).
+
+    States are given by their index in the region.
+    """
 
     probs: Floats
     rewards: Floats
@@ -224,10 +227,10 @@ class StateTables(NamedTuple):
 
 @dataclass(frozen=True)
 class Region:
-    """The states met so far, numbered as they were met, and the tables of those explored.
+    """The states met so far, in the order in which they were met, and tables of those explored.
 
-    asked: (N,) the numbers of the states asked for. limit: how many may be explored. tables: by the
-    number of a state, the first explored first.
+    numbers: the index of each state. asked: (N,) the index of each requested state. limit: of the
+    number of explored states. tables: by the index of a state, the first explored first.
     """
 
     model: ImplicitJMDP
@@ -247,7 +250,7 @@ class Region:
         states: Sequence[Hashable],
         max_states: int,
     ) -> Region:
-        """The states asked for, explored."""
+        """A region in which the requested states are explored."""
         if isinstance(states, str) or not hasattr(states, "__len__"):
             raise ValueError(f"states must be a list of states: did you mean [{states!r}]?")
         if not len(states):
@@ -271,16 +274,16 @@ class Region:
 
     @property
     def num_asked(self) -> int:
-        """How many different states are asked for."""
+        """The number of distinct states that are requested."""
         return int(self.asked.max()) + 1
 
     @property
     def explored(self) -> list[int]:
-        """The numbers of the explored states, the first explored first."""
+        """The index of each explored state, the first explored first."""
         return list(self.tables)
 
     def explore(self, batch: Iterable[int]) -> None:
-        """Ask for the tables of states, given by their numbers."""
+        """Add the tables of states, given by their index."""
         met = list(self.numbers)
         middle = 0.5 * sum(self.model.reward_range)
         numbers = list(batch)
@@ -295,7 +298,7 @@ class Region:
             self.tables[number] = StateTables(probs[drawn], scaled, to[drawn], row)
 
     def system(self) -> CollapsedT2:
-        """T_2 of all states met; those that are not explored are absorbing and pay nothing."""
+        """The operator T_2 of all states met; unexplored ones are absorbing and pay nothing."""
         probs, rewards, targets, rows = zip(*self.tables.values(), strict=True)
         owners = np.repeat(self.explored, [own.size for own in probs])
         policy = np.zeros((len(self.numbers), self.model.num_actions))

@@ -56,10 +56,9 @@ class JMDP(ReadOnly):
         probs: (T,) probability of each table in its state.
         rewards: (T, A) reward of each action in each table.
         next_states: (T, A) next state of each action in each table.
-        queries_per_state: how many queries the tables of each state were counted from; None unless
-            they were.
-        knows_noise: whether table k of every state may be what noise k does there, see
-            `noise_probs`.
+        queries_per_state: the number of queries in which the tables of each state were counted;
+            None unless they were.
+        knows_noise: False if table k of a state is not the outcome of a noise k, see `noise_probs`.
 
     Example:
         >>> import jmdp_lib as jl
@@ -177,7 +176,7 @@ class JMDP(ReadOnly):
         noise_probs: ArrayLike,
         step: Callable[[int, int, int], tuple[float, int]],
     ) -> JMDP:
-        """A world given by a step function and the distribution of its noise (Assumption 4.5).
+        """A model from a step function and the distribution of its noise (Assumption 4.5).
 
         Args:
             num_states: |S|.
@@ -186,7 +185,7 @@ class JMDP(ReadOnly):
             noise_probs: (K,) probability of each noise $u$ in 0, ..., K - 1. It is drawn once per
                 table, *before* any action is looked at, and afresh for every state and time: all
                 states have one distribution of the noise, but not the same noise, unless a solver
-                is told `coupling="common"`.
+                is given `coupling="common"`.
             step: step(s, a, u) -> (reward, next_state), $r = g(s, a, u)$ and $s' = h(s, a, u)$. It
                 must be pure: all of its randomness is in u. It is called once for every (s, a, u),
                 and for a few of them twice more to see whether it is pure.
@@ -216,7 +215,7 @@ class JMDP(ReadOnly):
 
         Args:
             simulator: an object with num_states, num_actions, gamma and query.
-            queries_per_state: how many queries, 2 or more.
+            queries_per_state: the number of queries, 2 or more.
             rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
 
         Example:
@@ -235,7 +234,7 @@ class JMDP(ReadOnly):
 
     @classmethod
     def from_mdp(cls, transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> JMDP:
-        """A model with the marginals of an MDP, in which good luck for one action is so for all.
+        """A model with the marginals of an MDP, in which good luck for one action is luck for all.
 
         One uniform number picks the outcomes of all actions, each action's ordered from worst to
         best, by $r + gamma v(s')$ with $v$ the value of the uniform policy. How states are numbered
@@ -277,7 +276,7 @@ class JMDP(ReadOnly):
 
     @cached_property
     def reward_range(self) -> tuple[float, float]:
-        """(lo, hi), the least and the largest reward of any table."""
+        """The least and the largest reward of any table, (lo, hi)."""
         return float(self.rewards.min()), float(self.rewards.max())
 
     @cached_property
@@ -290,7 +289,7 @@ class JMDP(ReadOnly):
 
     @cached_property
     def reward_offset(self) -> float:
-        """What all rewards have in common: the least by size if they have one sign, else zero."""
+        """The common offset of all rewards: the least by size if they have one sign, else zero."""
         low, high = self.reward_range
         return min(max(low, 0.0), high)
 
@@ -298,8 +297,8 @@ class JMDP(ReadOnly):
     def without_offset(self) -> JMDP:
         """This model without `reward_offset`, which changes no gap; solvers work on it.
 
-        All of its returns are smaller by `return_offset`, so that no digits are spent on that. What
-        differs from the offset by rounding alone becomes zero.
+        All of its returns are smaller by `return_offset`, so that no digits are spent on that. A
+        reward that differs from the offset by rounding alone becomes zero.
         """
         if self.reward_offset == 0.0:
             return self
@@ -309,29 +308,29 @@ class JMDP(ReadOnly):
 
     @property
     def return_offset(self) -> float:
-        """What `reward_offset` is worth in every return."""
+        """The part of every return that `reward_offset` makes."""
         return self.reward_offset / (1.0 - self.gamma)
 
     @cached_property
     def table_states(self) -> Ints:
-        """(T,) the state that owns each table."""
+        """The state (T,) that owns each table."""
         return np.repeat(np.arange(self.num_states), np.diff(self.starts))
 
     @cached_property
     def noise_probs(self) -> Floats:
-        """(K,) probabilities of the noise that all states share: noise k is table k of every state.
+        """Probabilities (K,) of the noise that all states share: noise k is table k of every state.
 
         Models of `from_step` have one, and arrays in which every state lists the same probabilities
         in the same order; tables of probability zero do not count. All other models are refused:
         nothing says which tables of two states belong together. Those of `from_mdp` and
-        `from_simulator` are refused however their tables look.
+        `from_simulator` are refused whatever their tables are.
         """
         require_noise(self)
         return self.probs[: self.starts[1]]
 
     @cached_property
     def given_noise(self) -> list[JMDP]:
-        """K models, one for each noise of `noise_probs`: in it this noise is certain."""
+        """K models, one for each noise of `noise_probs`, in which this noise is certain."""
         size = self.noise_probs.size
         certain = {"starts": np.arange(self.num_states + 1), "probs": np.ones(self.num_states)}
         tables = ((self.rewards[k::size], self.next_states[k::size]) for k in range(size))
@@ -339,12 +338,12 @@ class JMDP(ReadOnly):
 
     @cached_property
     def averaging(self) -> sparse.csr_array:
-        """(S, T) sparse: row s has the probabilities of its tables; averaging @ f is $E[f | s]$."""
+        """Sparse (S, T): row s has the probabilities of its tables; averaging @ f is $E[f | s]$."""
         return sparse.csr_array((self.probs, np.arange(self.probs.size), self.starts))
 
     @cached_property
     def transitions(self) -> sparse.csr_array:
-        """(S * A, S) sparse: marginal transitions of every state-action, row s * A + a."""
+        """Sparse (S * A, S): marginal transitions of every state-action, row s * A + a."""
         rows = self.table_states[:, None] * self.num_actions + np.arange(self.num_actions)
         shape = (self.num_states * self.num_actions, self.num_states)
         weights = np.repeat(self.probs, self.num_actions)
@@ -389,7 +388,7 @@ class JMDP(ReadOnly):
 
     @cached_property
     def is_coupled(self) -> bool:
-        """Whether this is a coupled-dynamics environment (Definition 4.2).
+        """True in a coupled-dynamics environment (Definition 4.2).
 
         That is one with a state at which the joint distribution of all actions is not a product.
         """
@@ -404,14 +403,17 @@ def require_tables(solver: str, model: object) -> None:
         countable = hasattr(model, "query") and hasattr(model, "num_states")
         counts = "`JMDP.from_simulator` counts the tables of this one; " if countable else ""
         raise TypeError(
-            f"{solver} needs a JMDP, whose outcome tables are known, got {model!r}. {counts}"
+            f"{solver} needs a JMDP, whose outcome tables are given, got {model!r}. {counts}"
             "`jl.simulators.estimate_gaps` estimates the gaps of any simulator; `JMDP.from_step` "
-            "and `JMDP.from_mdp` make a JMDP of a model that is known"
+            "and `JMDP.from_mdp` make a JMDP of a model that is given"
         )
 
 
 def require_noise(model: Any) -> None:
-    """Refuse a model of which nothing says that all states have one noise, in a JMDP its tables."""
+    """Refuse a model unless all of its states are known to have one noise.
+
+    It must say so (`knows_noise`), and a JMDP must have the same probabilities in all states.
+    """
     if not hasattr(model, "knows_noise"):
         raise ValueError(
             'coupling="common" needs a JMDP: a query draws the noise of one state, not of two'

@@ -18,7 +18,11 @@ _SLIVER = 1e-14
 
 
 def quantile(probs: Sequence[Floats]) -> tuple[Floats, Ints]:
-    """Common random numbers: one uniform number through every action's inverse cdf."""
+    """Common random numbers: one uniform number through every action's inverse cdf.
+
+    probs: of the outcomes of each action. Returns the probabilities of tables (K,), and the
+    outcomes in these (K, A).
+    """
     cdfs = [np.cumsum(own)[:-1] for own in probs]  # the inner breakpoints; the last one is 1
     cuts = np.sort(np.concatenate([[0.0, 1.0], *cdfs]))
     widths = np.diff(cuts)
@@ -29,7 +33,7 @@ def quantile(probs: Sequence[Floats]) -> tuple[Floats, Ints]:
 
 
 def quantile_tables(transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> Stacked:
-    """One uniform number goes through the outcomes of every action, from worst to best.
+    """Tables of one uniform number that goes through every action's outcomes, from worst to best.
 
     The arguments are those of `JMDP.from_mdp`.
     """
@@ -52,7 +56,7 @@ def quantile_tables(transition_probs: ArrayLike, rewards: ArrayLike, gamma: floa
 
 
 def _worst_to_best(probs: Floats, reward: Floats, gamma: float) -> Ints:
-    """(S, A, S) the successors of every state-action, by r + gamma v of the uniform policy."""
+    """Successors (S, A, S) of every state-action, sorted by r + gamma v of the uniform policy."""
     num_states, num_actions = probs.shape[:2]
     mean = (probs * reward).sum((1, 2)) / num_actions
     value = np.linalg.solve(np.eye(num_states) - gamma * probs.mean(1), mean)

@@ -1,4 +1,4 @@
-"""Outcome tables: made of a step function, put one state after another, told from a product.
+"""Outcome tables: from a step function, stacked, and tested for independent actions.
 
 Those of a marginal MDP are in `model/quantiles.py`, and those counted in queries in
 `model/counts.py`.
@@ -65,9 +65,9 @@ def tables_of_step(
     noise_probs: ArrayLike,
     step: Callable[[int, int, int], tuple[float, int]],
 ) -> tuple[Floats, Floats, Ints]:
-    """Table k of a state is what noise k does there: arrays (S, K), (S, K, A) and (S, K, A).
+    """Tables of a step function: probabilities (S, K), rewards and next states (S, K, A).
 
-    The arguments are those of `JMDP.from_step`.
+    Table k of a state is the outcome of noise k. The arguments are those of `JMDP.from_step`.
     """
     num_states = checks.at_least("num_states", num_states, 1)
     num_actions = checks.at_least("num_actions", num_actions, 1)
@@ -96,7 +96,7 @@ def stacked(tables: Sequence[StateTables]) -> Stacked:
 
 
 def is_product(probs: Floats, outcomes: Floats) -> bool:
-    """Whether the joint distribution of the actions' outcomes is the product of its marginals.
+    """True if the joint distribution of the actions' outcomes is the product of its marginals.
 
     probs (K,) of the tables, outcomes (K, A, ...). It is enough to compare the two at the
     tables: the joint one has no mass elsewhere, so that the product, if it is the same there,
