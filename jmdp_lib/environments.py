@@ -21,7 +21,6 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized
@@ -240,6 +239,8 @@ def inventory(
     base = checks.at_least("max_order", max_order, 0) + 1
     on_road = base ** checks.at_least("lead_time", lead_time, 0)
     if demand_probs is None:
+        from scipy import special  # slow to import, and solvers do without it
+
         demand_probs = -np.diff(special.pdtrc(np.arange(capacity), 3.0), prepend=1.0, append=0.0)
     checks.distributions("demand_probs", demand_probs, "demand")
     checks.finite("price", price)
