@@ -7,7 +7,7 @@ from fractions import Fraction
 import brute
 import numpy as np
 import pytest
-from strategies import random_jmdp, random_policy
+from strategies import implicit, random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.fast.collapsed import CollapsedT2, Gaps
@@ -414,4 +414,4 @@ def test_a_user_may_have_floating_point_errors_raised():
     with np.errstate(all="raise"):
         (law,) = jl.laws.gap_law(shop, policy, **asked)
         assert [law.prob_worse, law.cvar(0.1)] == [usual.prob_worse, usual.cvar(0.1)]
-        jl.large.local_jipe2(jl.windy_gridworld(10), jl.goal_policy(10), states=[4])
+        jl.large.local_jipe2(implicit(jl.windy_gridworld(10)), jl.goal_policy(10), states=[4])

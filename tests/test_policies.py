@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from strategies import implicit
 
 import jmdp_lib as jl
 
@@ -48,7 +49,9 @@ CALLS = {
             jm, policy, [0, 1], state=1, budget=200, rng=0
         ).history.intervals
     ),
-    "local_jipe2": lambda jm, policy: jl.large.local_jipe2(jm, policy, states=[0]).gap_variance,
+    "local_jipe2": lambda jm, policy: (
+        jl.large.local_jipe2(implicit(jm), policy, states=[0]).gap_variance
+    ),
 }
 
 

@@ -11,7 +11,7 @@ from jmdp_lib.atari import CoupledAtari
 from jmdp_lib.simulators import CoupledEnv, Decision, GapEstimate, Simulator
 
 odds, rng = [0.7, 0.3], np.random.SeedSequence(0)
-simulator: Simulator = jl.inventory_simulator(10, 5)
+simulator: Simulator = jl.inventory(10, 5)
 jm: jl.JMDP = jl.windy_gridworld(5, gust="L")
 jm = jl.inventory(demand_probs=odds, price=3.0, order_cost=1.5, lead_time=1)
 jm = jl.coupled_reward_chain(25, rewards="signed")

@@ -12,9 +12,9 @@ from matplotlib.colors import FuncNorm
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 from numpy.typing import ArrayLike
 
-from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
+from jmdp_lib.policies import Policy, policy_matrix
 
 _GOAL = "#cdebdd"
 _BLUE = "#0072B2"
@@ -59,7 +59,7 @@ def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
         True
     """
     check_axes(ax)
-    matrix = checks.policy_matrix(jm, policy)
+    matrix = policy_matrix(jm, policy)
     places = np.stack(np.divmod(np.arange(jm.num_states), columns)[::-1], -1)  # (S, 2): x, y
     looks = (("black", 0.0), (_ORANGE, 0.16))[: jm.starts[1]]  # without wind there is one table
     for s, (x, y) in enumerate(places):

@@ -43,7 +43,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats
 from jmdp_lib.fast import (
     Chain,
     CollapsedBackup,
@@ -58,6 +58,7 @@ from jmdp_lib.fast import (
 from jmdp_lib.machine import require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.operators.pairs import policy_average
+from jmdp_lib.policies import Policy
 
 _PRECISE = 1e-12  # residuals, relative to what each system adds in one step
 

@@ -31,9 +31,10 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, gmres
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats
 from jmdp_lib.machine import progress
 from jmdp_lib.model import JMDP, JOINT, Coupling, checked_coupling, require_tables
+from jmdp_lib.policies import Policy, policy_matrix
 
 RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
 
@@ -95,7 +96,7 @@ class PairOperator:
     def of(cls, solver: str, jm: JMDP, policy: Policy, coupling: str | Coupling = JOINT) -> Self:
         """The operator for what a user hands to a solver, checked."""
         require_tables(solver, jm)
-        matrix = checks.policy_matrix(jm, policy)
+        matrix = policy_matrix(jm, policy)
         return cls(jm, matrix, checked_coupling(jm, coupling))
 
     @cached_property
@@ -234,7 +235,7 @@ def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
         >>> float(law[1, :, 1, :].sum()), float(law[1, 0, 1, 1] + law[1, 1, 1, 0])
         (1.0, 0.5)
     """
-    policy = checks.policy_matrix(jm, policy)
+    policy = policy_matrix(jm, policy)
     axes = ("state", "action", "other state", "other action")
     weights = checks.floats("law", law, *axes, shape=policy.shape * 2)
     checks.refuse("law", weights, weights < 0.0, "is negative", axes)

@@ -254,7 +254,7 @@ class GapEstimate(GapStatistics, ReadOnly):
             Lower and upper ends, of the shape of the estimate.
         """
         value = getattr(self, checks.one_of("name", name, get_args(Statistic)))
-        z = NormalDist().inv_cdf((1.0 + checks.real("level", level, "(0, 1)")) / 2.0)
+        z = NormalDist().inv_cdf((1.0 + checks.fraction("level", level)) / 2.0)
         if name == "mean":
             self._warn_of_few_runs()
             reach = z * self.mean_error + self.truncation_error

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Policy
 from jmdp_lib.fast import CollapsedT2, Gaps, solve_pairs
 from jmdp_lib.machine import require, rounding_of, rounding_of_returns
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.operators.pairs import PairOperator, PairState
+from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import (
     Solution,
     certify,
@@ -88,8 +88,8 @@ def jipe2(
     Raises:
         ValueError: an argument makes no sense, or its route does not take it: `initial` and
             `max_iterations` need route="sweeps".
-        MemoryError: the model fits in no way; `local_jipe2` can still answer for a few of its
-            states.
+        MemoryError: the model fits in no way. As an `ImplicitJMDP`, it may still be solved for a
+            few states by `local_jipe2`.
 
     Example:
         >>> import jmdp_lib as jl

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats
 from jmdp_lib.fast import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.operators.pairs import PairOperator
+from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import Solution, certify, false_variance, solution
 
 

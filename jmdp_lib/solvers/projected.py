@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike
 from scipy import linalg
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments
@@ -43,6 +43,7 @@ from jmdp_lib.operators.pairs import (
     pair_step,
     stationary_pairs,
 )
+from jmdp_lib.policies import Policy
 from jmdp_lib.solvers import projection
 from jmdp_lib.solvers.fixed_point import Solution, iterate, warn
 from jmdp_lib.solvers.projection import Cone, Projection
