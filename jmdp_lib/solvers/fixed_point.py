@@ -213,6 +213,11 @@ def solution(
     rounding of returns says below which size a standard deviation cannot be told from zero.
     """
     mean = excess + offset
+    if covariance is not None:
+        # A gap variance sums four covariances, each rounded once more for every later step.
+        longest_sum = 4 * int(np.diff(jm.starts).max()) * jm.num_actions
+        rounding = 4.0 * rounding_of(longest_sum) * float(np.nanmax(covariance))
+        variance_error += rounding / (1.0 - jm.gamma**2)
     # Deviations below these are not told from zero, for the solver and for the returns.
     # Where nothing but the offset is paid, the bound of what is left is one, whatever the unit.
     largest = min(jm.without_offset.reward_bound, jm.reward_bound) + float(np.abs(excess).max())
