@@ -111,6 +111,10 @@ def check_simulator(
     states: where it is tried out; None: at some of its `num_states`, which it must have then.
     """
     sim: Any = simulator
+    if isinstance(sim, type):
+        raise ValueError(
+            f"simulator must be an object, got the class {sim.__name__}: make one of it"
+        )
     needed = ("num_states", "num_actions", "gamma", "query")[states is not None :]
     missing = ", ".join(part for part in needed if not hasattr(sim, part))
     if missing:

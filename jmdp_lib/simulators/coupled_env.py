@@ -375,6 +375,8 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
             seen, reward, *rest = self.env.step(action)
             if not np.isfinite(float(reward)):
                 raise ValueError(f"{name_of(self)} paid {reward} for action {action!r}")
+            for name, value in zip(("terminated", "truncated"), rest, strict=False):
+                checks.flag(f"{name_of(self)}: {name} after action {action!r}", value)
             result = (seen, float(reward), *rest)
         return result
 
