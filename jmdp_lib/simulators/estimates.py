@@ -208,8 +208,7 @@ def estimated(
         if keep_returns:
             kept = zip(*(part.kept for part in parts), strict=True)
             rest["returns"], rest["gaps"] = map(np.concatenate, kept)
-            ended = bool(np.isfinite(rest["gaps"]).all())
-            rest["largest_gap"] = plan.largest_gap(extremes, ended)
+            rest["largest_gap"] = plan.largest_gap(extremes, np.isfinite(rest["gaps"]).all())
         tables = gaps.tables(len(plan.names))
         found = GapEstimate(**tables, **rest, num_runs=done, entropy=checks.entropy(root))
     if found is not None and failure is None:

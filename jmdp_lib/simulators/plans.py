@@ -277,7 +277,7 @@ class Plan:
             return math.inf if reward else 0.0
         return self.largest_return(reward)
 
-    def largest_gap(self, seen: tuple[float, float], ended: bool = False) -> float:
+    def largest_gap(self, seen: tuple[float, float], ended: Any = False) -> float:
         """No gap is larger: infinite if nobody knows.
 
         seen: the lowest and the highest reward. ended: whether all gaps did within the horizon.
