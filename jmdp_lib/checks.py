@@ -140,10 +140,28 @@ def discount(gamma: Any) -> float:
 
 def reward_range(name: str, ends: Any) -> tuple[float, float]:
     """The least and the largest possible reward, (lo, hi)."""
-    low, high = floats(name, ends, "(lo, hi)", shape=(2,)).tolist()
-    if low > high:
-        raise ValueError(f"{name} must be (lo, hi) with lo <= hi, got {ends}")
+    low, high = limits(name, ends)
+    floats(name, [low, high], "(lo, hi)")
     return low, high
+
+
+def limits(name: str, ends: Any) -> tuple[float, float]:
+    """(lo, hi), either of which may be infinite."""
+    meaning = f"{name} must be (lo, hi), two numbers with lo <= hi, got {ends!r}"
+    try:
+        low, high = map(float, ends)
+    except (TypeError, ValueError):
+        raise ValueError(meaning) from None
+    if isinstance(ends, str) or not low <= high:
+        raise ValueError(meaning)
+    return low, high
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
 
 
 def reward_unit(name: str, largest: float) -> None:

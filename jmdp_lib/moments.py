@@ -312,6 +312,8 @@ class Moments(ReadOnly):
             >>> print(round(m.gap_central_moment(gap, 2), 6), m.gap_variance[gap].round(6))
             1.0 1.0
         """
+        if not len(gaps):
+            raise ValueError("gaps must have at least one row (state, action, other action)")
         self._need(len(gaps), "gap_moment")
         signed = []
         for gap in gaps:

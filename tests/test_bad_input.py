@@ -342,6 +342,7 @@ REFUSED = {
     SECOND.gap_moment: {
         "moments of order 3": {"gaps": [(0, 0, 1)] * 3},
         "a gap must be": {"gaps": [(0, 1)]},
+        "at least one row": {"gaps": []},
         "action 4 is out of range": {"gaps": [(0, 0, 4)]},
     },
     partial(SECOND.gap_central_moment, (6, 0, 1)): {
@@ -429,7 +430,9 @@ def test_an_error_says_where_a_name_is():
         assert {*room.__all__} <= {*dir(room)}
         for name in room.__all__:
             place = room.__name__.replace("jmdp_lib", "jl")
-            with pytest.raises(AttributeError, match=rf"^jl\.{name} is now {place}\.{name}$"):
+            with pytest.raises(
+                AttributeError, match=rf"^jl\.{name} is in {place}: use {place}\.{name}$"
+            ):
                 getattr(jl, name)
     with pytest.raises(AttributeError, match="No jmdp_lib attribute gap_lore"):
         jl.gap_lore  # noqa: B018

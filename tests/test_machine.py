@@ -172,6 +172,33 @@ def test_what_was_compiled_is_on_disk_and_one_line_says_so(tmp_path):
     assert count == said.count("compiles") == 0
 
 
+# Formulas that a user compiles, which are of no module: before a call, as a step, and after it.
+FORMULAS = """
+import numba, sympy
+x, u = sympy.symbols("x u")
+square = numba.njit(sympy.lambdify(x, x**2))
+assert square(3.0) == 9.0
+
+class Walk:
+    num_states, num_actions, gamma = 1, 2, 0.5
+    reward = staticmethod(numba.njit(sympy.lambdify((x, u), x * u)))
+    def query(self, state, actions, rng):
+        shock = rng.random()
+        return [self.reward(float(a), shock) for a in actions], [0] * len(actions)
+
+estimate = jl.simulators.estimate_gaps(Walk(), [0], (0, 1), state=0, num_runs=100, rng=0)
+assert -1.0 < estimate.mean[0, 1] < 0.0
+jl.jipe2(jl.coupled_reward_chain(2), [0, 0])
+assert square(4) == 16
+"""
+
+
+def test_a_user_may_compile_functions_without_a_module():
+    """Such as those of `exec` and `sympy.lambdify`."""
+    pytest.importorskip("sympy")
+    assert run_python(PRELUDE + FORMULAS)[0] >= 3
+
+
 @pytest.mark.slow
 def test_no_solver_compiles_in_a_second_process():
     # The first process may be the second one already, if other tests have compiled everything.

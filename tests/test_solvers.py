@@ -211,6 +211,21 @@ def test_returns_that_are_constant_have_no_correlation(solve, scale):
     assert np.sqrt(found.variance).max() <= found.resolution <= 1e-3 * scale
 
 
+@pytest.mark.parametrize("solve", [*(partial(jl.jipe2, **how) for how in ROUTES), jl.jipe])
+def test_equal_actions_are_within_the_resolution(solve):
+    """Their gap is zero, and its variance a difference of numbers that are rounded."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        shape = rng.integers((1, 2), (4, 6))  # states and tables
+        probs = rng.dirichlet(np.ones(shape[1]), size=shape[0])
+        rewards = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 4)
+        after = rng.integers(shape[0], size=shape)
+        gamma = rng.choice([0.0, 0.25, 0.9, 0.99])
+        jm = jl.JMDP(probs, *(np.stack([x, x], axis=2) for x in (rewards, after)), gamma)
+        found = solve(jm, np.zeros(shape[0], int)).moments
+        assert np.sqrt(found.gap_variance).max() <= found.resolution
+
+
 def test_the_least_deviation_that_can_be_told_from_zero():
     """Guards gamma e / sqrt(1 - gamma^2), which means wrong by e and -e make of a constant."""
     jm = constant_returns(0.9)

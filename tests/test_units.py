@@ -239,7 +239,7 @@ def deviations(jm, policy):
     for found in (moments, pickle.loads(pickle.dumps(moments))):
         yield found.gap_moment([gap] * 2) ** 0.5
         yield np.cbrt(found.gap_central_moment(gap, 3))
-    yield jl.laws.policy_gaps(jm, policy, np.zeros_like(policy))[1][1] ** 0.5
+    yield jl.laws.policy_gaps(jm, policy, np.zeros_like(policy)).variance[1] ** 0.5
     found = jl.laws.coupling_range(jm, policy)
     yield [found.gap_variance_low[gap] ** 0.5, found.gap_variance_high[gap] ** 0.5]
     yield (

@@ -241,6 +241,7 @@ class GapLaw(ReadOnly):
             0.14 to 0.20; the truth is 0.16
         """
         values = checks.floats("gaps", gaps, "gap")
+        limits = checks.limits("limits", limits)
         off = checks.not_negative("truncation_error", truncation_error)
         values[np.abs(values) <= off] = 0.0
         error = off * (values != 0.0)

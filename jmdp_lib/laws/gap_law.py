@@ -14,6 +14,7 @@ read or not, is in `brackets`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +52,7 @@ def gap_law(
     width: float = 1e-3,
     coupling: CouplingName = DEFAULT_COUPLING,
     at: ArrayLike = (),
-    points: int = 512,
+    points: int | None = None,
     max_points: int = 4096,
 ) -> list[GapLaw]:
     """The laws of gaps $G = Z(s, a) - Z(s, b)$, one for each, as brackets that contain the truth.
@@ -75,9 +76,9 @@ def gap_law(
             unless given.
         coupling: which branches share a draw, as in `jipe2`: "joint" unless given.
         at: (P,) the read points, in the unit of the rewards, beside zero, which is always one.
-        points: the least number of grid points where gaps are likely to be, 512 unless given. More
-            of them narrow the brackets everywhere: those of probabilities in proportion to their
-            distance, those of `cvar` with its square.
+        points: the least number of grid points where gaps are likely to be; by default 12 / width,
+            and at most 512. More of them narrow the brackets everywhere: those of probabilities in
+            proportion to their distance, those of `cvar` with its square.
         max_points: the largest size of the whole grid, 4096 unless given. If it, or a fixed amount
             of work, cannot be enough for `width`, no time is spent on it: a `ConvergenceWarning`
             says what was reached, and what `width` would take.
@@ -107,7 +108,9 @@ def gap_law(
     listed = np.stack([asked.states, asked.first, asked.second], axis=1)
     if gaps is not None:  # in the order and with the signs given
         listed = np.array(gaps, np.int64)
-    checks.positive("width", width)
+    width = checks.positive("width", width)
+    if points is None:
+        points = math.ceil(min(512.0, 12.0 / width))
     points = checks.at_least("points", points, 1)
     max_points = checks.at_least("max_points", max_points, max(points, 16))
     reads = _read_points(at)
@@ -183,7 +186,7 @@ class _Search:
 
     def refine(self, base: Floats) -> None:
         """Convex order on a new line of points."""
-        x = with_reads(base, self.reads)
+        x = with_reads(base, np.append(self.reads, self.rows.halfway(self.reads)))
         size = max(x.size, self.points)  # of the last grid, at least
         needed = size * (_POINT * self.rows.factors.size + 20.0 * self.psi.num_reads)
         smaller = f"max_points={size // 2:,}, or fewer points or gaps, take less"

@@ -115,6 +115,10 @@ def check_simulator(
     may be one.
     """
     sim: Any = simulator
+    if isinstance(sim, type):
+        raise ValueError(
+            f"simulator must be an object, got the class {sim.__name__}: make one of it"
+        )
     needed = ("num_states", "num_actions", "gamma", "query")[states is not None :]
     missing = ", ".join(part for part in needed if not hasattr(sim, part))
     if missing:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jmdp_lib import randomness
+from jmdp_lib import checks, randomness
 from jmdp_lib.machine import extra
 from jmdp_lib.randomness import RNG
 
@@ -375,6 +375,8 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
             seen, reward, *rest = self.env.step(action)
             if not np.isfinite(float(reward)):
                 raise ValueError(f"{name_of(self)} paid {reward} for action {action!r}")
+            for name, value in zip(("terminated", "truncated"), rest, strict=False):
+                checks.flag(f"{name_of(self)}: {name} after action {action!r}", value)
             result = (seen, float(reward), *rest)
         return result
 

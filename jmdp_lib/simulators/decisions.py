@@ -139,7 +139,8 @@ def compare_policies(
     action draw their next actions with one number, each by its own policy. So equal policies have
     gap 0, and policies that differ in a few states differ only after these; `policy_gaps` has the
     mean and the variance of such a gap exactly. Branches are one for good if their policies are
-    equal arrays or one function.
+    equal arrays or one function: two functions that do the same, such as two equal closures, are
+    two policies, so pass one of them twice.
 
     Args:
         env, state: as of `compare_actions`.

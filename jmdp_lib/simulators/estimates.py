@@ -138,6 +138,7 @@ def estimate_gaps(
             f"Dask client, got {executor!r}"
         )
     num_runs = checks.at_least("num_runs", num_runs, 3)
+    keep_returns = checks.flag("keep_returns", keep_returns)
     settings = Settings.of(env, gamma, coupling, truncation, horizon)
     if gaps is not None:
         if not isinstance(env, JMDP):
@@ -209,7 +210,7 @@ def estimated(
         if keep_returns:
             kept = zip(*(part.kept for part in parts), strict=True)
             rest["returns"], rest["gaps"] = map(np.concatenate, kept)
-            rest["largest_gap"] = plan.largest_gap(extremes)
+            rest["largest_gap"] = plan.largest_gap(extremes, np.isfinite(rest["gaps"]).all())
         tables = gaps.tables(len(plan.names))
         found = GapEstimate(**tables, **rest, num_runs=done, entropy=randomness.entropy(root))
     if found is not None and failure is None:
@@ -277,8 +278,12 @@ def _play(
                     raise TypeError(f"executor.submit must return a Future, got {future!r}")
                 future.add_done_callback(lambda _: bar.update())
                 futures.append(future)
-            if any(future.result() is None for future in futures):
-                raise TypeError("a future of the executor returned None and not what it played")
+            for future in futures:
+                if not _is_played(future.result()):
+                    got = future.result()
+                    raise TypeError(
+                        f"a future of the executor returned {got!r}, not what it played"
+                    )
     except Exception as error:
         if executor is None and not isinstance(error, SimulatorError):
             raise
@@ -287,10 +292,15 @@ def _play(
         for future in futures:
             future.cancel()
     done = [x for x in futures if x.done() and not x.cancelled() and x.exception() is None]
-    played = [x.result() for x in done if x.result() is not None]
+    played = [x.result() for x in done if _is_played(x.result())]
     if played and not plan.player.sums_chunks:
         played = [_summed(plan, played, keep)]
     return played, failure
+
+
+def _is_played(result: Any) -> bool:
+    """Whether a future returned what chunks of runs are played to."""
+    return isinstance(result, Runs | _Summed)
 
 
 class _Here(Executor):

@@ -272,7 +272,8 @@ class GapEstimate(GapStatistics, ReadOnly):
         sample alone says nothing of rare gaps that it does not show: the ends of `cvar`, and of
         extreme quantiles, are finite only if something says how large gaps can be. That is the
         range of the rewards: a JMDP and an `ImplicitJMDP` know theirs, and a simulator may declare
-        a `reward_range`. If gamma is 1, no range of returns follows from it.
+        a `reward_range`. If gamma is 1, returns are those of the steps of the horizon, and have
+        a range only if every run ended within them.
 
         Args:
             i: the number of the action whose gap it is, in the order in which actions were given.

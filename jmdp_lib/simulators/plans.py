@@ -278,12 +278,16 @@ class Plan:
             return math.inf if reward else 0.0
         return self.largest_return(reward)
 
-    def largest_gap(self, seen: tuple[float, float]) -> float:
-        """No gap is larger: infinite if nobody knows. seen: the lowest and the highest reward."""
+    def largest_gap(self, seen: tuple[float, float], ended: Any = False) -> float:
+        """No gap is larger: infinite if nobody knows.
+
+        seen: the lowest and the highest reward. ended: whether all gaps did within the horizon.
+        """
         if self.player.limits is None:
             return math.inf
         lows, highs = zip(self.player.limits, seen, strict=True)
-        return self.largest_future(max(highs) - min(lows))
+        spread = max(highs) - min(lows)
+        return self.largest_return(spread) if ended else self.largest_future(spread)
 
     def rounding(self, largest: float, spread: float) -> tuple[float, float]:
         """Up to which sizes gaps count as ties, and as open, since returns are rounded.

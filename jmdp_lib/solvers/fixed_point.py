@@ -193,6 +193,13 @@ def false_variance(gamma: float, error: float) -> float:
     return (gamma * error) ** 2 / (1.0 - gamma**2)
 
 
+def _rounding_of_gaps(jm: JMDP, covariance: Floats) -> float:
+    """Rounding of a gap variance: it sums four covariances, rounded anew for every later step."""
+    longest_sum = 4 * int(np.diff(jm.starts).max()) * jm.num_actions
+    largest = float(np.nanmax(covariance))
+    return 4.0 * rounding_of(longest_sum) * largest / (1.0 - jm.gamma**2)
+
+
 def solution(
     jm: JMDP,
     end: Certificate,
@@ -213,6 +220,8 @@ def solution(
     rounding of returns says below which size a standard deviation cannot be told from zero.
     """
     mean = excess + offset
+    if covariance is not None:
+        variance_error += _rounding_of_gaps(jm, covariance)
     # Deviations below these are not told from zero, for the solver and for the returns.
     # Where nothing but the offset is paid, the bound of what is left is one, whatever the unit.
     largest = min(jm.without_offset.reward_bound, jm.reward_bound) + float(np.abs(excess).max())
