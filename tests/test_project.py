@@ -5,7 +5,6 @@ import functools
 import importlib.metadata
 import json
 import re
-import runpy
 import shutil
 import sys
 from pathlib import Path
@@ -238,32 +237,6 @@ def test_the_version_and_the_preprint_are_the_same_everywhere():
     book = (ROOT / "book" / "index.md").read_text(encoding="utf-8")
     assert {*re.findall(r"https://arxiv.org/abs/[\d.]+", book)} == {preprint["url"]}
     assert preprint["url"].endswith(f"/{number}")
-
-
-# ---- benchmarks ---------------------------------------------------------------------------------
-
-BENCHMARKS = ROOT / "benchmarks"
-PROGRAMS = [path for path in sorted(BENCHMARKS.glob("*.py")) if "__main__" in path.read_text()]
-
-
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_a_benchmark_that_is_asked_for_help_measures_nothing(path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [path.name, "--help"])
-    with pytest.raises(SystemExit, match=r"^0$"):
-        runpy.run_path(str(path), run_name="__main__")
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith(f"usage: {path.name} [-h]")
-    assert path.read_text().splitlines()[0].strip('"') in said
-
-
-def test_one_page_names_all_files_of_benchmarks_and_each_page_its_commit():
-    page = (BENCHMARKS / "README.md").read_text()
-    files = {path.name for path in BENCHMARKS.iterdir() if path.is_file()} - {"README.md"}
-    assert files == set(re.findall(r"(?:`|benchmarks/)(\w+\.(?:md|csv|png|py))\b", page))
-    for name in files:
-        first = (BENCHMARKS / name).read_text().split("\n\n")[1] if name.endswith(".md") else ""
-        told = r"$|(\*\*Not of the present code: m|M)easured on .* at commit [0-9a-f]{7,}"
-        assert re.match(told, first), name
 
 
 # ---- committed results --------------------------------------------------------------------------
