@@ -31,7 +31,7 @@ ifneq ($(and $(wildcard $(STAMP)),$(realpath $(PY)),$(value MADE_IN)),$(CURDIR))
 STALE := stale
 endif
 
-.PHONY: help figures test test-fast test-random test-units test-quick test-programs lint imports \
+.PHONY: help figures test covered test-fast test-random test-units test-quick test-programs lint imports \
   nbval coverage notebooks book lab clean clean-atari stale
 .DEFAULT_GOAL := help
 
@@ -58,19 +58,19 @@ test test-fast: export OMP_NUM_THREADS = 1
 WORKERS  := 2
 PYTEST   := MPLBACKEND=Agg $(PY) -m pytest -p no:nbval -p no:randomly
 PROGRAMS := $(patsubst %,tests/test_%.py,batch_slurm batch batch_games batch_refusals book site lab)
-# What was skipped is said last of all; tests/conftest.py writes it down.
+# What was skipped is said last of all. exec: a signal to make ends all that it has started.
 test test-fast: export SKIPPED_TESTS = out/skipped.txt
-and_what_was_skipped = code=$$?; if [ -s $(SKIPPED_TESTS) ]; then echo "Skipped:"; \
-  sort -u $(SKIPPED_TESTS); fi; exit $$code
+SUITE := exec $(PY) $(dir $(firstword $(MAKEFILE_LIST)))workflow/suite.py
 # Tests that start programs and wait for them run beside all else, so that no core is idle. The units
 # come after the notebooks: they find what Numba has compiled for those.
+ALL := covered
 test: $(STAMP)
-	@mkdir -p out && : > $(SKIPPED_TESTS)
 	@rm -f .coverage .coverage.*
-	@$(MAKE) --no-print-directory -j 3 IMPORTED=imports lint nbval test-programs test-units \
-	  && $(PY) -m coverage combine -q \
-	  && echo "Of the core, its own tests execute $$($(PY) -m coverage report --format=total)%"; \
-	  $(and_what_was_skipped)
+	@$(SUITE) $(MAKE) --no-print-directory -j 3 IMPORTED=imports $(ALL)
+
+covered: lint nbval test-programs test-units
+	@$(PY) -m coverage combine -q
+	@echo "Of the core, its own tests execute $$($(PY) -m coverage report --format=total)%"
 
 # A new environment has no byte code: one process makes it, before four start together and each do so.
 imports: $(STAMP)
@@ -98,8 +98,7 @@ nbval: $(STAMP) $(IMPORTED)
 
 FAST := lint test-quick
 test-fast: $(STAMP)
-	@mkdir -p out && : > $(SKIPPED_TESTS)
-	@$(MAKE) --no-print-directory -j 2 $(FAST); $(and_what_was_skipped)
+	@$(SUITE) $(MAKE) --no-print-directory -j 2 $(FAST)
 
 test-quick: $(STAMP)
 	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not slow"

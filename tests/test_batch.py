@@ -182,8 +182,14 @@ def start(project, waiting, family, said, *shell):
     reached.unlink(missing_ok=True)
     earlier = project.out("provenance", "01_first.json").exists()
     with open(said, "wb") as file:
-        command = [*shell, *project.command()]
-        running = psutil.Popen(command, stdout=file, stderr=file, start_new_session=bool(shell))
+        running = psutil.Popen(
+            [*shell, *project.command()],
+            stdout=file,
+            stderr=file,
+            start_new_session=bool(shell),
+            # The tests may run under `nohup`, whose programs ignore a closing terminal.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+        )
     try:
         wait_until(reached.exists)
         wait_until(lambda: earlier or "1 of 2 steps" in project.out("snakemake.log").read_text())
@@ -201,7 +207,7 @@ def test_an_interrupt_or_a_closed_terminal_ends_everything_and_the_same_command_
     running, started = start(project, waiting, family, tmp_path / "said")
     assert len(started) >= 3  # Snakemake, a job and its kernel
     running.send_signal(signal.SIGINT)
-    assert running.wait(timeout=60) == batch.INTERRUPTED
+    assert running.wait(timeout=300) == batch.INTERRUPTED
     assert not any(map(alive, started))
     said = (tmp_path / "said").read_text()
     assert "1 of 2 notebooks done" in said
@@ -215,7 +221,7 @@ def test_an_interrupt_or_a_closed_terminal_ends_everything_and_the_same_command_
     shell = ("sh", "-c", f'exec "$@" < {os.ttyname(terminal)}', "sh")
     running, started = start(project, waiting, family, terminal, *shell)
     os.close(screen)
-    assert running.wait(timeout=60) == batch.INTERRUPTED
+    assert running.wait(timeout=300) == batch.INTERRUPTED
     assert not any(map(alive, started))
     assert project.results() == before
 
@@ -248,8 +254,8 @@ def test_a_batch_waits_for_another_even_for_what_a_killed_one_has_left(
     first, _ = start(project, waiting, family, tmp_path / "said")
     first.kill()
     first.wait()
-    second = subprocess.Popen(project.command(), stdout=subprocess.PIPE, text=True)
-    family.append(psutil.Process(second.pid))
+    second = psutil.Popen(project.command(), stdout=subprocess.PIPE, text=True)
+    family.append(second)
     lines = [second.stdout.readline() for _ in range(2)]
     assert lines[1] == "Another run of profile quick is going on; waiting for it.\n"
     waiting.touch()

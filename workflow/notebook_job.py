@@ -27,6 +27,7 @@ from typing import Any
 
 import jupytext
 import nbformat
+from children import on_signals
 from job import outlive_terminal, provenance
 from nbformat import NotebookNode
 
@@ -261,12 +262,6 @@ def run_job(out: Path, name: str, plan: dict[str, Any]) -> None:
         "wall_seconds": round((datetime.now(UTC) - started).total_seconds(), 1),
     }
     write_record(out, name, nb, facts)
-
-
-def on_signals(handler: Any) -> None:
-    """Handle Ctrl-C and SIGTERM alike."""
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, handler)
 
 
 def exit_once(signum: int, frame: object) -> None:
