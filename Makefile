@@ -11,6 +11,8 @@ ATARI   ?=
 # SLURM=1: every notebook as a job of a Slurm cluster. SNAKEMAKE: further options for Snakemake.
 SLURM     ?=
 SNAKEMAKE ?=
+# LAB: options for JupyterLab, such as LAB="--allow-root --no-browser" in a container.
+LAB ?=
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
@@ -42,7 +44,7 @@ help:
 	@echo "make test-random the same tests with new examples, in a new order"
 	@echo "make notebooks   write notebooks/*.ipynb, executed, from notebooks/*.py"
 	@echo "make coverage    how much of the core chapters 1 to 6 execute"
-	@echo "make lab         the chapters in JupyterLab"
+	@echo "make lab         the chapters in JupyterLab (LAB=\"--allow-root --no-browser\": its options)"
 	@echo "make book        the executed notebooks, figures and reference as a site, out/book"
 	@echo "make clean       remove out/ and caches; .venv stays, and networks that were trained"
 	@echo "make clean-atari remove these, too"
@@ -124,7 +126,7 @@ book: $(STAMP)
 	@$(PY) book/build.py
 
 lab: $(STAMP)
-	@exec $(PY) -m jupyterlab --config=workflow/lab.py notebooks/00_start_here.ipynb
+	@exec $(PY) -m jupyterlab --config=workflow/lab.py $(LAB) notebooks/00_start_here.ipynb
 
 # The stamp is removed first and written last: whatever stops this rule, the next make starts afresh.
 # New pins go into an environment that was whole; anything else is made from nothing. uv installs in a

@@ -64,7 +64,8 @@ print("waited | yes | holds")
 
 @pytest.mark.slow
 def test_a_failed_cell_keeps_what_ran_before_it_and_the_other_notebooks_go_on(project, run):
-    project.notebook("01_first", good("first.txt").replace("| holds", "| FAILS"))
+    first = good("first.txt").replace("| holds", "| FAILS")
+    project.notebook("01_first", first + 'print("a goal | 3 | goal missed")\n')
     project.notebook("03_third", FAILING.format(fault='raise RuntimeError("this one is broken")'))
     project.notebook("04_fourth", FAILING.format(fault="import os\nos.kill(os.getpid(), 9)"))
     project.profile("quick", "")
@@ -73,11 +74,11 @@ def test_a_failed_cell_keeps_what_ran_before_it_and_the_other_notebooks_go_on(pr
     assert re.findall("^FAILED.*?(?= and |$)", said, re.MULTILINE) == [
         "FAILED 03_third: read out/quick/failed/03_third.ipynb",
         "FAILED 04_fourth: read out/quick/failed/04_fourth.ipynb",
-        "FAILED 1 of 2 claims",
+        "FAILED 1 of 3 claims",
     ]
     assert re.search(r"  FAILED  03_third  \d+:.*this one is broken", said)
     assert re.search(r"  FAILED  04_fourth  .*kernel died after cell \d, perhaps for want of", said)
-    assert "\nClaims: FAILS 1, holds 1\n" in said
+    assert "\nClaims: FAILS 1, goal missed 1, holds 1\ngoal missed: a goal of our own" in said
     assert "notebooks/02_second.ipynb" in project.results()
     assert not {"notebooks/03_third.ipynb", "provenance/03_third.json"} & set(project.results())
     for name in ("03_third", "04_fourth"):
@@ -104,6 +105,8 @@ def test_only_what_changed_or_was_damaged_is_made_again(project, run, tmp_path):
     assert before["figures/first.txt"][1] == b"2.5 3"  # the profile's value, and a default
     assert re.search(r"^holds +01  \|S\| is large \| 2.5$", said, re.MULTILINE)
     assert "\nClaims: holds 3\n" in said
+    for path in project.out("notebooks").iterdir():  # which may be passed on
+        assert str(tmp_path) not in path.read_text()
     record = project.out("provenance", "01_first.json")
     check_record(record.read_text(), project.root)
     record.write_text(record.read_text().replace("holds", "FAILS"))
@@ -267,8 +270,11 @@ def test_a_batch_waits_for_another_even_for_what_a_killed_one_has_left(
 
 @pytest.mark.slow
 def test_paired_notebooks_are_reproduced_byte_for_byte(project):
+    library = project.root / "jmdp_lib" / "__init__.py"
+    library.parent.mkdir()
+    library.write_text('mine = "of this checkout"')  # and not the one that is installed
     noisy = good("first.txt") + (
-        "\n# %%\nimport sys\n\n"
+        "\n# %%\nimport sys\n\nimport jmdp_lib\n\nprint(jmdp_lib.mine)\n"
         "print('one', flush=True)\nprint('progress', file=sys.stderr, flush=True)\nprint('two')\n"
     )
     project.notebook("01_first", noisy)
@@ -286,4 +292,4 @@ def test_paired_notebooks_are_reproduced_byte_for_byte(project):
     assert not path.with_name("02_second.ipynb").exists()
     assert path.read_bytes() == content
     streams = [(o["name"], "".join(o["text"])) for o in json.loads(content)["cells"][4]["outputs"]]
-    assert streams == [("stdout", "one\ntwo\n")]
+    assert streams == [("stdout", "of this checkout\none\ntwo\n")]

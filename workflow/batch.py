@@ -237,6 +237,8 @@ def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
         print("\nNothing had to be run: all results are up to date.")
     print(f"\n{len(finished)} of {len(selected)} notebooks done: look into out/{out.name}")
     print("Claims:", ", ".join(f"{verdict} {count}" for verdict, count in verdicts.items()))
+    if verdicts["goal missed"]:
+        print("goal missed: a goal of our own was not reached; the paper claims nothing of it")
     if code == INTERRUPTED:
         return code
     lost = [name for name in selected if name not in finished]
