@@ -3,12 +3,12 @@
 A figure is a number with a unit of time, memory or sizes, a share, or a ratio; on the page of
 limitations every decimal is one. The comment that follows it names its source,
 
-    <!-- benchmarks/gap_law.md | random, 60 states | time -->
+    <!-- benchmarks/gap_law.md: random, 60 states: time -->
 
 a file, words that one row of it has, or `states=100` for a whole cell, and columns of that row, all
 separated by semicolons. Rows of a file that is no table are its lines, and have no columns. A
 comment belongs to all figures that stand before it in its paragraph or row of a table, from the
-last comment on. What no file has says `<!-- by hand | when and how -->`. In Python, `# source: `
+last comment on. What no file has says `<!-- by hand: when and how -->`. In Python, `# source: `
 and the same follows the docstring, where only digits are figures.
 """
 
@@ -30,7 +30,7 @@ NUMBER = rf"(?<![\w.^/{{-])(\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?|\.\d+|{WORD})"
 FIGURE = re.compile(rf"{NUMBER}(?:[ -]?({'|'.join(sorted(UNITS, key=len, reverse=True))}))?(?!\w)")
 SMALL = re.compile(rf"(?:\d{{1,3}}|{WORD})[ -](?:states|cells)")  # those of an example, and no size
 NOMINAL = "95%"  # of intervals
-SOURCE = re.compile(r"<!-- ([^|>]+?) \| ([^>]+?) -->")
+SOURCE = re.compile(r"<!-- ((?:by hand|[\w/]+\.(?:md|csv|py)): [^>]+?) -->")
 # What is no sentence: code, what a program writes, formulas, tags of HTML, and links' addresses.
 NO_TEXT = re.compile(
     r"^```.*?^```$|^<!-- begin.*?^<!-- end[^>]*-->$|`[^`]*`|\$[^$]*\$|<\w[^>]*>|\]\([^)]*\)",
@@ -81,9 +81,9 @@ def listed(words):
 
 def quoted(source):
     """All numbers that a source has, in base units."""
-    file, words, *columns = source.split("|")
+    file, words, *columns = source.split(": ")
     names = listed(columns[0]) if columns else [""]
-    rows = [row for row in rows_of(ROOT / file.strip()) if row.keys() >= {*names}]
+    rows = [row for row in rows_of(ROOT / file) if row.keys() >= {*names}]
     rows = [row for row in rows if is_meant(row, listed(words))]
     assert len(rows) == 1, f"{source}: {len(rows)} rows"
     return [value(*found)[0] for found in FIGURE.findall(" ; ".join(rows[0][x] for x in names))]
@@ -94,7 +94,7 @@ def sentences(text):
 
     A comment that is a paragraph of its own belongs to the one above it, which may be code.
     """
-    text = re.sub(r"\n\s*\n(?=<!-- [^|>]+ \|)", "\n", text)
+    text = re.sub(rf"\n\s*\n(?={SOURCE.pattern})", "\n", text)
     return re.split(r"\n\s*\n|\|\n", NO_TEXT.sub(" ", text))
 
 
@@ -102,7 +102,7 @@ def figures(text, decimals=False):
     """The figures of a text: what is shown, its number and unit, and its source or None."""
     for block in sentences(text):
         start = 0
-        parts = [(m.start(), m.end(), f"{m[1]}|{m[2]}") for m in SOURCE.finditer(block)]
+        parts = [(m.start(), m.end(), m[1]) for m in SOURCE.finditer(block)]
         for end, after, source in [*parts, (len(block), len(block), None)]:
             for found in FIGURE.finditer(block[start:end]):
                 is_one = found[2] or (decimals and "." in found[1])
@@ -148,8 +148,8 @@ def test_every_figure_of_a_docstring_is_that_of_its_source():
     assert num_found
 
 
-LARGEST = "<!-- benchmarks/scaling.csv | goal policy; reachable; states=99856 |"
-WHOLE = "<!-- benchmarks/local.md | all pairs; 10,000 | CPU, wall -->"
+LARGEST = "<!-- benchmarks/scaling.csv: goal policy; reachable; states=99856:"
+WHOLE = "<!-- benchmarks/local.md: all pairs; 10,000: CPU, wall -->"
 
 
 def test_a_figure_that_is_not_that_of_its_source_is_found():
@@ -157,7 +157,7 @@ def test_a_figure_that_is_not_that_of_its_source_is_found():
         f"It takes 18 s. {LARGEST} seconds -->",
         f"| 100,000 states: 18 s, 3.5 GB {LARGEST} states; seconds; bytes --> |",
         f"It takes ten minutes {WHOLE}, and `3 s` or $3 s$ are no sentences.",
-        "It takes 3 s <!-- by hand | with a clock -->.",
+        "It takes 3 s <!-- by hand: with a clock -->.",
     ):
         check("a page", figures(text))
     for text, fault in {
@@ -165,7 +165,7 @@ def test_a_figure_that_is_not_that_of_its_source_is_found():
         f"3.5 GB {LARGEST} bytes --> in 18 s": "18 s names no source",
         f"It takes 19 s. {LARGEST} seconds -->": "19 s, but benchmarks/scaling.csv",
         f"It takes eight minutes {WHOLE}.": "eight minutes, but",
-        "18 s <!-- benchmarks/scaling.csv | goal policy; reachable | seconds -->": "[0-9] rows",
+        "18 s <!-- benchmarks/scaling.csv: goal policy; reachable: seconds -->": "[0-9] rows",
     }.items():
         with pytest.raises(AssertionError, match=fault):
             check("a page", figures(text))

@@ -101,7 +101,7 @@ def gap_law(
         >>> print("the worst tenth averages {:.3f} to {:.3f}".format(*law.cvar(0.1)))
         the worst tenth averages 0.365 to 0.366
     """
-    # source: benchmarks/gap_law.md | random, 30 states | time; P; CVaR
+    # source: benchmarks/gap_law.md: random, 30 states: time; P; CVaR
     system = CollapsedT2.of("gap_law", jm, policy, coupling)
     asked = Gaps.of(jm, gaps, states)
     listed = np.stack([asked.states, asked.first, asked.second], axis=1)
