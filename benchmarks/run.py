@@ -14,12 +14,12 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -54,10 +54,11 @@ def public(name):
 def pairs(jm, policy, state, num_pairs, **options):
     """A call of `simulate_pairs` for actions 0 and 1, in either version."""
     options |= {SEED: 1}
+    simulate: Any = jl.simulate_pairs
     if BY_KEYWORD:
-        play = partial(jl.simulate_pairs, jm, policy, (0, 1), state=state)
+        play = partial(simulate, jm, policy, (0, 1), state=state)
     else:
-        play = partial(jl.simulate_pairs, jm, policy, state, (0, 1))
+        play = partial(simulate, jm, policy, state, (0, 1))
     return partial(play, num_pairs=num_pairs, **options)
 
 
@@ -66,7 +67,7 @@ class Row(NamedTuple):
 
     what: str
     call: Work
-    others: dict[str, Work]
+    others: Mapping[str, Work]
     parts: float = 1.0
 
 
@@ -259,6 +260,8 @@ def compare(before, only):
     def compared(row):
         times = np.array([[took(w, row.what) for w in workers] for _ in range(REPEATS + 1)])
         old, new = times[1:].min(0)  # the first of all compiles
+        if np.isnan(new):
+            raise RuntimeError(f"{row.what}: this version has no such call")
         return [row.what, *map(duration, (old, new)), f"{new / old:.2f}"]
 
     rows = lines(compared, named(only))
