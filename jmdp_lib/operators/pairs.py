@@ -32,7 +32,7 @@ from scipy.sparse.linalg import LinearOperator, gmres
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
-from jmdp_lib.machine import progress
+from jmdp_lib.machine import progress, rounding_of
 from jmdp_lib.model import JMDP, JOINT, Coupling, checked_coupling, require_tables
 
 RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
@@ -54,20 +54,10 @@ class Backup:
 
 @dataclass(frozen=True)
 class PairState:
-    """All first and second moments.
+    """All first and second moments: mean (S, A), and covariance C = Sigma - mu mu' (S, A, S, A)."""
 
-    excess: (S, A), what means are above `offset`, a part of all of them that would cost them their
-    digits. covariance: C = Sigma - mu mu', (S, A, S, A).
-    """
-
-    excess: Floats
+    mean: Floats
     covariance: Floats
-    offset: float = 0.0
-
-    @property
-    def mean(self) -> Floats:
-        """(S, A)."""
-        return self.excess + self.offset
 
     @property
     def blocks(self) -> Floats:
@@ -84,7 +74,7 @@ class PairState:
 class PairOperator:
     """T_2 for one JMDP, one policy (S, A) and one coupling, acting on PairState.
 
-    What all rewards have in common, `JMDP.reward_offset`, acts on the offset of a state alone.
+    A reward offset costs means their digits: solvers use `without_offset`.
     """
 
     jm: JMDP
@@ -145,7 +135,7 @@ class PairOperator:
 
     @cached_property
     def longest_sum(self) -> int:
-        """How many terms one coordinate of T_2 M sums at most."""
+        """Number of terms that one coordinate of T_2 M sums, at most."""
         widest = int(np.diff(self.kernel.indptr).max())
         # Tables of a state; P once in r (P m)' and in (P m) r', twice in P W P'; noises.
         return int(np.diff(self.jm.starts).max()) + 4 * widest + len(self.moves)
@@ -188,14 +178,15 @@ class PairOperator:
         side = self.policy.size
         average = self.average
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
-        value = (self.policy * state.excess).sum(1)  # m
+        value = (self.policy * state.mean).sum(1)  # m
         variance = np.einsum("sasa->sa", state.covariance)  # of Z(s, a)
-        spread = variance + (state.excess - value[:, None]) ** 2  # E (Z(s, a) - m(s))^2
-        centred = self.without_offset
-        backup = centred.backup(value, (self.policy * spread).sum(1))
-        covariance = centred.full_covariance(backup, pair)
-        offset = self.jm.reward_offset + self.jm.gamma * state.offset
-        return PairState(backup.mean, covariance, offset)
+        spread = variance + (state.mean - value[:, None]) ** 2  # E (Z(s, a) - m(s))^2
+        backup = self.backup(value, (self.policy * spread).sum(1))
+        return PairState(backup.mean, self.full_covariance(backup, pair))
+
+    def rounding(self, state: PairState) -> float:
+        """Rounding error of one application of T_2, in ||.||_lambda."""
+        return rounding_of(self.longest_sum) * self.distance(state, self.zero())
 
     def distance(self, new: PairState, old: PairState) -> float:
         """||new - old||_lambda over all coordinates."""

@@ -72,14 +72,9 @@ def jipe(
     solved = source.solve(multisets.system)
     longest_sum = int(np.diff(multisets.system.matrix.indptr).max(initial=0))
     rounding = rounding_of(longest_sum) * float(np.abs(solved.x).max(initial=0.0))
-    end = certify(
-        solved.residuals,
-        rounding=rounding + rounding_of(0) * jm.reward_bound,
-        gamma=jm.gamma,
-        allowed=tol * jm.reward_bound,
-        iterations=solved.iterations,
-        name=source.name,
-    )
+    allowed = tol * jm.reward_bound
+    claimed = rounding + rounding_of(0) * jm.reward_bound
+    end = certify(solved.residuals, claimed, jm.gamma, allowed, solved.iterations, source.name)
     # What is solved when it is read is to be as near as this says, and rounding comes on top.
     source = replace(source, goal=0.25 * end.error_bound * (1.0 - jm.gamma))
     mean, covariance = source.same_state()
@@ -88,7 +83,7 @@ def jipe(
         jm,
         end,
         order=order,
-        excess=mean,
+        centred_mean=mean,
         covariance=covariance,
         source=source,
         offset=jm.return_offset,
