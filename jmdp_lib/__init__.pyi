@@ -19,7 +19,7 @@ from .moments import norm_weight as norm_weight
 from .montecarlo import simulate_pairs as simulate_pairs
 from .operators.backups import sample_t2 as sample_t2
 from .operators.literal import apply_t2 as apply_t2
-from .operators.pairs import pair_step as pair_step
+from .operators.pair_chain import pair_step as pair_step
 from .simulators.compiled import simulate_returns as simulate_returns
 from .simulators.worlds import inventory as inventory
 from .simulators.worlds import inventory_simulator as inventory_simulator

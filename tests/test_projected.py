@@ -8,13 +8,13 @@ from numpy.testing import assert_allclose
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.operators.pairs import (
-    PairOperator,
+from jmdp_lib.operators.pair_chain import (
     occupancy,
     pair_step,
     start_law,
     stationary_pairs,
 )
+from jmdp_lib.operators.pairs import PairOperator
 from jmdp_lib.solvers.fixed_point import iterate
 from jmdp_lib.solvers.projected import ProjectionStep, modulus
 from jmdp_lib.solvers.projection import Projection

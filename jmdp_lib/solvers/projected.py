@@ -35,14 +35,8 @@ from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import require, rounding_of
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments
-from jmdp_lib.operators.pairs import (
-    RESTART,
-    PairOperator,
-    PairState,
-    occupancy,
-    pair_step,
-    stationary_pairs,
-)
+from jmdp_lib.operators.pair_chain import RESTART, occupancy, pair_step, stationary_pairs
+from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.solvers import projection
 from jmdp_lib.solvers.fixed_point import Certificate, Solution, certify, iterate, warn
 from jmdp_lib.solvers.projection import Cone, Projection
