@@ -70,8 +70,9 @@ def jipe(
     goal = checks.positive("tol", tol) * operator.jm.reward_bound * (1.0 - jm.gamma)
     source = MomentsFromMultisets(multisets, goal)
     solved = source.solve(multisets.system)
-    longest_sum = int(np.diff(multisets.system.matrix.indptr).max(initial=0))
-    rounding = rounding_of(longest_sum) * float(np.abs(solved.x).max(initial=0.0))
+    longest_sum = int(np.diff(multisets.system.kernel.indptr).max(initial=0)) + 1
+    largest = float(np.abs(solved.x).max(initial=0.0))
+    rounding = order * rounding_of(longest_sum) * largest  # a state at a time
     allowed = tol * jm.reward_bound
     claimed = rounding + rounding_of(0) * jm.reward_bound
     end = certify(solved.residuals, claimed, jm.gamma, allowed, solved.iterations, source.name)
