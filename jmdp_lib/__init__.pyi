@@ -1,5 +1,4 @@
 from . import atari as atari
-from . import figures as figures
 from . import large as large
 from . import laws as laws
 from . import simulators as simulators
