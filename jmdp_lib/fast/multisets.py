@@ -341,6 +341,7 @@ class MultisetOperator:
         queue = deque(self._unknown(known, seeds)[1])
         steps = []
         about = []
+        checked = 0.0
         with progress(None, f"multisets of order {self.order}", "multiset") as bar:
             while queue:
                 rows = queue.popleft()
@@ -356,13 +357,16 @@ class MultisetOperator:
                 degrees = np.where(rows >= 0, rows % self.order + 1, 0).sum(1)
                 about.append((degrees, others.sum(1) + (states[:, 0] >= 0)))
                 bar.update(len(rows))
-                self._require_room(known.size, steps)
+                if known.size > checked:  # which takes a millisecond
+                    checked = 1.2 * known.size
+                    self._require_room(known.size, steps)
         source, sizes, coefficients, columns = map(np.concatenate, zip(*steps, strict=True))
         orders, waiting = map(np.concatenate, zip(*about, strict=True))
         weights = norm_weight(2, self.jm.gamma, self.jm.reward_bound) ** (orders - 1.0)
         coefficients *= weights[columns] / np.repeat(weights, sizes)
         starts = np.append(0, np.cumsum(sizes))
         kernel = sparse.csr_array((coefficients, columns, starts), (source.size,) * 2)
+        kernel.sum_duplicates()  # of two noises: SciPy's search for components would never end
         # Successors first, among those that lead to each other what waits least, multisets last.
         blocks = csgraph.connected_components(kernel, connection="strong")[1]
         order = np.lexsort((np.where(waiting > 0, waiting, self.order), blocks))
