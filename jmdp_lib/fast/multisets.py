@@ -360,6 +360,10 @@ class MultisetOperator:
                 if known.size > checked:  # which takes a millisecond
                     checked = 1.2 * known.size
                     self._require_room(known.size, steps)
+        return self._assembled(known.numbers[1 : known.size], steps, about)
+
+    def _assembled(self, numbers: Ints, steps: list[Any], about: list[Any]) -> System:
+        """The system of unknowns with these numbers, (E,), from what `closure` noted of them."""
         source, sizes, coefficients, columns = map(np.concatenate, zip(*steps, strict=True))
         orders, waiting = map(np.concatenate, zip(*about, strict=True))
         weights = norm_weight(2, self.jm.gamma, self.jm.reward_bound) ** (orders - 1.0)
@@ -375,7 +379,7 @@ class MultisetOperator:
         kernel = sparse.csr_array((kernel.data, place[kernel.indices], kernel.indptr), kernel.shape)
         return System(
             *(kernel, 1.0, (source / weights)[order], np.arange(order.size)),
-            numbers=known.numbers[1 : known.size][order],
+            numbers=numbers[order],
             orders=orders[order],
             weights=weights[order],
             waiting=waiting[order],

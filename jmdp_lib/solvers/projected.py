@@ -170,16 +170,7 @@ def projected_jipe2(
     pi = Projection(phi, pairs, cone)
     kappa, beta = modulus(jm, policy, pi)
     step = ProjectionStep(operator, pi, beta)
-    # Without a contraction stop on the residual, as for a rate of zero, and claim nothing.
-    rate, limit = (kappa, None) if kappa < 1.0 else (0.0, 10_000)
-    name = "projected JIPE-2"
-    goal = allowed * (1.0 - rate)
-    state, residuals, rounding = iterate(step, step.solve(), rate, goal, limit, name)
-    if limit:
-        end = Certificate(residuals, "no contraction", np.inf, residuals.size)
-        warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
-    else:
-        end = certify(residuals, rounding, kappa, allowed, residuals.size, name)
+    state, end = _certified(step, kappa, allowed)
     theta, big_theta = pi.unwhiten(*state)
     fit = step.fitted(phi, theta, big_theta)
     resolution = 1e-7 * float(np.abs(fit.mean).max())  # second moments are differences of squares
@@ -194,6 +185,21 @@ def projected_jipe2(
         contraction=kappa,
         beta=beta,
     )
+
+
+def _certified(
+    step: ProjectionStep, kappa: float, allowed: float
+) -> tuple[Parameters, Certificate]:
+    """The solution, iterated until its certificate is small enough."""
+    name = "projected JIPE-2"
+    if kappa < 1.0:
+        goal = allowed * (1.0 - kappa)
+        state, residuals, rounding = iterate(step, step.solve(), kappa, goal, name=name)
+        return state, certify(residuals, rounding, kappa, allowed, residuals.size, name)
+    # Without a contraction stop on the residual, as for a rate of zero, and claim nothing.
+    state, residuals, _ = iterate(step, step.solve(), 0.0, allowed, 10_000, name)
+    warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
+    return state, Certificate(residuals, "no contraction", np.inf, residuals.size)
 
 
 def _pair_weights(jm: JMDP, policy: Floats, weights: str) -> Floats:
