@@ -7,7 +7,7 @@ Simulation of a JMDP: `simulate_pairs` and `simulate_returns`.
 Beside it stand sub-packages that the core never imports, each loaded when it is first used:
 `laws`, the whole distribution of a gap and other exact answers beyond the paper; `large`, one state
 of a model that nobody enumerates; `simulators`, your own simulator, Gymnasium and vectorised ones;
-`atari`, the ALE query wrapper; and `figures`, the plots that notebooks share.
+and `atari`, the ALE query wrapper.
 
 What is public stands in `__init__.pyi`, which type checkers read, too.
 """

@@ -1,5 +1,4 @@
 from . import atari as atari
-from . import figures as figures
 from . import large as large
 from . import laws as laws
 from . import simulators as simulators
@@ -22,7 +21,7 @@ from .montecarlo import simulate_pairs as simulate_pairs
 from .montecarlo import simulate_returns as simulate_returns
 from .operators.backups import sample_t2 as sample_t2
 from .operators.literal import apply_t2 as apply_t2
-from .operators.pairs import pair_step as pair_step
+from .operators.pair_chain import pair_step as pair_step
 from .solvers.fixed_point import ConvergenceWarning as ConvergenceWarning
 from .solvers.fixed_point import Solution as Solution
 from .solvers.incremental import IncrementalSolution as IncrementalSolution

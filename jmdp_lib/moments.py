@@ -249,7 +249,7 @@ class Moments(ReadOnly):
         shown: dict[str, Any] = {"state": states, "action": actions, "other": others}
         shown |= {name: getattr(self, name)[states, actions] for name in ("mean", "variance")}
         shown |= {name: getattr(self, name)[pairs] for name in of_pairs}
-        with extra("figures"):  # only now: a plain install does without it
+        with extra("pandas"):  # only now: a plain install does without it
             import pandas as pd
         return pd.DataFrame(shown)
 

@@ -18,15 +18,15 @@ from jmdp_lib.machine import extra, process
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it():
     missing = pytest.raises(ImportError, match="no_such_module is not installed")
-    with missing as caught, extra("figures", "torch"):
+    with missing as caught, extra("pandas", "torch"):
         import_module("no_such_module")
-    assert 'pip install "jmdp_lib[figures,torch]"' in str(caught.value)
+    assert 'pip install "jmdp_lib[pandas,torch]"' in str(caught.value)
     assert caught.value.name == "no_such_module"
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
 def test_a_mistake_of_our_own_is_not_blamed_on_an_extra():
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"), extra("figures"):
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), extra("pandas"):
         import_module("jmdp_lib.no_such_module")
 
 

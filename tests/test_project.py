@@ -75,7 +75,7 @@ def test_what_is_imported_is_declared_and_what_a_user_must_install_is_imported()
             assert owners(module) & declared, f"{path.name}: pyproject does not name {module}"
             if path.is_relative_to(ROOT / "jmdp_lib"):
                 used |= owners(module)
-    assert brought("", "atari", "figures", "torch") <= used
+    assert brought("", "atari", "pandas", "torch") <= used
 
 
 def asked(source):

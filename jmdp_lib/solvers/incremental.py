@@ -195,7 +195,7 @@ def incremental_jipe2(
     return IncrementalSolution(
         moments=_learned_moments(layout, values, simulator.gamma, error_bound),
         residuals=residuals,
-        converged=False,
+        status="max_iterations",
         error_bound=error_bound,
         iterations=stops[-1],
         updates=np.array(stops),

@@ -71,16 +71,12 @@ def jipe(
     goal = checks.positive("tol", tol) * operator.jm.reward_bound * (1.0 - jm.gamma)
     source = MomentsFromMultisets(multisets, goal)
     solved = source.solve(multisets.system)
-    longest_sum = int(np.diff(multisets.system.matrix.indptr).max(initial=0))
-    rounding = rounding_of(longest_sum) * float(np.abs(solved.x).max(initial=0.0))
-    end = certify(
-        solved.residuals,
-        rounding=rounding + rounding_of(0) * jm.reward_bound,
-        gamma=jm.gamma,
-        allowed=tol * jm.reward_bound,
-        iterations=solved.iterations,
-        name=source.name,
-    )
+    longest_sum = int(np.diff(multisets.system.kernel.indptr).max(initial=0)) + 1
+    largest = float(np.abs(solved.x).max(initial=0.0))
+    rounding = order * rounding_of(longest_sum) * largest  # a state at a time
+    allowed = tol * jm.reward_bound
+    claimed = rounding + rounding_of(0) * jm.reward_bound
+    end = certify(solved.residuals, claimed, jm.gamma, allowed, solved.iterations, source.name)
     # What is solved when it is read is to be as near as this says, and rounding comes on top.
     source = replace(source, goal=0.25 * end.error_bound * (1.0 - jm.gamma))
     mean, covariance = source.same_state()
@@ -89,7 +85,7 @@ def jipe(
         jm,
         end,
         order=order,
-        excess=mean,
+        centred_mean=mean,
         covariance=covariance,
         source=source,
         offset=jm.return_offset,
