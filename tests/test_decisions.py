@@ -42,8 +42,6 @@ def test_the_better_action_is_found_and_the_interval_holds(how):
     assert ("asymptotic" in found.method) == asymptotic
     unseen = 1.0 - 0.05 ** (1.0 / found.num_runs)  # events this rare are unseen in 5% of cases
     assert (f"rarer than {unseen:.2g} per run" in found.method) == asymptotic
-    own = exact.variance[3, 1] + exact.variance[3, 2]
-    assert found.variance_reduction == pytest.approx(own / exact.gap_variance[3, 1, 2], rel=0.5)
 
 
 def test_several_actions_are_eliminated():
@@ -56,7 +54,6 @@ def test_several_actions_are_eliminated():
     assert np.all((found.intervals[..., 0] <= exact) & (exact <= found.intervals[..., 1]))
     widths = np.diff(found.intervals)[..., 0]
     assert widths[0, 2] > 2.0 * widths[1, 3]  # those that were beaten were not played on
-    assert found.variance_reduction > 1.5
 
 
 def test_equivalent_within_a_margin_and_undecided_without():
@@ -66,7 +63,8 @@ def test_equivalent_within_a_margin_and_undecided_without():
     assert (near.verdict, near.best, near.remaining) == ("equivalent", None, (0, 1))
     assert near.num_queries < 4_000
     never = compare_actions(bandit([0.5, 0.5]), actions=[0, 1], state=0, **asked, rng=0)
-    assert (never.verdict, never.best, never.num_queries) == ("undecided", None, 4_000)
+    assert (never.verdict, never.best) == ("undecided", None)
+    assert 3_600 <= never.num_queries <= 4_000  # the runs up to the next look would take more
 
 
 def test_an_undecided_comparison_says_what_would_decide():
@@ -114,9 +112,7 @@ def test_branches_that_became_one_cost_no_more_queries():
     jm = bandit([0.5, 0.7], gamma=0.9)  # both return to the only state and play alike from there
     found = compare_actions(jm, [0], [0, 1], state=0, budget=4_000, method="asymptotic", rng=0)
     assert found.best == 1
-    horizon = np.ceil(np.log(1e-3) / np.log(0.9))
-    played_on = np.ceil(800 / horizon)
-    assert found.num_queries == played_on * horizon + (found.num_runs - played_on)
+    assert found.num_queries == found.num_runs
 
 
 @pytest.mark.parametrize("actions", [[0, 1], [0, 1, 2], [0, 1, 2, 3]])
@@ -188,20 +184,6 @@ def test_confidence_sequences_hold_at_all_sample_sizes(law):
     assert wrong.mean() <= 0.05
     assert np.mean(high - low) < 1.8
     assert np.isinf(gaps.asymptotic_bound(x[: gaps.FIRST_ASYMPTOTIC - 1], 0.05)).all()
-
-
-@pytest.mark.parametrize("largest_gap", [8.0, None])
-def test_what_is_said_of_more_runs_is_what_more_runs_say(largest_gap):
-    """As many copies of a sample have the bound that is foretold; goals are apart from it."""
-    x = np.random.default_rng(0).normal(1.0, 0.8, 150).clip(-8.0, 8.0)
-    times = np.array([1, 2, 5])
-    for position, count in enumerate(times):
-        known = np.array([-np.inf, np.inf])
-        more = np.repeat(x, count)
-        low, _ = gaps.gap_interval(more, np.zeros(more.size), known, 0.05, largest_gap)
-        for shift in (-0.02, 0.02):
-            above = gaps.exceeds(x, low + shift, 0.05, largest_gap, times)
-            assert above[position] == (shift < 0.0)
 
 
 def test_a_betting_bound_is_where_the_capital_is_enough():

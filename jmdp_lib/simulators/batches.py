@@ -156,7 +156,7 @@ def simulate_batch(
     for time in range(plan.horizon):
         try:
             batch = _acted(world, plan, batch, choices, time)
-            done = _finished(arrays, batch, stops) if time else None
+            done = _finished(arrays, plan, batch, stops) if time else None
             if done is not None:
                 parts += _dropped(arrays, batch, done)
                 batch = parts.pop()
@@ -199,9 +199,9 @@ def _met(arrays: Arrays, batch: Batch, i: int, j: int) -> Any:
     return here if batch.alive is None else here & batch.alive[i, :] & batch.alive[j, :]
 
 
-def _finished(arrays: Arrays, batch: Batch, stops: bool) -> Any:
+def _finished(arrays: Arrays, plan: Plan, batch: Batch, stops: bool) -> Any:
     """(n,) which runs are, or None if none can be. stops: those whose branches are one for good."""
-    done = reduce(and_, batch.together[: len(batch.totals) - 1]) if stops else None
+    done = reduce(and_, batch.together[: len(plan.kinds) - 1]) if stops else None
     if batch.alive is None:
         return done
     over = ~arrays.xp.any(batch.alive, axis=0)
@@ -222,7 +222,8 @@ def _count(arrays: Arrays, plan: Plan, batch: Batch) -> Any:
     xp = arrays.xp
     width, size = batch.totals.shape
     shared = batch.met if plan.coupling.at_one_state else batch.together
-    apart: list[Any] = [None] * width if batch.alive is None else list(batch.alive)
+    alive = batch.alive
+    apart: list[Any] = [None if alive is None else alive[b, :] for b in range(width)]
     for (_, j), both in zip(plan.pairs, shared, strict=True):
         apart[j] = ~both if apart[j] is None else apart[j] & ~both
     return sum(size if each is None else xp.count_nonzero(each) for each in apart)

@@ -120,14 +120,14 @@ class Decision(ReadOnly):
         best = "" if self.best is None else f"best={self.best}, "
         return (
             f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
-            f"{self.method}{self._outlook}{self._no_values})"
+            f"{self.method}{self._no_values}{self._outlook})"
         )
 
     @property
     def _no_values(self) -> str:
         """Where to find values, if there are none."""
         known = self.estimates is not None and not np.isnan(self.estimates.value).any()
-        return "" if known else "; values: by estimate_gaps(...).value"
+        return "" if known else ", values by estimate_gaps(...).value"
 
     @property
     def _outlook(self) -> str:
@@ -147,6 +147,22 @@ class Decision(ReadOnly):
             left = self.estimates.truncation_error[self.actions.index(leader)].max()
             budget = f"no budget decides, since the {self.blocked_by} leaves {left:.3g} open"
         return f"; {', '.join(shown)}; {budget}"
+
+
+class Asked(NamedTuple):
+    """Options of `compare_actions`."""
+
+    state: Any
+    alpha: float
+    margin: float
+    budget: int
+    rng: RNG
+    coupling: CouplingName
+    reward_range: tuple[float, float] | None
+    method: Method
+    gamma: float | None
+    horizon: int | None
+    executor: Executor | None
 
 
 def compare_actions(
@@ -232,11 +248,10 @@ def compare_actions(
         >>> print(f"up gains {low:.2f} to {high:.2f}, known after {found.num_queries} queries")
         up gains 0.04 to 0.97, known after 234 queries
     """
-    check_executor(executor)
-    known = _known_range(env, reward_range, method)
-    plan = _plan(env, state, [policy], actions, known, gamma, horizon, coupling)
-    rules = Rules.of("compare_actions", plan, known, alpha, margin, budget, rng, horizon is None)
-    return _decided(rules, executor)
+    asked = Asked(
+        state, alpha, margin, budget, rng, coupling, reward_range, method, gamma, horizon, executor
+    )
+    return _compared(env, [policy], actions, asked)
 
 
 def compare_policies(
@@ -296,28 +311,39 @@ def compare_policies(
         >>> print(f"exact {jl.laws.policy_gaps(shop, *rules).mean[0]:.2f}")
         exact 3.72
     """
-    check_executor(executor)
-    known = _known_range(env, reward_range, method)
-    listed = checks.listed("policies", policies, "policy")
-    plan = _plan(env, state, listed, None, known, gamma, horizon, coupling)
-    rules = Rules.of("compare_policies", plan, known, alpha, margin, budget, rng, horizon is None)
-    return _decided(rules, executor)
+    asked = Asked(
+        state, alpha, margin, budget, rng, coupling, reward_range, method, gamma, horizon, executor
+    )
+    return _compared(env, checks.listed("policies", policies, "policy"), None, asked)
 
 
-def _plan(
-    env: Any,
-    state: Any,
-    policies: Sequence[Policy],
-    actions: Sequence[Any] | None,
-    limits: tuple[float, float] | None,
-    gamma: float | None,
-    horizon: int | None,
-    coupling: CouplingName,
-) -> Plan:
-    """The plan of a comparison; arguments as of `compare_actions`."""
-    within = discount_and_horizon(env, gamma, horizon, _TAIL)
-    sharing = coupling_of(env, coupling)
-    return plan_of(world_of(env, state, sharing), policies, actions, within, sharing, limits)
+def _compared(
+    env: Any, policies: Sequence[Policy], actions: Sequence[Any] | None, asked: Asked
+) -> Decision:
+    """Compare actions, or policies if there are no actions."""
+    check_executor(asked.executor)
+    within = discount_and_horizon(env, asked.gamma, asked.horizon, _TAIL)
+    sharing = coupling_of(env, asked.coupling)
+    world = world_of(env, asked.state, sharing)
+    limits = _known_range(env, asked.reward_range, asked.method)
+    plan = plan_of(world, policies, actions, within, sharing, limits)
+    many = "policies" if actions is None else "actions"
+    rules = Rules(
+        plan,
+        limits,
+        checks.real("alpha", asked.alpha, "(0, 1)"),
+        checks.real("margin", asked.margin, "[0, inf)"),
+        checks.at_least("budget", asked.budget, 1),
+        checks.seed_of(asked.rng, f"compare_{many}"),
+        asked.horizon is None,
+    )
+    size = len(plan.names)
+    if size < 2 or plan.most_queries > rules.budget:
+        raise ValueError(
+            f"two {many} or more, and a budget of {plan.most_queries} queries, which one "
+            f"run may take, are needed; got {size} {many} and budget {asked.budget}"
+        )
+    return _decided(rules, asked.executor)
 
 
 def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float] | None:
@@ -336,8 +362,7 @@ def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float
     return checks.reward_range("reward_range", reward_range)
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """What a comparison is told; arguments as of `compare_actions`.
 
     whole: the plan of all branches. grows: whether the horizon may.
@@ -351,46 +376,10 @@ class Rules:
     seed: np.random.SeedSequence
     grows: bool
 
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        plan: Plan,
-        reward_range: tuple[float, float] | None,
-        alpha: float,
-        margin: float,
-        budget: int,
-        rng: RNG,
-        grows: bool,
-    ) -> Rules:
-        """Checked, for the function of this name."""
-        alpha = checks.real("alpha", alpha, "(0, 1)")
-        margin = checks.real("margin", margin, "[0, inf)")
-        budget = checks.at_least("budget", budget, 1)
-        size = len(plan.names)
-        if size < 2 or plan.most_queries > budget:
-            many = name.removeprefix("compare_")
-            raise ValueError(
-                f"two {many} or more, and a budget of {plan.most_queries} queries, which one "
-                f"run may take, are needed; got {size} {many} and budget {budget}"
-            )
-        seed = checks.seed_of(rng, name)
-        return cls(plan, reward_range, alpha, margin, budget, seed, grows)
-
-    @property
-    def first_look(self) -> int:
-        """Runs before it."""
-        first = FIRST_ASYMPTOTIC if self.reward_range is None else _FIRST_CERTAIN
-        return max(first, self.whole.world.least)
-
     def next_look(self, num_runs: int) -> int:
         """Runs before the look after one at so many runs."""
-        return math.ceil(_GROWTH * num_runs) if num_runs else self.first_look
-
-    @property
-    def method(self) -> str:
-        """Which confidence sequence it is."""
-        return "asymptotic" if self.reward_range is None else "betting"
+        first = _FIRST_CERTAIN if self.reward_range else FIRST_ASYMPTOTIC
+        return math.ceil(_GROWTH * num_runs) or max(first, self.whole.world.least)
 
 
 class Gaps(NamedTuple):

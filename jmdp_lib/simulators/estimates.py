@@ -298,9 +298,13 @@ def joined(parts: Sequence[Runs]) -> Runs:
     """Runs of one plan, of NumPy, put together."""
     totals, tails, coalesced, extremes, queries = zip(*parts, strict=True)
     lows, highs = zip(*extremes, strict=True)
-    columns = [np.concatenate(part, axis=1) for part in (totals, tails, coalesced)]
-    ends: Any = (min(lows), max(highs))
-    return Runs(*columns, ends, sum(queries))
+    return Runs(
+        totals=np.concatenate(totals, axis=1),
+        tails=np.concatenate(tails, axis=1),
+        coalesced=np.concatenate(coalesced, axis=1),
+        extremes=(min(lows), max(highs)),
+        queries=sum(queries),
+    )
 
 
 def _sums(plan: Plan, runs: Runs, to_the_end: bool, keep: bool) -> Summed:

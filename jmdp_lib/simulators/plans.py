@@ -49,11 +49,11 @@ class Runs(NamedTuple):
 
     def gap(self, i: int, j: int) -> Any:
         """(N,) how much more branch i earned than branch j, i < j."""
-        return self.totals[i] - self.totals[j] if i else -self.totals[j]
+        return self.totals[i, :] - self.totals[j, :] if i else -self.totals[j, :]
 
     def total(self, branch: int) -> Any:
         """(N,) returns of a branch."""
-        return self.totals[0] + self.totals[branch] if branch else self.totals[0]
+        return self.totals[0, :] + self.totals[branch, :] if branch else self.totals[0, :]
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,6 +59,7 @@ class End(Enum):
 Draws = dict[Any, dict[Any, list[int]]]
 """The branches at each action of each draw. Its key is the state or, if actions of one state draw
 for themselves, (state, action)."""
+Range = tuple[float, float]
 Outcome = tuple[list[int], float, Any]
 """Branches, their reward, and their next state or `End`."""
 
@@ -97,17 +98,22 @@ class RowWorld(World):
     num_states: int | None
     can_keep = True
 
+    def begin(self, width: int, noise: np.random.Generator) -> None:
+        """Get ready for runs of so many branches, whose draws come from this generator."""
+
     @abstractmethod
-    def start(self, width: int, noise: np.random.Generator) -> list[Any]:
-        """The states of so many branches of a new run, whose draws come from this generator."""
+    def start(self, width: int) -> list[Any]:
+        """The states of all branches of a new run."""
 
     def seen(self, state: Any) -> Any:
         """What a policy sees at a state."""
         return state
 
     @abstractmethod
-    def step(self, draws: Draws, plan: Plan, noise: np.random.Generator) -> list[Outcome]:
-        """One step of all branches that go on, draw by draw."""
+    def step(
+        self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
+    ) -> list[Outcome]:
+        """One step of all branches that go on, draw by draw. limits: between which rewards are."""
 
     def number(self, action: Any) -> Any:
         """What stands for an action that was checked: it is equal for equal actions."""
@@ -154,6 +160,7 @@ class RowWorld(World):
     ) -> Runs:
         noise = np.random.default_rng(checks.part(seed, 0))
         uniforms = _uniforms(checks.part(seed, 1))
+        self.begin(len(plan.kinds), noise)
         runs: list[Run] = []
         queries = 0
         while len(runs) < size and queries <= plan.budget:
@@ -176,7 +183,7 @@ class RowWorld(World):
         """One run, from the start to the horizon. stops: where all branches are one for good."""
         width = len(plan.kinds)
         policies = [plan.policies[kind] for kind in plan.kinds]
-        states = self.start(width, noise)
+        states = self.start(width)
         actions = [self.number(action) for action in plan.first or [0] * width]
         totals, tails, sources = [0.0] * width, [0.0] * width, [0] * width
         alive = [*range(width)]
@@ -186,14 +193,14 @@ class RowWorld(World):
                 numbers = [*islice(uniforms, width if time else 1)]
                 for b in alive:
                     actions[b] = self.chosen(policies[b], states[b], numbers[sources[b]])
-            draws = _draws(alive, states, actions, plan.coupling)
+            draws = draws_of(alive, states, actions, plan.coupling)
             if stops and len(alive) == width and _one_group(draws):
                 return Run(totals, tails, [0] * width, queries, least, most)
             queries += len(draws)
             if not alive or queries > budget:
                 break
             try:
-                outcomes = self.step(draws, plan, noise)
+                outcomes = self.step(draws, plan.coupling, plan.limits or ANY_REWARD, noise)
             except SimulatorError as error:
                 raise SimulatorError(f"time step {time + 1}: {error}") from error
             rewards = [0.0] * width
@@ -220,7 +227,7 @@ def _earn(totals: list[float], rewards: list[float], weight: float) -> None:
         totals[b] += weight * (rewards[b] - first)
 
 
-def _draws(alive: list[int], states: list[Any], actions: list[Any], coupling: Coupling) -> Draws:
+def draws_of(alive: list[int], states: list[Any], actions: list[Any], coupling: Coupling) -> Draws:
     """All draws of a step, in the order of their first branches."""
     draws: Draws = {}
     for b in alive:
@@ -241,13 +248,11 @@ def _one_group(draws: Draws) -> bool:
     return len(draws) == 1 and all(len(groups) == 1 for groups in draws.values())
 
 
-def _within(plan: Plan, reward: float, action: Any, state: Any) -> None:
-    """Refuse a reward that is not in the given range."""
-    low, high = plan.limits or ANY_REWARD
-    if not low <= reward <= high:
+def _within(limits: Range, reward: float, action: Any, state: Any) -> None:
+    """Refuse a reward that is not between its limits."""
+    if not limits[0] <= reward <= limits[1]:
         raise SimulatorError(
-            f"reward {reward} of action {action} in state {state} is not in reward_range "
-            f"{plan.limits}"
+            f"reward {reward} of action {action} in state {state} is not in reward_range {limits}"
         )
 
 
@@ -278,12 +283,13 @@ class QueriedWorld(RowWorld):
         self.simulator = simulator
         self.shared = np.random.default_rng(0)
 
-    def start(self, width: int, noise: np.random.Generator) -> list[Any]:
+    def start(self, width: int) -> list[Any]:
         return [self.here] * width
 
-    def step(self, draws: Draws, plan: Plan, noise: np.random.Generator) -> list[Outcome]:
+    def step(
+        self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
+    ) -> list[Outcome]:
         """Every query of a time step meets one generator in one state if branches share draws."""
-        coupling = plan.coupling
         moment: Any = None
         rng = noise
         if coupling.across_states:
@@ -298,7 +304,7 @@ class QueriedWorld(RowWorld):
                 rng.bit_generator.state = moment
             answers = checked_query(self.simulator, state, [*groups], rng)
             for (action, branches), (reward, after) in zip(groups.items(), answers, strict=True):
-                _within(plan, reward, action, state)
+                _within(limits, reward, action, state)
                 outcomes.append((branches, reward, after))
         return outcomes
 
@@ -341,26 +347,30 @@ class EnvironmentWorld(RowWorld):
             )
         return super().checked_policy(policy)
 
-    def start(self, width: int, noise: np.random.Generator) -> list[Any]:
+    def begin(self, width: int, noise: np.random.Generator) -> None:
         self.by_key.clear()
         self.envs.extend(self.envs[0].twin() for _ in range(width - len(self.envs)))
         for env in self.envs:
             env.np_random = noise
+
+    def start(self, width: int) -> list[Any]:
         self.envs[0].restore(self.snapshot)
         return [0] * width
 
     def seen(self, state: int) -> Any:
         return self.envs[state].observed
 
-    def step(self, draws: Draws, plan: Plan, noise: np.random.Generator) -> list[Outcome]:
+    def step(
+        self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
+    ) -> list[Outcome]:
         seen = [env.observed for env in self.envs]
         outcomes: list[Outcome] = []
         here: list[int] = []  # where branches are after the step
-        for number, action, branches in self._placed(draws, plan.coupling):
+        for number, action, branches in self._placed(draws, coupling):
             own = branches[0]
             env = self.envs[own]
             reward, end = self._step_one(env, action)
-            _within(plan, reward, self.by_key.get(action, action), seen[number])
+            _within(limits, reward, self.by_key.get(action, action), seen[number])
             met = [k for k in here if end is None and self.envs[k].same_state(env)]
             if end is None and not met:
                 here.append(own)

@@ -25,6 +25,7 @@ from jmdp_lib.montecarlo import (
 from jmdp_lib.operators.draws import draw
 from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
 
+_FIRST = 8  # runs of the first chunks of a decision
 _FEW = 256  # runs per random stream where few are made: then all threads take part in these
 
 
@@ -41,7 +42,7 @@ class TableWorld(World):
         return SimulatedPolicy(checks.policy_matrix(self.jm, policy))
 
     def batch(self, num_runs: int) -> int:
-        return RUNS_PER_STREAM
+        return min(RUNS_PER_STREAM, max(_FIRST, num_runs))
 
     def prepared(self, plan: Plan) -> tuple[BranchModel, Floats]:
         """What compiled code reads, and the policies if there are several: (Q S A,), cumulative."""
