@@ -220,7 +220,7 @@ class VectorWorld(World):
     def chosen(self, plan: Plan, states: Any, uniforms: Any) -> Any:
         """(m, n) actions by the policies and uniform numbers (m, n)."""
         xp = self.arrays.xp
-        if len(plan.policies) > 1:
+        if len(plan.policies) > 1 or not self.arrays.on_gpu:  # whose caches are small
             branches = enumerate(plan.policies[kind] for kind in plan.kinds)
             rows = ((policy, states[b, ...], uniforms[b, :]) for b, policy in branches)
             return xp.stack([self._chosen(plan, *each) for each in rows])
