@@ -9,7 +9,7 @@ they stand at the same state with the same action they are one branch for good (
 state and next action ever after).
 
 A further sampler is a kernel that fills rows of an array; `fill_rows` calls it in threads, as
-`simulators/compiled.py` does.
+`simulators/tables.py` does.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class RowWorld(World):
         return int(action)
 
     def batch(self, num_runs: int) -> int:
-        return self.chunk // 16
+        return self.chunk // 32
 
     def own(self) -> RowWorld:
         return copy.deepcopy(self)
