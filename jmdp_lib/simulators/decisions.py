@@ -225,9 +225,9 @@ def compare_actions(
             environment cuts branches off earlier, as in `estimate_gaps`: intervals allow for what
             these would have earned.
         executor: simulates the runs elsewhere, as in `estimate_gaps`, with the same numbers. Up to
-            32 chunks (4 runs of a simulator that answers queries, one of an environment) are under
-            way: runs beyond the next look are begun ahead. Those after the verdict, or of a branch
-            that was dropped meanwhile, are discarded and not counted.
+            32 chunks are under way, at first of 4 runs of a simulator that answers queries and one
+            of an environment: runs beyond the next look are begun ahead. Those after the verdict,
+            or of a branch that was dropped meanwhile, are discarded and not counted.
 
     Returns:
         The verdict with the intervals of all mean gaps, and how many queries it took.

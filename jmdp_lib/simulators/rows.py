@@ -65,17 +65,44 @@ Outcome = tuple[list[int], float, Any]
 
 
 class Run(NamedTuple):
-    """A run of m branches: totals and tails (m,), as of `Runs`.
+    """What is known of the m branches of a run, (m,) each.
 
-    sources: (m,) the first branch that comes from the same state-action.
+    sources: the first branch that comes from the same state-action. totals, tails: as of `Runs`.
+    alive: the numbers of those whose episodes go on. ends: the lowest and the highest reward.
     """
 
+    states: list[Any]
+    actions: list[Any]
+    sources: list[int]
     totals: list[float]
     tails: list[float]
-    sources: list[int]
-    queries: int
-    least: float
-    most: float
+    alive: list[int]
+    ends: list[float]
+
+    def arrive(self, outcomes: list[Outcome], plan: Plan, time: int) -> None:
+        """Take rewards and next states of a step."""
+        rewards = [0.0] * len(self.totals)
+        for branches, reward, after in outcomes:
+            self.seen(reward)
+            for b in branches:
+                rewards[b], self.states[b], self.sources[b] = reward, after, branches[0]
+            if isinstance(after, End):
+                self.seen(0.0)
+                for b in branches:
+                    self.alive.remove(b)
+                    self.tails[b] = plan.tail(time + 1) if after is End.LIMIT else 0.0
+        weight = plan.gamma**time
+        first = rewards[0]
+        self.totals[0] += weight * first
+        for b in range(1, len(rewards)):
+            self.totals[b] += weight * (rewards[b] - first)
+
+    def seen(self, reward: float) -> None:
+        """Take note of a reward."""
+        if reward < self.ends[0]:
+            self.ends[0] = reward
+        if reward > self.ends[1]:
+            self.ends[1] = reward
 
 
 def _uniforms(seed: np.random.SeedSequence) -> Iterator[float]:
@@ -120,7 +147,7 @@ class RowWorld(World):
         return int(action)
 
     def batch(self, num_runs: int) -> int:
-        return self.chunk // 32
+        return max(self.chunk, num_runs) // 32
 
     def own(self) -> RowWorld:
         return copy.deepcopy(self)
@@ -164,13 +191,16 @@ class RowWorld(World):
         runs: list[Run] = []
         queries = 0
         while len(runs) < size and queries <= plan.budget:
-            left = plan.budget - queries
-            runs.append(self._run(plan, noise, uniforms, left, plan.coalesces and not to_the_end))
-            queries += runs[-1].queries
-        totals, tails, sources = (np.array(x).T for x in [*zip(*runs, strict=True)][:3])
-        together = [plan.same[i, j] & (sources[i] == sources[j]) for i, j in plan.pairs]
-        extremes = min(run.least for run in runs), max(run.most for run in runs)
-        return Runs(totals, tails, np.reshape(together, (-1, len(runs))), extremes, queries)
+            run, made = self._run(plan, noise, uniforms, plan.budget - queries, to_the_end)
+            runs.append(run)
+            queries += made
+        totals, tails, sources = (
+            np.array([getattr(run, name) for run in runs]).T
+            for name in ("totals", "tails", "sources")
+        )
+        coalesced = [plan.same[i, j] & (sources[i] == sources[j]) for i, j in plan.pairs]
+        extremes = min(run.ends[0] for run in runs), max(run.ends[1] for run in runs)
+        return Runs(totals, tails, np.reshape(coalesced, (-1, len(runs))), extremes, queries)
 
     def _run(
         self,
@@ -178,53 +208,39 @@ class RowWorld(World):
         noise: np.random.Generator,
         uniforms: Iterator[float],
         budget: float,
-        stops: bool,
-    ) -> Run:
-        """One run, from the start to the horizon. stops: where all branches are one for good."""
+        to_the_end: bool,
+    ) -> tuple[Run, int]:
+        """One run, from the start to the horizon, and the number of queries."""
         width = len(plan.kinds)
         policies = [plan.policies[kind] for kind in plan.kinds]
+        actions = [self.number(action) for action in plan.first or []] or [None] * width
+        nothing = [0.0] * width
+        branches = [*range(width)]
         states = self.start(width)
-        actions = [self.number(action) for action in plan.first or [0] * width]
-        totals, tails, sources = [0.0] * width, [0.0] * width, [0] * width
-        alive = [*range(width)]
-        queries, least, most = 0, math.inf, -math.inf
+        ends = [math.inf, -math.inf]
+        run = Run(states, actions, [0] * width, nothing, [*nothing], branches, ends)
+        stops = plan.coalesces and not to_the_end
+        queries = 0
         for time in range(plan.horizon):
             if time or plan.first is None:
                 numbers = [*islice(uniforms, width if time else 1)]
-                for b in alive:
-                    actions[b] = self.chosen(policies[b], states[b], numbers[sources[b]])
-            draws = draws_of(alive, states, actions, plan.coupling)
-            if stops and len(alive) == width and _one_group(draws):
-                return Run(totals, tails, [0] * width, queries, least, most)
+                for b in run.alive:
+                    actions[b] = self.chosen(policies[b], states[b], numbers[run.sources[b]])
+            draws = draws_of(run.alive, states, actions, plan.coupling)
+            if stops and len(draws) == 1 and _one_group(draws, width):
+                run.sources[:] = [0] * width
+                break
             queries += len(draws)
-            if not alive or queries > budget:
+            if not draws or queries > budget:
                 break
             try:
                 outcomes = self.step(draws, plan.coupling, plan.limits or ANY_REWARD, noise)
             except SimulatorError as error:
                 raise SimulatorError(f"time step {time + 1}: {error}") from error
-            rewards = [0.0] * width
-            for branches, reward, after in outcomes:
-                least, most = min(least, reward), max(most, reward)
-                for b in branches:
-                    rewards[b], states[b], sources[b] = reward, after, branches[0]
-                if isinstance(after, End):
-                    least, most = min(least, 0.0), max(most, 0.0)
-                    alive = [b for b in alive if b not in branches]
-                    for b in branches:
-                        tails[b] = plan.tail(time + 1) if after is End.LIMIT else 0.0
-            _earn(totals, rewards, plan.gamma**time)
-        for b in alive:
-            tails[b] = plan.gamma**plan.horizon
-        return Run(totals, tails, sources, queries, least, most)
-
-
-def _earn(totals: list[float], rewards: list[float], weight: float) -> None:
-    """Add rewards up: that of the first branch, and how much more each other one earned."""
-    first = rewards[0]
-    totals[0] += weight * first
-    for b in range(1, len(totals)):
-        totals[b] += weight * (rewards[b] - first)
+            run.arrive(outcomes, plan, time)
+        for b in run.alive:
+            run.tails[b] = plan.gamma**plan.horizon
+        return run, queries
 
 
 def draws_of(alive: list[int], states: list[Any], actions: list[Any], coupling: Coupling) -> Draws:
@@ -243,17 +259,17 @@ def draws_of(alive: list[int], states: list[Any], actions: list[Any], coupling: 
     return draws
 
 
-def _one_group(draws: Draws) -> bool:
+def _one_group(draws: Draws, width: int) -> bool:
     """Whether all branches are at one state-action."""
-    return len(draws) == 1 and all(len(groups) == 1 for groups in draws.values())
+    (groups,) = draws.values()
+    return len(next(iter(groups.values()))) == width
 
 
-def _within(limits: Range, reward: float, action: Any, state: Any) -> None:
-    """Refuse a reward that is not between its limits."""
-    if not limits[0] <= reward <= limits[1]:
-        raise SimulatorError(
-            f"reward {reward} of action {action} in state {state} is not in reward_range {limits}"
-        )
+def _outside(limits: Range, reward: float, action: Any, state: Any) -> SimulatorError:
+    """Says that a reward is not between its limits."""
+    return SimulatorError(
+        f"reward {reward} of action {action} in state {state} is not in reward_range {limits}"
+    )
 
 
 class QueriedWorld(RowWorld):
@@ -282,6 +298,7 @@ class QueriedWorld(RowWorld):
         self.num_actions = simulator.num_actions
         self.simulator = simulator
         self.shared = np.random.default_rng(0)
+        self.moment: Any = self.shared.bit_generator.state
 
     def start(self, width: int) -> list[Any]:
         return [self.here] * width
@@ -290,22 +307,22 @@ class QueriedWorld(RowWorld):
         self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
     ) -> list[Outcome]:
         """Every query of a time step meets one generator in one state if branches share draws."""
-        moment: Any = None
         rng = noise
         if coupling.across_states:
             draw = noise.bit_generator.random_raw
             rng = self.shared
-            moment = rng.bit_generator.state
-            moment["state"]["state"] = draw() << 64 | draw()
+            self.moment["state"]["state"] = draw() << 64 | draw()
+        low, high = limits
         outcomes: list[Outcome] = []
         for key, groups in draws.items():
             state = key if coupling.at_one_state else key[0]
-            if moment is not None:
-                rng.bit_generator.state = moment
+            if coupling.across_states:
+                rng.bit_generator.state = self.moment
             answers = checked_query(self.simulator, state, [*groups], rng)
-            for (action, branches), (reward, after) in zip(groups.items(), answers, strict=True):
-                _within(limits, reward, action, state)
-                outcomes.append((branches, reward, after))
+            for action, (reward, after) in zip(groups, answers, strict=True):
+                if not low <= reward <= high:
+                    raise _outside(limits, reward, action, state)
+                outcomes.append((groups[action], reward, after))
         return outcomes
 
 
@@ -370,7 +387,8 @@ class EnvironmentWorld(RowWorld):
             own = branches[0]
             env = self.envs[own]
             reward, end = self._step_one(env, action)
-            _within(limits, reward, self.by_key.get(action, action), seen[number])
+            if not limits[0] <= reward <= limits[1]:
+                raise _outside(limits, reward, self.by_key.get(action, action), seen[number])
             met = [k for k in here if end is None and self.envs[k].same_state(env)]
             if end is None and not met:
                 here.append(own)
