@@ -147,7 +147,7 @@ class RowWorld(World):
         return int(action)
 
     def batch(self, num_runs: int) -> int:
-        return max(self.chunk, num_runs) // 32
+        return max(1, self.chunk // 32, num_runs // 32)
 
     def own(self) -> RowWorld:
         return copy.deepcopy(self)

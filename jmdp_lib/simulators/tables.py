@@ -13,7 +13,7 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.fast import fill_rows
-from jmdp_lib.machine import cached, hot, inline
+from jmdp_lib.machine import hot, inline
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.montecarlo import (
     RUNS_PER_STREAM,
@@ -126,20 +126,6 @@ class Branches(NamedTuple):
     numbers: Floats
 
 
-@cached(nogil=True)
-def find(u: float, cdf: Any, low: int, high: int) -> int:
-    """Index in low..high-1 at which the cumulative probability passes a number."""
-    while high - low > 8:
-        middle = (low + high) // 2
-        if cdf[middle - 1] <= u:
-            low = middle
-        else:
-            high = middle
-    while low < high - 1 and cdf[low] <= u:
-        low += 1
-    return low
-
-
 @inline
 def _couple(at: Any, j: int, model: Any, kinds: Any) -> bool:
     """Let branch j share what it has to with those before it; whether one is at its state."""
@@ -176,8 +162,9 @@ def _draw_steps(rng: Any, at: Any, model: Any, task: Any, given: bool) -> tuple[
         elif task.policy_cdf.size:
             at.numbers[j] = rng.random() if at.source[j] == j else at.numbers[at.source[j]]
             low = (task.kinds[j] * (model.starts.size - 1) + at.states[j]) * model.num_actions
-            high = low + model.num_actions
-            action = find(at.numbers[j], task.policy_cdf, low, high) - low
+            action = 0
+            while action < model.num_actions - 1 and task.policy_cdf[low + action] <= at.numbers[j]:
+                action += 1
             at.steps[j] = with_action(at.steps[j], action, model)
         met = _couple(at, j, model, task.kinds)
         separate += at.one[j] == j

@@ -18,7 +18,7 @@ import array_api_compat
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Policy
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
 from jmdp_lib.simulators.batches import Arrays, simulate_batch
 from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
@@ -342,7 +342,7 @@ class _Trial(VectorWorld):
         second = function(*map(some, given)) | {"states": some(given[0])}
         first = function(*given) | {"states": given[0]}
         for name, part in second.items():
-            one, two = (_floats(arrays, x) for x in (part, some(first[name])))
+            one, two = (arrays.host(x).astype(float) for x in (part, some(first[name])))
             largest = np.abs(one).max(initial=0.0, where=np.isfinite(one))
             close = np.isclose(one, two, rtol=0.0, atol=_SAME * largest, equal_nan=True)
             for k in np.flatnonzero(~close.reshape(len(one), -1).all(1))[:1]:
@@ -352,11 +352,6 @@ class _Trial(VectorWorld):
                     f"one, but {name} were {one[k]} and then {two[k]} ({where})"
                 )
         return super()._asked(plan, what, function, *given)
-
-
-def _floats(arrays: Arrays, part: Any) -> Floats:
-    """An array as one of NumPy's float64."""
-    return arrays.host(part).astype(np.float64)
 
 
 def _shown(arrays: Arrays, given: Sequence[Any], row: int) -> str:
