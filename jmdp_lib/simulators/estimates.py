@@ -130,7 +130,7 @@ def estimate_gaps(
         >>> low, high = found.interval("prob_better")
         >>> exact = jl.jipe2(jm, jl.goal_policy(3)).moments.gap_mean[4, 0, 2]
         >>> print(f"exact mean {exact:.2f}; P(better) from {low[0, 1]:.2f} to {high[0, 1]:.2f}")
-        exact mean 1.52; P(better) from 0.95 to 0.99
+        exact mean 1.52; P(better) from 0.96 to 0.99
     """
     check_executor(executor)
     num_runs = checks.at_least("num_runs", num_runs, 3)
