@@ -223,10 +223,10 @@ def _count(arrays: Arrays, plan: Plan, batch: Batch) -> Any:
     width, size = batch.totals.shape
     shared = batch.met if plan.coupling.at_one_state else batch.together
     alive = batch.alive
-    apart: list[Any] = [None if alive is None else alive[b, :] for b in range(width)]
+    own: list[Any] = [None if alive is None else alive[b, :] for b in range(width)]
     for (_, j), both in zip(plan.pairs, shared, strict=True):
-        apart[j] = ~both if apart[j] is None else apart[j] & ~both
-    return sum(size if each is None else xp.count_nonzero(each) for each in apart)
+        own[j] = ~both if own[j] is None else own[j] & ~both
+    return sum(size if each is None else xp.count_nonzero(each) for each in own)
 
 
 def _stepped(

@@ -31,7 +31,7 @@ _GROWTH = 1.1  # of the number of runs between two looks
 
 
 class Rules(NamedTuple):
-    """What a comparison is told; arguments as of `compare_actions`.
+    """What a comparison is given; arguments as of `compare_actions`.
 
     whole: the plan of all branches. grows: whether the horizon may.
     """

@@ -327,7 +327,7 @@ class QueriedWorld(RowWorld):
 
 
 class EnvironmentWorld(RowWorld):
-    """Simulates environments that are alike, one for each branch; a state is the number of one.
+    """Simulates identical environments, one for each branch; a state is the number of one of them.
 
     Branches that meet go on in that of the first.
 
@@ -396,9 +396,9 @@ class EnvironmentWorld(RowWorld):
         return outcomes
 
     def _placed(self, draws: Draws, coupling: Coupling) -> list[tuple[int, Any, list[int]]]:
-        """An environment for every action that is played, in its state and with its draw.
+        """An environment for every action of every draw, in its state and with its draw.
 
-        It is that of the first branch that plays it. So a state has the number of the environment
+        It is that of the first branch that takes it. So a state has the number of the environment
         of the first branch there, and those of the other branches are free.
         """
         placed = []
@@ -418,11 +418,11 @@ class EnvironmentWorld(RowWorld):
 
     def _step_one(self, env: Any, action: Any) -> tuple[float, End | None]:
         """The reward, and how the episode ended if it did."""
-        played = self.by_key.get(action, action)
+        taken = self.by_key.get(action, action)
         try:
-            _, reward, terminated, truncated, _ = env.step(played)
+            _, reward, terminated, truncated, _ = env.step(taken)
         except Exception as error:
-            where = f"state {env.observed}, action {played}"
+            where = f"state {env.observed}, action {taken}"
             raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
         if terminated or truncated:
             return reward, End.OVER if terminated else End.LIMIT
@@ -446,7 +446,7 @@ def inside_episode(env: Any, state: Any) -> Any:
 
 
 def distinct_in(space: Any, actions: Any) -> dict[str, Any]:
-    """Actions of a Gymnasium space in their order, by keys that tell different ones apart."""
+    """Actions of a Gymnasium space in their order, by keys that distinguish them."""
     chosen = list(actions) if isinstance(actions, Iterable) else []
     for action in chosen:
         if not space.contains(action):
