@@ -1,7 +1,7 @@
 """How often `compare_actions` decides falsely, and how many runs it needs.
 
-`python benchmarks/decisions.py` writes decisions.md in some five minutes on two idle cores; `--only
-CASE` measures one row of it, and writes nothing.
+`python benchmarks/decisions.py` writes decisions.md in some ten minutes on two idle cores; `--only
+CASE` measures one row of the first two tables, and writes nothing.
 
 All at alpha = 0.05. "Betting" is the confidence sequence for a known range of rewards, "Bernstein"
 the empirical Bernstein sequence for the same case (Waudby-Smith and Ramdas 2024, Theorem 2), and
@@ -9,11 +9,19 @@ the empirical Bernstein sequence for the same case (Waudby-Smith and Ramdas 2024
 `compare_actions` with 2,500 queries, and for Bernstein, which the library does not have, sequences
 of as many gaps of two actions. *Rare loss, worse*: an action pays 0.01 more, and 100 less once in a
 thousand. *Rare loss, equal*: it pays 1 more, and 99 less once in a hundred. *Fair coins*: one coin
-pays either action. *Four actions*: one is better, and beaten ones are dropped. In the first and
-last case a call may also be right; in the others every decision is false. The second table has the
-median number of runs until the better action is known: for Bernstein if one looks after each run,
-and otherwise of calls, which look at their own times.
+pays either action. *Four actions*: one is better, and beaten ones are dropped. *Growing horizon*:
+two equal actions whose gaps vary less than the default horizon cuts off, so that it grows, with
+30,000 queries. In the first case and with four actions a call may also be right; in the others
+every decision is false. The second table has the median number of runs until the better action is
+known: for Bernstein if one looks after each run, and otherwise of calls, which look at their own
+times; and, of these, the median number of queries, values included. The third table has a decision
+by a simulator of 10 ms a query, in one process and in eight.
 """
+
+import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 
 import numpy as np
 from timing import about, asked, lines, table, write_page
@@ -30,6 +38,13 @@ def draw(prob, usual, rare):
     return jl.JMDP([[1.0 - prob, prob]], [[usual, rare]], np.zeros((1, 2, 2), int), 0.0)
 
 
+def patient():
+    """Two actions swap a small coin, and lead to two equal states that pay coins for ever."""
+    rewards = [[[0.0, 0.01], [0.01, 0.0]], *[[[0.0, 0.0], [1.0, 1.0]]] * 2]
+    after = [[[1, 2]] * 2, [[1, 1]] * 2, [[2, 2]] * 2]
+    return jl.JMDP(np.full((3, 2), 0.5), rewards, after, 0.8)
+
+
 def four_actions():
     """One state; two equal coins pay four actions, and the first pays 0.35 more on average."""
     coins = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])  # (K, 2)
@@ -44,6 +59,7 @@ FALSE = {
     "rare loss, equal": (draw(0.01, (1.0, 0.0), (-99.0, 0.0)), None),
     "fair coins": (draw(0.5, (1.0, 0.0), (0.0, 1.0)), None),
     "four actions": (four_actions(), 0),
+    "growing horizon": (patient(), None),
 }
 
 
@@ -75,12 +91,12 @@ def first(known):
 
 def false_calls(jm, better, method):
     """Calls of `compare_actions`, one for every seed, that decide falsely."""
-    actions = list(range(jm.num_actions))
+    asked = {"state": 0, "budget": BUDGET, "method": method}
+    if jm.num_states > 1:
+        asked |= {"budget": 30_000, "coupling": "common"}
+    policy, actions = [0] * jm.num_states, list(range(jm.num_actions))
     calls = (
-        jl.simulators.compare_actions(
-            jm, [0], actions, state=0, budget=BUDGET, rng=k, method=method
-        )
-        for k in range(CALLS)
+        jl.simulators.compare_actions(jm, policy, actions, rng=k, **asked) for k in range(CALLS)
     )
     return sum(call.verdict == "better" and call.best != better for call in calls)
 
@@ -118,7 +134,10 @@ def worlds():
 
 
 def runs_needed(jm, policy, state, pair):
-    """Median runs until the first action is known to be better, by each of the sequences."""
+    """Median runs until the first action is known to be better, by each of the sequences.
+
+    Of calls also the median queries.
+    """
     played = jl.simulate_pairs(jm, policy, pair, state=state, num_pairs=LONGEST * REPEATS, rng=0)
     gaps = np.subtract(*played.T).reshape(LONGEST, REPEATS)
     yield np.median(first(bernstein(gaps, reach_of(jm))[0] > 0.0))
@@ -130,30 +149,76 @@ def runs_needed(jm, policy, state, pair):
             for k in range(REPEATS)
         ]
         yield np.median([call.num_runs for call in calls])
+        yield np.median([call.num_queries for call in calls])
 
 
 def false_row(name):
     """One line of the first table."""
     jm, better = FALSE[name]
-    by_bernstein = false_bernstein(jm, better) if jm.num_actions == 2 else ""
+    by_bernstein = false_bernstein(jm, better) if jm.probs.size < 4 else ""
     counts = [false_calls(jm, better, method) for method in ("betting", "asymptotic")]
     return [name, *map(str, [by_bernstein, *counts])]
 
 
 def runs_row(name):
     """One line of the second table."""
-    runs = runs_needed(*worlds()[name])
-    return [name, *(f"{n:,.0f}" if n <= LONGEST else f"> {LONGEST:,}" for n in runs)]
+    first, *calls = runs_needed(*worlds()[name])
+    bernstein = f"{first:,.0f}" if first <= LONGEST else f"> {LONGEST:,}"
+    return [name, bernstein, *(f"{n:,.0f}" for n in calls)]
+
+
+class Slow:
+    """A simulator of 10 ms a query: a walk on a ring, under one gust for both actions."""
+
+    num_states, num_actions, gamma, reward_range = 5, 2, 0.8, (-0.2, 1.0)
+
+    def query(self, state, actions, rng):
+        time.sleep(0.01)
+        gust = int(rng.integers(5))
+        rewards = [float(state == gust) - 0.12 * action for action in actions]
+        return rewards, [(state + gust * action) % 5 for action in actions]
+
+
+def parallel():
+    """The rows of the third table."""
+    ask = partial(
+        jl.simulators.compare_actions, Slow(), np.full((5, 2), 0.5), [0, 1], state=1, rng=0
+    )
+    with ProcessPoolExecutor(8, get_context("spawn")) as pool:
+        ask(executor=pool, budget=100)  # they have started
+        for name, executor in (("one process", None), ("eight processes", pool)):
+            start = time.perf_counter()
+            found = ask(executor=executor)
+            took = time.perf_counter() - start
+            yield [
+                name,
+                found.verdict,
+                f"{found.num_runs}",
+                f"{found.num_queries}",
+                f"{took:.1f} s",
+            ]
 
 
 def main():
     only = asked(__doc__, FALSE | worlds()).only
-    false, runs = lines(false_row, FALSE, only), lines(runs_row, worlds(), only)
+    false = lines(false_row, FALSE, only)
+    needed = lines(runs_row, worlds(), only)
     if not only:
         methods = ["Bernstein", "betting", "asymptotic"]
         tables = [
             table([f"false decisions of {CALLS}", *methods], false),
-            table(["runs needed", *methods], runs),
+            table(
+                [
+                    "needed",
+                    "runs, Bernstein",
+                    "runs, betting",
+                    "queries",
+                    "runs, asymptotic",
+                    "queries",
+                ],
+                needed,
+            ),
+            table(["decided by", "verdict", "runs", "queries", "time"], [*parallel()]),
         ]
         write_page("decisions.md", "Decisions", about(__doc__), *tables)
 

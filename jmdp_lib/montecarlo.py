@@ -19,7 +19,8 @@ z <- R + gamma z[f]. State-actions that a map sends to one state-action share al
 coupling="common" one noise draws the tables of all states; with "independent" every state-action
 has a table of its own. Next actions are always drawn for each state-action by itself.
 
-A further sampler is a kernel that fills rows of an array; `fill_rows` calls it in threads.
+A further sampler is a kernel that fills rows of an array; `fill_rows` calls it in threads, as
+`simulators/tables.py` does.
 """
 
 from __future__ import annotations

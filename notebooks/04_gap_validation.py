@@ -30,6 +30,8 @@ few_pairs = 5  # 3 to 10
 out_dir = ""
 
 # %%
+from types import SimpleNamespace
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -85,10 +87,23 @@ print(f"variances {variance.min():.2f} to {variance.max():.2f}")
 # gust, go separate ways, and merge as soon as they meet and take the same action. Every gap has its
 # own pairs, so the errors of distinct gaps are independent.
 
+
 # %%
-played = jl.simulators.estimate_gaps(
-    grid, policy, gaps=gaps, num_runs=num_pairs, rng=seed, truncation=1e-7
-)
+def simulated(num_runs):
+    """Estimates (K,) of all gaps, each from pairs of its own."""
+    limits = {"num_runs": num_runs, "truncation": 1e-7}
+    streams = (np.random.SeedSequence([seed, row]) for row in range(len(gaps)))
+    found = [
+        jl.simulators.estimate_gaps(grid, policy, [a, b], state=s, rng=stream, **limits)
+        for (s, a, b), stream in zip(gaps, streams, strict=True)
+    ]
+    names = ["mean", "variance", "mean_error", "variance_error"]
+    names += ["prob_worse", "prob_tie", "prob_better"]
+    return SimpleNamespace(**{n: np.array([getattr(x, n)[0, 1] for x in found]) for n in names})
+
+
+# %%
+played = simulated(num_pairs)
 print(f"{len(gaps) * num_pairs:,} pairs")
 
 # %% [markdown]
@@ -246,9 +261,7 @@ plt.show()
 # chance alone:
 
 # %%
-few = jl.simulators.estimate_gaps(
-    grid, policy, gaps=gaps, num_runs=few_pairs, rng=seed, truncation=1e-7
-)
+few = simulated(few_pairs)
 share = few.prob_worse + few.prob_tie
 blue = (share > bounds["JIPE-2"]).sum()
 assert np.all(share <= jl.cantelli_bound(few.mean, few.variance))  # orange, as for every sample

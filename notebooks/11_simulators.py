@@ -187,7 +187,7 @@ for name, part in need.groupby("world", sort=False):
 # %% [markdown]
 # At the queues, branches with the same arrivals and services differ by one job for a short time only. With separate arrivals, each branch fluctuates for a long time, and all of this is noise in the gap.
 #
-# **Decisions.** These factors hold for intervals that follow the variance. The default of `compare_actions` must allow for gaps up to $\pm 390$ at the depot (section 10.4): even if every gap were exactly 0.47, the mean, it would need about 3,600 runs. Asymptotic intervals may be looked at from 128 runs on, and with common noise these are enough. We count the runs until order 4 is known to be better than order 3, and show medians over seeds, with 94% (five seeds) or 95% (sixty) intervals for the median.
+# **Decisions.** These factors hold for intervals that follow the variance. The default of `compare_actions` must allow for gaps up to $\pm 390$ at the depot (section 10.4): even if every gap were exactly 0.47, the mean, it would need about 3,600 runs. Asymptotic intervals of arrays may be looked at from 256 runs on, and with common noise these are enough. We count the runs until order 4 is known to be better than order 3, and show medians over seeds, with 94% (five seeds) or 95% (sixty) intervals for the median.
 
 # %%
 wager = 2.0 ** -np.arange(16) * truth["mean"] / 390

@@ -11,7 +11,7 @@ from experiments.atari.recursive_pairs import PairRecords, first_actions, pair_g
 from experiments.atari.tables import Experiment, QueryTables, collect, evaluation_states
 from jmdp_lib.atari import CoupledAtari, Draw
 from jmdp_lib.model.simulator import SimulatorError
-from jmdp_lib.simulators.rows import EnvironmentPlayer
+from jmdp_lib.simulators.rows import EnvironmentWorld
 
 PONG = Experiment("Pong", num_states=21, num_evaluation=3, follow_share=1.0)
 ATLANTIS = Experiment(
@@ -129,16 +129,18 @@ def test_number_of_processes_changes_nothing(monkeypatch):
 def test_records_agree_with_themselves(monkeypatch, sticky):
     played = []  # actions (2, 12) of every pair
 
-    class Watched(EnvironmentPlayer):
-        def starts(self, *sizes):
+    class Watched(EnvironmentWorld):
+        def start(self, width):
             played.append([])
-            return super().starts(*sizes)
+            return super().start(width)
 
-        def step(self, sharing):
-            played[-1].append(self.actions)
-            return super().step(sharing)
+        def step(self, draws, *others):
+            groups = [pair for each in draws.values() for pair in each.items()]
+            chosen = {branch: action for action, branches in groups for branch in branches}
+            played[-1].append([chosen[branch] for branch in (0, 1)])
+            return super().step(draws, *others)
 
-    monkeypatch.setattr(sys.modules[record_pairs.__module__], "EnvironmentPlayer", Watched)
+    monkeypatch.setattr(sys.modules[record_pairs.__module__], "EnvironmentWorld", Watched)
     game = replace(ATLANTIS, sticky=sticky, horizon=12)
     states, _ = evaluation_states(game, 9, 1)
     records = record_pairs(game, states, 10, 1)

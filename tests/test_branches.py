@@ -56,7 +56,8 @@ def test_gaps_and_values_are_those_of_jipe2(kind):
         exact = jl.jipe2(jm, MIXED, coupling=more.get("coupling", "joint")).moments
         found = estimate_gaps(simulator, MIXED, **asked, **more, rng=0)
         close(found, exact, 1, [2, 0, 1])
-        assert np.allclose(found.prob_worse + found.prob_tie + found.prob_better, 1.0)
+        certain = found.prob_worse + found.prob_tie + found.prob_better
+        assert ((certain > 0.95) & (certain <= 1.0 + 1e-12)).all()
         assert (found.prob_worse == found.prob_better.T).all()
         assert found.value.shape == found.value_error.shape == (3,)
         assert (found.value_error < 1.0).all()
@@ -146,7 +147,7 @@ def test_a_time_limit_is_no_end():
         assert found.value == pytest.approx([2.0 - 2.0 * 0.5**played, 0.0])
         assert found.value_error == pytest.approx([2.0 * 0.5**played] * 2)
     one = estimate_gaps(limited(1), **asked, num_runs=3, rng=0)
-    assert (one.prob_tie[0, 1], one.prob_open[0, 1]) == (1.0, 1.0)  # one more reward may turn it
+    assert not np.any([one.prob_worse, one.prob_tie, one.prob_better], axis=0)[0, 1]  # it is open
     for steps, verdict in ((1, "undecided"), (50, "better")):
         known = {"reward_range": (0.0, 1.0), "budget": 4000, "horizon": 20}
         decision = compare_actions(limited(steps), **asked, **known, rng=0)
@@ -162,7 +163,7 @@ def test_branches_that_are_one_are_final_at_a_time_limit():
         "FrozenLake-v1", desc=["SG", "FF"], is_slippery=False, max_episode_steps=4
     )
     found = estimate_gaps(begun(lake), lambda seen: 0, [0, 3, 2], gamma=0.9, num_runs=3, rng=0)
-    assert (found.truncation_error[0, 1], found.prob_open[0, 1]) == (0.0, 0.0)
+    assert (found.truncation_error[0, 1], found.prob_tie[0, 1]) == (0.0, 1.0)
     assert found.truncation_error[0, 2] > 0.0
 
 
@@ -241,14 +242,14 @@ def test_a_simulator_that_fails_keeps_the_results_so_far():
 @on_all_couplings
 def test_a_run_ends_where_all_its_branches_are_one(coupling):
     """The gaps are final by then; whole runs ask for many more queries."""
-    asked = {"state": 1, "num_runs": 40, "coupling": coupling, "gamma": 0.95, "horizon": 200}
+    asked = {"state": 1, "num_runs": 80, "coupling": coupling, "gamma": 0.95, "horizon": 200}
     short, long = Counting(SMALL), Counting(SMALL)
     assert estimate_gaps(short, MIXED, [0, 1, 2], **asked, rng=0).returns is None
     whole = estimate_gaps(long, MIXED, [0, 1, 2], **asked, keep_returns=True, rng=0)
     gaps = whole.returns[:, :, None] - whole.returns[:, None]
     np.testing.assert_allclose(gaps.mean(0), whole.mean, atol=1e-12)
     assert short.asked < 0.5 * long.asked
-    assert long.asked >= 40 * 200
+    assert long.asked >= 80 * 200
 
 
 def test_queries_of_a_time_step_share_one_draw_and_time_steps_do_not():
@@ -341,7 +342,7 @@ def test_branches_of_an_environment_meet():
     before = lake.snapshot()
     exact = jl.jipe2(frozen_lake(0.7), np.full((16, 4), 0.25)).moments
     asked = {"gamma": 0.7, "num_runs": 150, "truncation": 1e-2, "rng": 0}
-    found = estimate_gaps(lake, lambda seen: [0.25] * 4, [0, 1, 2], **asked)
+    found = estimate_gaps(lake, lambda seen: [0.25] * 4, [0, 1, 2], **asked, keep_returns=True)
     close(found, exact, 9, [0, 1, 2])
     assert lake.snapshot() == before
     assert found.truncation_error.max() < 0.02

@@ -12,18 +12,19 @@ from test_vector import DEPOT
 
 import jmdp_lib as jl
 from jmdp_lib.simulators import CoupledEnv, compare_policies
-from jmdp_lib.simulators.estimates import estimated, player_of
-from jmdp_lib.simulators.plans import Plan, Settings
+from jmdp_lib.simulators.estimates import estimated, world_of
+from jmdp_lib.simulators.plans import coupling_of, discount_and_horizon, plan_of
 
 
-def plan_of(env, policies, state, coupling="joint", truncation=1e-4, gamma=None, horizon=None):
-    settings = Settings.of(env, gamma, coupling, truncation, horizon)
-    return Plan.of_policies(player_of(env, state, settings.coupling), policies, settings)
+def planned(env, policies, state, coupling="joint", truncation=1e-4, gamma=None, horizon=None):
+    sharing = coupling_of(env, coupling)
+    within = discount_and_horizon(env, gamma, horizon, truncation)
+    return plan_of(world_of(env, state, sharing), policies, None, within, sharing, None)
 
 
 def played(env, rules, state, coupling, num_runs, seed=0, keep_returns=False, **settings):
     """Estimates from a number of runs that is known beforehand."""
-    plan = plan_of(env, rules, state, coupling, **settings)
+    plan = planned(env, rules, state, coupling, **settings)
     return estimated(plan, num_runs, np.random.SeedSequence(seed), keep_returns)
 
 
@@ -128,12 +129,11 @@ def test_the_best_of_several_rules_with_estimates_beside_it():
         assert low <= exact <= high
         assert abs(better.estimates.mean[i, j] - exact) <= 4.5 * better.estimates.mean_error[i, j]
     assert better.estimates.num_runs[1, 2] == better.num_runs > better.estimates.num_runs[0, 1]
-    assert better.variance_reduction > 2.0
 
 
 def test_those_that_remain_are_played_on_by_their_own_rule():
     def returns(rules, chosen):
-        plan = plan_of(DEPOT, rules, 5).only(chosen)
+        plan = planned(DEPOT, rules, 5).only(chosen)
         plan = pickle.loads(pickle.dumps(plan))
         return estimated(plan, 50, np.random.SeedSequence(0), keep_returns=True).returns
 

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 from brute import log_capital
-from strategies import Plain
+from strategies import Plain, arrays_of
 
 import jmdp_lib as jl
 from jmdp_lib.simulators import CoupledEnv, compare_actions, gaps
@@ -42,8 +42,6 @@ def test_the_better_action_is_found_and_the_interval_holds(how):
     assert ("asymptotic" in found.method) == asymptotic
     unseen = 1.0 - 0.05 ** (1.0 / found.num_runs)  # events this rare are unseen in 5% of cases
     assert (f"rarer than {unseen:.2g} per run" in found.method) == asymptotic
-    own = exact.variance[3, 1] + exact.variance[3, 2]
-    assert found.variance_reduction == pytest.approx(own / exact.gap_variance[3, 1, 2], rel=0.5)
 
 
 def test_several_actions_are_eliminated():
@@ -56,7 +54,6 @@ def test_several_actions_are_eliminated():
     assert np.all((found.intervals[..., 0] <= exact) & (exact <= found.intervals[..., 1]))
     widths = np.diff(found.intervals)[..., 0]
     assert widths[0, 2] > 2.0 * widths[1, 3]  # those that were beaten were not played on
-    assert found.variance_reduction > 1.5
 
 
 def test_equivalent_within_a_margin_and_undecided_without():
@@ -66,7 +63,8 @@ def test_equivalent_within_a_margin_and_undecided_without():
     assert (near.verdict, near.best, near.remaining) == ("equivalent", None, (0, 1))
     assert near.num_queries < 4_000
     never = compare_actions(bandit([0.5, 0.5]), actions=[0, 1], state=0, **asked, rng=0)
-    assert (never.verdict, never.best, never.num_queries) == ("undecided", None, 4_000)
+    assert (never.verdict, never.best) == ("undecided", None)
+    assert 3_600 <= never.num_queries <= 4_000  # the runs up to the next look would take more
 
 
 def test_an_undecided_comparison_says_what_would_decide():
@@ -114,9 +112,7 @@ def test_branches_that_became_one_cost_no_more_queries():
     jm = bandit([0.5, 0.7], gamma=0.9)  # both return to the only state and play alike from there
     found = compare_actions(jm, [0], [0, 1], state=0, budget=4_000, method="asymptotic", rng=0)
     assert found.best == 1
-    horizon = np.ceil(np.log(1e-3) / np.log(0.9))
-    played_on = np.ceil(800 / horizon)
-    assert found.num_queries == played_on * horizon + (found.num_runs - played_on)
+    assert found.num_queries == found.num_runs
 
 
 @pytest.mark.parametrize("actions", [[0, 1], [0, 1, 2], [0, 1, 2, 3]])
@@ -190,20 +186,6 @@ def test_confidence_sequences_hold_at_all_sample_sizes(law):
     assert np.isinf(gaps.asymptotic_bound(x[: gaps.FIRST_ASYMPTOTIC - 1], 0.05)).all()
 
 
-@pytest.mark.parametrize("largest_gap", [8.0, None])
-def test_what_is_said_of_more_runs_is_what_more_runs_say(largest_gap):
-    """As many copies of a sample have the bound that is foretold; goals are apart from it."""
-    x = np.random.default_rng(0).normal(1.0, 0.8, 150).clip(-8.0, 8.0)
-    times = np.array([1, 2, 5])
-    for position, count in enumerate(times):
-        known = np.array([-np.inf, np.inf])
-        more = np.repeat(x, count)
-        low, _ = gaps.gap_interval(more, np.zeros(more.size), known, 0.05, largest_gap)
-        for shift in (-0.02, 0.02):
-            above = gaps.exceeds(x, low + shift, 0.05, largest_gap, times)
-            assert above[position] == (shift < 0.0)
-
-
 def test_a_betting_bound_is_where_the_capital_is_enough():
     """The bound is a root of the capital's path, from below; earlier bounds are kept."""
     x = np.random.default_rng(2).choice([0.0, 1.0, 8.0], size=500)
@@ -260,3 +242,112 @@ def test_bad_input_is_named(changed, message):
     asked = {"env": bandit([0.2, 0.5]), "state": 0, "actions": [0, 1], "policy": [0]} | changed
     with pytest.raises((ValueError, IndexError), match=message):
         compare_actions(**asked, rng=0)
+
+
+GRID = (jl.windy_gridworld(5), jl.goal_policy(5), [1, 3])
+
+
+@pytest.mark.parametrize("env", [GRID[0], Plain(GRID[0])], ids=["tables", "queried"])
+def test_a_smaller_budget_gives_a_prefix_of_a_larger_one(env):
+    """Values cost no more than a fifth, and the budget that is merely allowed costs nothing."""
+    asked = {"state": 12, "reward_range": (0.0, 1.0), "rng": 0}
+    calls = [
+        compare_actions(env, *GRID[1:], budget=budget, **asked)
+        for budget in (300, 450, 1_000, 100_000)
+    ]
+    longest = calls[-1].history
+    for call in calls:
+        count = len(call.history.num_queries)
+        assert (call.history.num_queries == longest.num_queries[:count]).all()
+        assert (call.history.intervals == longest.intervals[:count]).all()
+    assert calls[-1].num_queries <= 800
+    assert calls[-1].num_queries == calls[-2].num_queries
+    assert [call.verdict for call in calls] == ["undecided", "undecided", "better", "better"]
+
+
+def test_values_come_after_the_verdict_and_take_a_fifth_of_it():
+    shop, policy = jl.inventory(), np.clip(6 - np.arange(11), 0, 5)
+    found = compare_actions(shop, policy, [0, 4], state=5, rng=0)
+    verdict = found.history.num_queries[-1]
+    assert verdict < found.num_queries <= 1.2 * verdict
+    exact = jl.jipe2(shop, policy).moments.mean[5, [0, 4]]
+    assert (abs(found.estimates.value - exact) <= 4.5 * found.estimates.value_error).all()
+    short = compare_actions(shop, policy, [0, 4], state=5, rng=0, budget=int(verdict) + 2)
+    assert short.num_queries == verdict
+    assert np.isnan(short.estimates.value).all()
+    assert "estimate_gaps(...).value" in repr(short)
+    assert "estimate_gaps(...).value" not in repr(found)
+
+
+def patient(gap):
+    """Two actions swap a small coin, and lead to states that pay coins for ever, one `gap` more."""
+    rewards = [[[0.0, 0.01], [0.01, 0.0]], [[0.0] * 2, [1.0] * 2], [[gap] * 2, [1.0 + gap] * 2]]
+    after = [[[1, 2]] * 2, [[1, 1]] * 2, [[2, 2]] * 2]
+    return jl.JMDP(np.full((3, 2), 0.5), rewards, after, 0.8)
+
+
+def test_a_horizon_grows_where_its_cut_stands_in_the_way():
+    """With a horizon of its own it is undecided, and says what blocks it."""
+    asked = {"policy": [0] * 3, "actions": [1, 0], "state": 0, "rng": 0}
+    asked |= {"method": "asymptotic", "coupling": "common"}
+    exact = jl.jipe2(patient(0.004), [0] * 3).moments.gap_mean[0, 1, 0]
+    found = compare_actions(patient(0.004), **asked, budget=200_000)
+    assert (found.verdict, found.best, found.blocked_by) == ("better", 1, None)
+    assert found.intervals[0, 1, 0] <= exact <= found.intervals[0, 1, 1]
+    blocked = compare_actions(patient(0.004), **asked, budget=60_000, horizon=20)
+    assert (blocked.verdict, blocked.blocked_by) == ("undecided", "horizon")
+    assert np.isinf(blocked.deciding_budget)
+    left = blocked.estimates.truncation_error[0, 1]
+    assert f"no budget decides, since the horizon leaves {left:.3g} open" in repr(blocked)
+    assert left > exact
+
+
+def test_null_decisions_whose_horizon_grows_are_rarely_wrong():
+    """Twenty here, hundreds in `benchmarks/decisions.py`; the cut is what two twins differ by."""
+    asked = {"policy": [0] * 3, "actions": [1, 0], "state": 0, "method": "asymptotic"}
+    asked |= {"coupling": "common"}
+    wrong, grown = 0, 0
+    for seed in range(20):
+        found = compare_actions(patient(0.0), **asked, budget=30_000, rng=seed)
+        wrong += found.verdict != "undecided"
+        cut = found.estimates.truncation_error[0, 1]
+        grown += cut < 0.9 * 0.8**31 / 0.2  # of the default horizon alone
+    assert wrong <= 2
+    assert grown == 20
+
+
+class Limited(gymnasium.Env):
+    """Pays its first action and a coin at every step, until a time limit."""
+
+    observation_space = gymnasium.spaces.Discrete(3)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.first, self.t = None, 0
+        return 2, {}
+
+    def step(self, action):
+        self.t += 1
+        self.first = int(action) if self.first is None else self.first
+        reward = 0.02 * self.first + float(self.np_random.random() < 0.5)
+        return self.first, reward, False, self.t == 5, {}
+
+
+def test_a_time_limit_that_stands_in_the_way_is_named():
+    env = CoupledEnv(Limited(), rng=0)
+    env.reset()
+    asked = {"reward_range": (0.0, 1.02), "gamma": 0.5, "budget": 3_000, "rng": 0}
+    found = compare_actions(env, lambda seen: 0, [0, 1], **asked, coupling="common")
+    assert (found.verdict, found.blocked_by) == ("undecided", "time limit")
+    assert "no budget decides, since the time limit leaves" in repr(found)
+
+
+def test_arrays_are_looked_at_from_256_runs_on():
+    sim = arrays_of(bandit([0.2, 0.8]))
+    asked = {"policy": [0], "actions": [0, 1], "state": 0, "reward_range": (0.0, 1.0), "rng": 0}
+    found = compare_actions(sim, **asked)
+    assert (found.best, found.num_runs, len(found.history.num_queries)) == (1, 256, 1)
+    small = compare_actions(sim, **asked, budget=100)
+    assert (small.verdict, small.num_runs) == ("undecided", 64)
+    assert np.isfinite(small.deciding_budget)

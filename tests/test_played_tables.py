@@ -15,8 +15,8 @@ from strategies import Plain, on_all_couplings
 import jmdp_lib as jl
 from jmdp_lib.large import implicit
 from jmdp_lib.simulators import compare_actions, estimate_gaps, rows
-from jmdp_lib.simulators.estimates import player_of
-from jmdp_lib.simulators.plans import Chunk, Plan, Settings
+from jmdp_lib.simulators.estimates import world_of
+from jmdp_lib.simulators.plans import coupling_of, plan_of
 
 
 def step(cell, action, gust):
@@ -152,10 +152,11 @@ def test_independent_actions_are_queries_of_their_own():
     for coupling, queries, most in (("joint", 3, 5), ("common", 3, 5), ("independent", 4, 6)):
         plain = SimpleNamespace(num_actions=2, gamma=0.5, num_states=1, query=jm.query)
         for env in (jm, plain):
-            settings = Settings.of(env, None, coupling, 0.1, 3)
-            plan = Plan.of_actions(player_of(env, 0, settings.coupling), [0], [0, 1], settings)
-            chunk = Chunk(plan, np.random.SeedSequence(0), 5, whole=True, counted=True)
-            assert plan.player.play(chunk).queries == 5 * queries
+            sharing = coupling_of(env, coupling)
+            world = world_of(env, 0, sharing)
+            plan = plan_of(world, [[0]], [0, 1], (0.5, 3), sharing, None)
+            runs = world.simulate(plan, 5, np.random.SeedSequence(0), True)
+            assert runs.queries == 5 * queries
         with pytest.raises(ValueError, match=f"a budget of {most} queries"):
             compare_actions(
                 jm, [0], [0, 1], state=0, coupling=coupling, horizon=3, budget=most - 1, rng=0

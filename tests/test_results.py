@@ -28,9 +28,6 @@ SOLVERS = {
 }
 RESULTS = SOLVERS | {
     "trace_jipe2": lambda: jl.trace_jipe2(CHAIN, [0] * 3, 4),
-    "rows": lambda: jl.simulators.estimate_gaps(
-        JM, GOAL, gaps=[(4, 0, 2), (5, 1, 2)], num_runs=50, rng=0
-    ),
     "estimate_gaps": lambda: jl.simulators.estimate_gaps(
         JM, GOAL, [0, 2, 3], state=4, num_runs=200, rng=0
     ),

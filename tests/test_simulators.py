@@ -191,7 +191,6 @@ def test_one_seed_gives_every_purpose_streams_of_its_own():
 def test_the_entropy_of_a_result_repeats_it():
     for call in (
         partial(estimate_gaps, SMALL, MIXED, [0, 1], state=0, num_runs=20),
-        partial(estimate_gaps, SMALL, MIXED, gaps=[(0, 0, 1)], num_runs=20),
         partial(compare_actions, SMALL, MIXED, [0, 1], state=0, budget=300),
         partial(compare_policies, SMALL, [MIXED, [0, 1]], state=0, budget=300),
         partial(jl.incremental_jipe2, SMALL, MIXED, 500),

@@ -1,86 +1,95 @@
-"""Sample statistics, and gaps played out."""
+"""Sample statistics, and simulated gaps."""
 
-from dataclasses import asdict, astuple, fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import jmdp_lib as jl
 from jmdp_lib.simulators import estimate_gaps
-from jmdp_lib.simulators.gaps import GapEstimate, GapStatistics, GapSums
+from jmdp_lib.simulators.estimates import world_of
+from jmdp_lib.simulators.gaps import GapEstimate, Sums
+from jmdp_lib.simulators.plans import coupling_of, plan_of
 
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
-UNIFORM = jl.uniform_policy(GRID)
+SHARING = coupling_of(GRID, "joint")
+PLAN = plan_of(world_of(GRID, 4, SHARING), [GOAL], [0, 2], (0.5, 9), SHARING, None)
+
+
+def estimate(*samples, tails=0.0, rest=0.0):
+    """Estimates of one gap from parts of a sample."""
+    parts = [[Sums.of(x, np.full(len(x), tails), rest, 1e-9, np)] for x in samples]
+    return GapEstimate.of(PLAN, parts, [], (0.0, 0.5 * rest))
 
 
 def test_statistics_of_parts_are_those_of_the_whole():
     """The error of the variance is the jackknife's, from samples that leave one value out."""
     x = 1e3 + np.random.default_rng(0).exponential(size=40)
-    none = np.zeros(40, bool)
-    parts = [
-        [GapSums.of(x[k], none[k], 0.0, (0.0, 0.0), np)] for k in np.split(np.arange(40), [3, 15])
-    ]
+    found = estimate(*np.split(x, [3, 15]))
     left_out = np.array([np.var(np.delete(x, i), ddof=1) for i in range(40)])
     error = np.sqrt(39 / 40 * np.sum((left_out - left_out.mean()) ** 2))
     variance = np.var(x, ddof=1)
-    found = GapStatistics.of(parts, 7.0)
-    assert (found.mean, found.mean_error) == pytest.approx((x.mean(), np.sqrt(variance / 40)))
-    assert (found.variance, found.variance_error) == pytest.approx((variance, error))
-    assert (found.prob_worse, found.prob_tie, found.prob_better) == (0.0, 0.0, 1.0)
-    assert (found.truncation_error, found.prob_open) == (0.0, 0.0)
+    expected = {"mean": x.mean(), "mean_error": np.sqrt(variance / 40), "variance": variance}
+    expected |= {"variance_error": error, "prob_worse": 0.0, "prob_tie": 0.0, "prob_better": 1.0}
+    for name, value in (expected | {"truncation_error": 0.0, "num_runs": 40}).items():
+        assert getattr(found, name)[0, 1] == pytest.approx(value), name
 
 
 def test_a_gap_the_other_way_round_is_that_of_the_negative_sample():
     """All statistics at once, also those that somebody adds."""
     x = np.random.default_rng(1).normal(0.3, size=50)
-    apart = np.full(50, 0.1)
-    there, back, zero = (
-        GapStatistics.of([[GapSums.of(sign * x, abs(sign) * apart, 2.0, (0.0, 0.0), np)]], 2.0)
-        for sign in (1.0, -1.0, 0.0)
-    )
-    assert there.prob_worse != there.prob_better
-    assert np.ravel(astuple(there.flipped())) == pytest.approx(np.ravel(astuple(back)))
-    tables = there.tables(2)
-    for name, table in tables.items():
-        expected = [getattr(each, name)[0] for each in (zero, there, back, zero)]
-        assert table.ravel() == pytest.approx(expected), name
+    there, back = (estimate(sign * x, tails=0.1, rest=2.0) for sign in (1.0, -1.0))
+    assert there.prob_worse[0, 1] != there.prob_better[0, 1]
+    assert there.truncation_error[0, 1] == pytest.approx(0.2)
+    for name, value in vars(there).items():
+        if isinstance(value, np.ndarray) and value.ndim == 2:
+            assert value == pytest.approx(getattr(back, name).T), name
 
 
-def test_rows_are_those_of_simulated_pairs():
-    """Each row by itself, whichever others are asked for; and the values of both actions."""
-    gaps = [(6, 1, 0), (4, 1, 3)]
-    asked = {"num_runs": 5000, "truncation": 1e-7, "rng": 3}
-    sample = estimate_gaps(GRID, GOAL, gaps=gaps, **asked)
+def test_only_signs_that_are_certain_count():
+    """A gap that may change by 0.2 has a sign beyond that; a final one always, or is a tie."""
+    x = np.array([-1.0, -0.1, 0.0, 0.1, 0.3])
+    for tails, expected in ((0.1, (0.2, 0.0, 0.2)), (0.0, (0.4, 0.2, 0.4))):
+        found = estimate(x, tails=tails, rest=2.0)
+        names = ("prob_worse", "prob_tie", "prob_better")
+        assert tuple(getattr(found, name)[0, 1] for name in names) == pytest.approx(expected)
+        low, high = found.interval("prob_tie", level=1e-9)
+        assert (low[0, 1], high[0, 1]) == pytest.approx(
+            (expected[1], 1 - expected[0] - expected[2])
+        )
+
+
+def test_gaps_are_those_of_simulated_pairs():
     z = jl.simulate_pairs(GRID, GOAL, (1, 3), state=4, num_pairs=5000, rng=3)
+    asked = {"num_runs": 5000, "truncation": 1e-7, "state": 4, "rng": 3}
+    found = estimate_gaps(GRID, GOAL, [1, 3], **asked, keep_returns=True)
     gap = z[:, 0] - z[:, 1]
-    error = np.hypot(sample.mean_error[1], gap.std() / np.sqrt(5000))
-    assert abs(sample.mean[1] - gap.mean()) < 4.5 * error
-    assert sample.variance[1] == pytest.approx(gap.var(ddof=1), rel=0.1)
-    shares = [sample.prob_worse, sample.prob_tie, sample.prob_better]
+    error = np.hypot(found.mean_error[0, 1], gap.std() / np.sqrt(5000))
+    assert abs(found.mean[0, 1] - gap.mean()) < 4.5 * error
+    assert found.variance[0, 1] == pytest.approx(gap.var(ddof=1), rel=0.1)
+    shares = [found.prob_worse[0, 1], found.prob_tie[0, 1], found.prob_better[0, 1]]
     known = [np.mean(gap < 0), np.mean(gap == 0), np.mean(gap > 0)]
-    assert np.array(shares)[:, 1] == pytest.approx(known, abs=0.03)
-    assert (abs(sample.value[1] - z.mean(0)) <= 4.5 * np.sqrt(2.0) * sample.value_error[1]).all()
-    alone = estimate_gaps(GRID, GOAL, gaps=gaps[1:], **asked)
-    assert alone.mean[0] == sample.mean[1]
+    assert shares == pytest.approx(known, abs=0.03)
+    assert (abs(found.value - z.mean(0)) <= 4.5 * np.sqrt(2.0) * found.value_error).all()
 
 
 def test_gaps_below_the_truncation_have_no_sign():
     """Twins that pay 1 and 1 + 1e-9 for ever: the gap is real, but not beyond what was cut off."""
     rewards = [[[0.0, 0.0]], [[1.0, 1.0]], [[1.0 + 1e-9, 1.0 + 1e-9]]]
     jm = jl.JMDP([[1.0]] * 3, rewards, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.5)
-    asked = {"gaps": [(0, 1, 0)], "num_runs": 50, "rng": 0}
-    sample = estimate_gaps(jm, [0] * 3, **asked, truncation=1e-7)
-    assert (sample.prob_tie[0], sample.prob_better[0]) == (1.0, 0.0)
-    assert sample.interval("prob_tie")[0][0] < 1e-9  # the truth is in both intervals
-    assert sample.interval("prob_better")[1][0] > 1.0 - 1e-9
-    assert estimate_gaps(jm, [0] * 3, **asked, truncation=1e-11).prob_better[0] == 1.0
+    asked = {"actions": [1, 0], "state": 0, "num_runs": 50, "rng": 0}
+    found = estimate_gaps(jm, [0] * 3, **asked, truncation=1e-7)
+    assert (found.prob_tie[0, 1], found.prob_better[0, 1]) == (0.0, 0.0)
+    assert found.interval("prob_tie")[0][0, 1] < 1e-9  # the truth is in both intervals
+    assert found.interval("prob_better")[1][0, 1] > 1.0 - 1e-9
+    assert estimate_gaps(jm, [0] * 3, **asked, truncation=1e-11).prob_better[0, 1] == 1.0
 
 
 def test_a_gap_that_is_final_has_its_sign_however_small():
     """Twins that pay 1 and 1 + 1e-9 once: both branches are one after a step."""
     jm = jl.JMDP([[1.0]], [[[1.0, 1.0 + 1e-9]]], [[[0, 0]]], 0.5)
-    sample = estimate_gaps(jm, [0], gaps=[(0, 1, 0)], num_runs=3, rng=0)
-    assert (sample.prob_better[0], sample.prob_open[0]) == (1.0, 0.0)
+    found = estimate_gaps(jm, [0], [1, 0], state=0, num_runs=3, rng=0)
+    assert found.prob_better[0, 1] == 1.0
 
 
 def test_intervals_that_rest_on_too_few_runs_say_so():
@@ -98,13 +107,15 @@ def test_intervals_that_rest_on_too_few_runs_say_so():
 @pytest.mark.filterwarnings("ignore:the intervals of")
 def test_levels():
     """Normal intervals of a mean, and Wilson's of a probability."""
-    none = GapStatistics(*np.zeros((len(fields(GapStatistics)), 1)))
-    one = replace(none, mean=np.ones(1), mean_error=np.array([0.5]), prob_worse=np.array([0.5]))
-    gaps = GapEstimate(**asdict(one), num_runs=100)
-    assert np.allclose(gaps.interval("mean"), [[1 - 0.5 * 1.959964], [1 + 0.5 * 1.959964]])
-    low, high = gaps.interval("mean", level=0.5)
-    assert np.allclose([low, high], [[1 - 0.5 * 0.6744898], [1 + 0.5 * 0.6744898]])
-    assert np.allclose(gaps.interval("prob_worse"), [[0.4038315], [0.5961685]])
+    one = {"mean": np.eye(2)[::-1], "mean_error": np.full((2, 2), 0.5), "num_runs": 100}
+    half = {"prob_worse": np.full((2, 2), 0.5), "prob_tie": np.full((2, 2), 0.5)}
+    gaps = replace(estimate(np.ones(9)), **one, **half, prob_better=np.zeros((2, 2)))
+    ends = [x[0, 1] for x in gaps.interval("mean")]
+    assert np.allclose(ends, [1 - 0.5 * 1.959964, 1 + 0.5 * 1.959964])
+    ends = [x[0, 1] for x in gaps.interval("mean", level=0.5)]
+    assert np.allclose(ends, [1 - 0.5 * 0.6744898, 1 + 0.5 * 0.6744898])
+    ends = [x[0, 1] for x in gaps.interval("prob_worse")]
+    assert np.allclose(ends, [0.4038315, 0.5961685])
     for name, level, message in (
         ("mean", 1, r"level must lie in \(0, 1\), got 1"),
         ("median", 0.9, "'mean', 'prob_worse', 'prob_tie', 'prob_better', got"),

@@ -158,7 +158,7 @@ def decided(jm, policy):
         reward_range=jm.reward_range,
         rng=0,
     )
-    yield 0, [found.num_queries, found.num_runs, found.variance_reduction]
+    yield 0, [found.num_queries, found.num_runs]
     yield 1, np.where(np.isfinite(found.intervals), found.intervals, 0.0)
 
 
@@ -278,9 +278,9 @@ def test_a_constant_is_in_no_law_and_in_no_decision():
     assert changes[1].value == pytest.approx(changes[0].value + 5 * 2.0**23)
 
 
-@pytest.mark.parametrize("constant", [0.0, 2.0**40, 2.0**52])
-def test_what_a_constant_has_rounded_away_is_open(constant):
-    """Of a simulator that is not a JMDP: intervals contain the truth, or say nothing."""
+@pytest.mark.parametrize("constant", [0.0, 2.0**20])
+def test_what_rewards_have_in_common_changes_no_probability(constant):
+    """Of a simulator that is not a JMDP: intervals contain the truth."""
     unit = jl.inventory(3, 2, gamma=0.8)
     high = raised(unit, constant)
     policy = jl.uniform_policy(unit)
@@ -290,7 +290,8 @@ def test_what_a_constant_has_rounded_away_is_open(constant):
         low, upper = found.interval(name, level=0.9999)
         assert low[0, 1] <= getattr(exact, name)[1], name
         assert getattr(exact, name)[0] <= upper[0, 1], name
-    assert (found.prob_open[0, 1] > 0.1) == (constant > 0.0)
+    certain = (found.prob_worse + found.prob_tie + found.prob_better)[0, 1]
+    assert 0.99 < certain <= 1.0
 
 
 def test_gaps_that_rounding_has_taken_are_warned_of():

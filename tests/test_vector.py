@@ -90,7 +90,7 @@ def test_array_libraries_agree(library, coupling):
 
 def test_a_gpu_computes_with_narrow_types(monkeypatch):
     """Its types and its chunks, tried on a processor."""
-    from jmdp_lib.simulators.batch import Arrays
+    from jmdp_lib.simulators.batches import Arrays
 
     monkeypatch.setattr(Arrays, "on_gpu", True)
     monkeypatch.setattr(vector, "_GPU_CHUNK", 3000)
@@ -187,28 +187,31 @@ BAD = {
     "step": {
         "short": (
             lambda s, a, n: tuple(x[:-1] for x in sell(s, a, n)),
-            r"rewards of a step must be an array of shape \(16,\), got shape \(15,\)",
+            r"rewards of a step must be an array of shape \(32,\), got shape \(31,\)",
         ),
         "nothing": (lambda s, a, n: None, r"must return rewards and next states.*NoneType"),
         "nan": (
             after(lambda r, s, x: (put(r, x == 9, np.nan), s)),
-            r"step returned rewards\[\d+\] = nan, .*not from -6 to 33 \(state 9, action",
+            r"step returned rewards nan, .*not from -6 to 33 \(state 9, action \d, draw \d+\)",
         ),
         "range": (
             after(lambda r, s, x: (put(r, x == 9, 50.0), s)),
-            r"rewards\[\d+\] = 50.0, which is not from -6 to 33 \(state 9",
+            r"rewards 50.0, which is not from -6 to 33 \(state 9",
         ),
         "states": (
             after(lambda r, s, x: (r, put(s, x == 9, 12))),
-            r"next_states\[\d+\] = 12, which is not from 0 to 11 \(state 9",
+            r"next_states 12, which is not from 0 to 11 \(state 9",
         ),
         "over": (
             lambda s, a, n: (*sell(s, a, n), np.zeros(len(s), int)),
             "step returned over of dtype int64, not bool",
         ),
         "swapped": (after(lambda r, s, x: (s, r)), r"next_states of dtype float64, not integral"),
-        "impure": (impure, r"step must be pure.*rewards\[\d+\]"),
-        "mixing": (mixing_rows, r"no row may depend on another one.*rewards\[\d+\]"),
+        "impure": (
+            impure,
+            r"step must be pure.*rewards were .* and then .* \(state 5, action 2, draw",
+        ),
+        "mixing": (mixing_rows, r"no row may depend on another one.*rewards were"),
         "torch": (
             lambda s, a, n: (torch.zeros(len(s)), s),
             r"rewards of a step must be an array of the same library as state=.*numpy.*got .*torch",
@@ -230,19 +233,19 @@ BAD = {
     "policy": {
         "sum": (
             rarely([0.5, 0.1, 0.1, 0.1, 0.1]),
-            r"policy returned sums\[\d+\] = 0.* from 1 to 1 \(state 9",
+            r"policy returned sums 0.* from 1 to 1 \(state 9",
         ),
         "negative": (
             rarely([-0.2, 0.6, 0.2, 0.2, 0.2]),
-            r"returned probabilities\[\d+\] = .* from 0 .*\(state 9",
+            r"returned probabilities .* from 0 .*\(state 9",
         ),
         "action": (
             lambda s: np.where(s == 3, 5, 1),
-            r"actions\[\d+\] = 5, .* from 0 to 4 \(state 3\)",
+            r"actions 5, .* from 0 to 4 \(state 3\)",
         ),
         "shape": (lambda s: np.full((3, 5), 0.2), r"policy\(states\) must return.*shape \(3, 5\)"),
         "draws": (lambda s: np.random.default_rng().integers(5, size=len(s)), "must be pure"),
-        "rows": (lambda s: np.arange(len(s)) % 5, r"depend on another one, but actions\["),
+        "rows": (lambda s: np.arange(len(s)) % 5, r"depend on another one, but actions were"),
         "torch": (
             lambda s: torch.zeros(len(s), dtype=torch.int64),
             r"policy\(states\) must be an array of the same library",
@@ -253,7 +256,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("part", "case"), [(part, case) for part in BAD for case in BAD[part]])
-def test_a_bad_part_is_refused_by_row(part, case):
+def test_a_bad_part_is_refused(part, case):
     function, message = BAD[part][case]
     parts = {"step": sell, "draw": demands, "policy": UNIFORM} | {part: function}
     policy = parts.pop("policy")
@@ -266,7 +269,7 @@ def test_a_bad_part_is_refused_by_row(part, case):
 
 def test_a_policy_may_not_write_into_tensors():
     sim, state = depot_of("torch")
-    with pytest.raises(SimulatorError, match=r"not write into states.* but states\[\d+\] was"):
+    with pytest.raises(SimulatorError, match=r"not write into states.* but states were"):
         estimate_gaps(sim, lambda s: 0 * s.clamp_(max=3), [2, 1], state=state, rng=0)
 
 
@@ -278,7 +281,7 @@ def test_a_policy_may_not_write_into_tensors():
         ({"gamma": 1.1}, "gamma must lie"),
         ({"reward_range": (1, 0)}, "lo <= hi"),
         ({"num_states": 0}, "num_states must be"),
-        ({"state": None}, "state= must be given: .* to estimate_gaps of a JMDP"),
+        ({"state": None}, "state= must be given: the state"),
         ({"state": 12}, "state 12 is out of range"),
         ({"state": 2.5}, "states must be integers"),
         ({"state": [[1, 2]]}, "state must be a number"),

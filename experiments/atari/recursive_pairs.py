@@ -28,8 +28,10 @@ from experiments.processes import in_processes
 from jmdp_lib import randomness
 from jmdp_lib.atari.env import Snapshot
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.model import DEFAULT_COUPLING, Coupling
+from jmdp_lib.model.simulator import ANY_REWARD
 from jmdp_lib.randomness import RNG
-from jmdp_lib.simulators.rows import EnvironmentPlayer
+from jmdp_lib.simulators.rows import End, EnvironmentWorld, draws_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,34 +108,36 @@ def _play_state(
         alive=np.zeros((size, 2, horizon), bool),
         same_state=np.zeros((size, horizon), bool),
     )
-    player = EnvironmentPlayer(start, envs)
+    world = EnvironmentWorld(start, envs)
     for pair, first in enumerate(actions.tolist()):
         later = choices.integers(num_actions, size=(horizon, 2))
-        _play_pair(player, records, pair, np.vstack([first, later[1:]]))
+        _play_pair(world, records, pair, np.vstack([first, later[1:]]))
     return records
 
 
-def _play_pair(player: EnvironmentPlayer, records: PairRecords, pair: int, drawn: Ints) -> None:
+def _play_pair(world: EnvironmentWorld, records: PairRecords, pair: int, drawn: Ints) -> None:
     """Play two branches by actions (H, 2) that were drawn beforehand, and record what they do.
 
     Branches that are one take the action of the first.
     """
-    player.extremes = (0.0, 0.0)
-    states = player.starts(2, 1)
-    alive = [True, True]
+    joint = Coupling.named(DEFAULT_COUPLING)
+    states = world.start(2)
+    alive = [0, 1]
     one = False
     for t, actions in enumerate(drawn.tolist()):
-        same = all(alive) and states[0] == states[1]
+        same = len(alive) == 2 and states[0] == states[1]
         chosen = actions[:1] * 2 if one else actions
         records.same_state[pair, t] = same
-        records.alive[pair, :, t] = alive
+        records.alive[pair, alive, t] = True
         one = same and chosen[0] == chosen[1]
-        player.states, player.actions, player.alive = states, chosen, alive
-        rewards, after, over, *_ = player.step([same])
-        records.rewards[pair, alive, t] = np.clip(rewards, -1.0, 1.0)[alive]
-        states = after
-        alive = [lives and not ends for lives, ends in zip(alive, over, strict=True)]
-        if not any(alive):
+        draws = draws_of(alive, states, chosen, joint)
+        noise = world.envs[0].np_random
+        for branches, reward, after in world.step(draws, joint, ANY_REWARD, noise):
+            for branch in branches:
+                records.rewards[pair, branch, t] = np.clip(reward, -1.0, 1.0)
+                states[branch] = after
+        alive = [branch for branch in alive if not isinstance(states[branch], End)]
+        if not alive:
             return
 
 

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 import lazy_loader
 
 from jmdp_lib.model.simulator import Simulator, SimulatorError
-from jmdp_lib.simulators.decisions import compare_actions, compare_policies
+from jmdp_lib.simulators.decisions import Decision, compare_actions, compare_policies
 from jmdp_lib.simulators.estimates import estimate_gaps
 from jmdp_lib.simulators.gaps import GapEstimate
-from jmdp_lib.simulators.plans import Decision
 from jmdp_lib.simulators.vector import VectorSimulator
 
 if TYPE_CHECKING:

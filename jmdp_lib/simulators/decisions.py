@@ -3,44 +3,152 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import combinations
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from jmdp_lib import checks, randomness
-from jmdp_lib.checks import Floats
-from jmdp_lib.machine import progress
+from jmdp_lib.checks import Floats, Ints, frozen
+from jmdp_lib.machine import ReadOnly, progress
 from jmdp_lib.model import DEFAULT_COUPLING, CouplingName
 from jmdp_lib.policies import Policy
 from jmdp_lib.randomness import RNG
-from jmdp_lib.simulators.batch import Arrays
-from jmdp_lib.simulators.estimates import player_of
-from jmdp_lib.simulators.gaps import (
-    FIRST_ASYMPTOTIC,
-    GapEstimate,
-    GapStatistics,
-    GapSums,
-    exceeds,
-    gap_interval,
-    may_change,
-    value_sums,
-    variance_reduction,
+from jmdp_lib.simulators.batches import on_host
+from jmdp_lib.simulators.estimates import Job, check_executor, in_order, world_of
+from jmdp_lib.simulators.evidence import Evidence, Rules, estimates_of, outlook
+from jmdp_lib.simulators.gaps import GapEstimate
+from jmdp_lib.simulators.plans import (
+    Plan,
+    Runs,
+    coupling_of,
+    discount_and_horizon,
+    plan_of,
 )
-from jmdp_lib.simulators.plans import Chunk, Decision, History, Plan, Runs, Settings
 from jmdp_lib.simulators.rows import Environment
 
-_TAIL = 1e-3  # share of the largest return that is cut off
-_FIRST_CERTAIN = 8  # runs before the first look at one that always holds
-_GROWTH = 1.1  # of the number of runs between two looks
-_MOST_LOOKS = 150  # that are looked ahead: a million times as many runs
-# Runs that go on after their branches became one: how many at most, and their share of the budget.
-_WHOLE_RUNS = 64
-_WHOLE_SHARE = 0.2
+_TAIL = 1e-3  # share of the largest return that is cut off at first
+_VALUE_SHARE = 5  # values take at most one in so many queries
+_UNDER_WAY = 32  # chunks in an executor
 
 Method = Literal["betting", "asymptotic"]
+
+
+class History(NamedTuple):
+    """The number of queries (L,) and the intervals (L, m, m, 2) at each of L looks."""
+
+    num_queries: Ints
+    intervals: Floats
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Decision(ReadOnly):
+    """What `compare_actions` or `compare_policies` found.
+
+    Attributes:
+        actions: the m actions that were requested, or the numbers of the m policies.
+        verdict: "better", one action is best by more than the margin; "equivalent", those that
+            remain differ by at most the margin; or "undecided" when the budget ended.
+        best: the best action if the verdict is "better", else None.
+        remaining: the actions that no other was found to be better than.
+        intervals: (m, m, 2), lower and upper end for $E[Z(s, a_i) - Z(s, a_j)]$ at [i, j], where
+            $a_i$ is actions[i]. What returns lose by being cut off, at the horizon or by a time
+            limit of the environment, is included. If the range of the rewards is known, all
+            intervals hold at all looks at once with probability $1 - alpha$; for an asymptotic
+            sequence this is so only in the limit of large samples.
+        margin: as it was given.
+        num_queries: queries of all runs that the result rests on, those for values included: calls
+            at one state, for one or more actions. A chunk of runs that the budget did not pay to
+            its end is not counted.
+        num_runs: runs before the verdict.
+        method: which confidence sequence it is, and whether it holds at every sample size.
+        history: `num_queries` (L,) and `intervals` (L, m, m, 2) at each of L looks, the last of
+            which gave the verdict.
+        estimates: what the same runs say about all gaps, with standard errors, as from
+            `estimate_gaps`; of two actions, from the runs that had both; and the value of every
+            action, from runs to the end after the verdict, or, of policies that differ, from all
+            runs. These runs take at most a fifth of the queries of the verdict, and fit the budget;
+            where this does not pay three of them values are nan: `estimate_gaps(...).value` has
+            them. None before three runs. Its intervals do not know that a decision ended the runs:
+            `intervals` do.
+        entropy: an integer that repeats the call when it is passed as `rng`.
+        open_pairs: if undecided, the pairs of `remaining`, (action, other, estimate of the mean
+            gap, its standard error), the one with the larger mean first; those of the leader come
+            first. Empty before three runs.
+        deciding_budget: if undecided, roughly how many queries would decide between the leader and
+            all others if the estimates are right. Infinite where no budget would, nan if it is
+            decided.
+        blocked_by: None, or what stands in the way if no budget decides: the "horizon" that was
+            given, or a "time limit" of the environment.
+    """
+
+    actions: tuple[Any, ...]
+    verdict: str
+    best: Any
+    remaining: tuple[Any, ...]
+    intervals: Floats
+    margin: float
+    num_queries: int
+    num_runs: int
+    method: str
+    history: History
+    estimates: GapEstimate | None = None
+    entropy: int | None = None
+    open_pairs: tuple[tuple[Any, Any, float, float], ...] = ()
+    deciding_budget: float = math.nan
+    blocked_by: str | None = None
+
+    def __repr__(self) -> str:
+        best = "" if self.best is None else f"best={self.best}, "
+        return (
+            f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
+            f"{self.method}{self._no_values}{self._outlook})"
+        )
+
+    @property
+    def _no_values(self) -> str:
+        """Where to find values, if there are none."""
+        known = self.estimates is not None and not np.isnan(self.estimates.value).any()
+        return "" if known else ", values by estimate_gaps(...).value"
+
+    @property
+    def _outlook(self) -> str:
+        """What would decide, in words: the leader against the others."""
+        if not self.open_pairs or self.estimates is None:
+            return ""
+        leader = self.open_pairs[0][0]
+        shown = [
+            f"{a} against {b}: {mean:.3g} +- {error:.2g}"
+            for a, b, mean, error in self.open_pairs
+            if a == leader
+        ]
+        budget = f"a budget of about {self.deciding_budget:,.0f} decides if that is right"
+        if math.isinf(self.deciding_budget):
+            budget = "no budget decides if that is right"
+        if self.blocked_by is not None:
+            left = self.estimates.truncation_error[self.actions.index(leader)].max()
+            budget = f"no budget decides, since the {self.blocked_by} leaves {left:.3g} open"
+        return f"; {', '.join(shown)}; {budget}"
+
+
+class Asked(NamedTuple):
+    """Options of `compare_actions`."""
+
+    state: Any
+    alpha: float
+    margin: float
+    budget: int
+    rng: RNG
+    coupling: CouplingName
+    reward_range: tuple[float, float] | None
+    method: Method
+    gamma: float | None
+    horizon: int | None
+    executor: Executor | None
 
 
 def compare_actions(
@@ -58,13 +166,16 @@ def compare_actions(
     method: Method = "betting",
     gamma: float | None = None,
     horizon: int | None = None,
+    executor: Executor | None = None,
 ) -> Decision:
     """Find the best of two or more actions of a state, all followed by one policy.
 
-    An action that another one beats is not played any further.
+    An action that another one beats is not simulated any further. A comparison looks after 8 runs
+    (128 if asymptotic, 256 on arrays), and whenever there are a tenth more. Runs depend on nothing
+    but `rng`: those of a smaller budget are the first ones of a larger one.
 
     Args:
-        env: what is played, of any kind that `estimate_gaps` takes.
+        env: what is simulated, of any kind that `estimate_gaps` takes.
         policy: probabilities (S, A), actions (S,), or a function, as in `estimate_gaps`.
         actions: two or more distinct actions.
         state: where to start, as in `estimate_gaps`; of an environment by default where it is.
@@ -72,7 +183,8 @@ def compare_actions(
             nominal one.
         margin: differences of mean returns up to it do not matter. Without one nothing is ever
             equivalent.
-        budget: how many queries may be made.
+        budget: how many queries may be made. Arrays and tables simulate chunks of runs, and so does
+            an executor: the last one is discarded if it would take more.
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy, which the result
             has, too.
         coupling: which branches share a draw, as in `estimate_gaps`.
@@ -86,12 +198,22 @@ def compare_actions(
             probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: the result says
             how rare it has to be. An action that is worse by a rare loss is then called better more
             often than not (`benchmarks/decisions.md`).
-        gamma: discount factor; unless given, that of the simulator, or 0.99. It may be 1 together
+        gamma: discount factor; by default that of the simulator, or 0.99. It may be 1 together
             with a `horizon`.
-        horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
-            If gamma is 1, the returns of so many steps are compared; intervals are infinite once a
-            run shows branches that still go on there. A time limit of an environment cuts branches
-            off earlier, as in `estimate_gaps`: intervals allow for what these would have earned.
+        horizon: steps of a run. By default so many that a thousandth of a return can be missing,
+            and later more: if at a look the mean cut of a pair exceeds a quarter of the half width
+            without cuts, the cut of later runs is a tenth. All runs count, each with its own cut,
+            and intervals stay valid: a bet is on the gap minus its cut, which in every run is at
+            most the full gap, so the capital is at most that of bets on full gaps; and the
+            asymptotic sequence needs no more than that a horizon is fixed before the runs it
+            applies to. If gamma is 1, the returns of so many steps are compared; intervals are
+            infinite once a run shows branches that still go on there. A time limit of an
+            environment cuts branches off earlier, as in `estimate_gaps`: intervals allow for what
+            these would have earned.
+        executor: simulates the runs elsewhere, as in `estimate_gaps`, with the same numbers. Up to
+            32 chunks are under way, at first of 4 runs of a simulator that answers queries and one
+            of an environment: runs beyond the next look are begun ahead. Those after the verdict,
+            or of a branch that was dropped meanwhile, are discarded and not counted.
 
     Returns:
         The verdict with the intervals of all mean gaps, and how many queries it took.
@@ -110,12 +232,12 @@ def compare_actions(
         ('better', 0, (0,))
         >>> low, high = found.intervals[0, 1]
         >>> print(f"up gains {low:.2f} to {high:.2f}, known after {found.num_queries} queries")
-        up gains 0.04 to 0.97, known after 234 queries
+        up gains 0.02 to 0.96, known after 161 queries
     """
-    settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
-    plan = Plan.of_actions(player_of(env, state, settings.coupling), policy, actions, settings)
-    known = _known_range(env, reward_range, method)
-    return _Runs("compare_actions", plan, known, alpha, margin, budget, rng).decide()
+    asked = Asked(
+        state, alpha, margin, budget, rng, coupling, reward_range, method, gamma, horizon, executor
+    )
+    return _compared(env, [policy], actions, asked)
 
 
 def compare_policies(
@@ -132,13 +254,14 @@ def compare_policies(
     method: Method = "betting",
     gamma: float | None = None,
     horizon: int | None = None,
+    executor: Executor | None = None,
 ) -> Decision:
-    """Find the best of two or more policies from one state, all played in the same world.
+    """Find the best of two or more policies from one state, all simulated in the same world.
 
     Every branch follows a policy of its own from the start. Branches that come from one state and
     action draw their next actions with one number, each by its own policy. So equal policies have
     gap 0, and policies that differ in a few states differ only after these; `policy_gaps` has the
-    mean and the variance of such a gap exactly. Branches are one for good if their policies are
+    mean and the variance of such a gap exactly. Branches coalesce only if their policies are
     equal arrays or one function: two functions that do the same, such as two equal closures, are
     two policies, so pass one of them twice.
 
@@ -151,7 +274,7 @@ def compare_policies(
         coupling: which branches share a draw: by default "joint", those at one state, as in
             `policy_gaps`. "common" is one draw per time step for all: the same customers, wherever
             the policies have led. "independent": none.
-        reward_range, method, gamma, horizon: as of `compare_actions`.
+        reward_range, method, gamma, horizon, executor: as of `compare_actions`.
 
     Returns:
         The verdict with the intervals of all mean gaps; its `estimates` has the estimates of all
@@ -171,14 +294,43 @@ def compare_policies(
         ('better', 0)
         >>> gap = found.estimates
         >>> print(f"filling up to 4 gains {gap.mean[0, 1]:.2f} +- {gap.mean_error[0, 1]:.2f}")
-        filling up to 4 gains 3.89 +- 0.19
+        filling up to 4 gains 3.86 +- 0.20
         >>> print(f"exact {jl.laws.policy_gaps(shop, *rules).mean[0]:.2f}")
         exact 3.72
     """
-    settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
-    plan = Plan.of_policies(player_of(env, state, settings.coupling), policies, settings)
-    known = _known_range(env, reward_range, method)
-    return _Runs("compare_policies", plan, known, alpha, margin, budget, rng).decide()
+    asked = Asked(
+        state, alpha, margin, budget, rng, coupling, reward_range, method, gamma, horizon, executor
+    )
+    return _compared(env, checks.listed("policies", policies, "policy"), None, asked)
+
+
+def _compared(
+    env: Any, policies: Sequence[Policy], actions: Sequence[Any] | None, asked: Asked
+) -> Decision:
+    """Compare actions, or policies if there are no actions."""
+    check_executor(asked.executor)
+    within = discount_and_horizon(env, asked.gamma, asked.horizon, _TAIL)
+    sharing = coupling_of(env, asked.coupling)
+    world = world_of(env, asked.state, sharing)
+    limits = _known_range(env, asked.reward_range, asked.method)
+    plan = plan_of(world, policies, actions, within, sharing, limits)
+    many = "policies" if actions is None else "actions"
+    rules = Rules(
+        plan,
+        limits,
+        checks.fraction("alpha", asked.alpha),
+        checks.not_negative("margin", asked.margin),
+        checks.at_least("budget", asked.budget, 1),
+        randomness.seed_of(asked.rng, f"compare_{many}"),
+        asked.horizon is None,
+    )
+    size = len(plan.names)
+    if size < 2 or plan.most_queries > rules.budget:
+        raise ValueError(
+            f"two {many} or more, and a budget of {plan.most_queries} queries, which one "
+            f"run may take, are needed; got {size} {many} and budget {asked.budget}"
+        )
+    return _decided(rules, asked.executor)
 
 
 def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float] | None:
@@ -197,227 +349,117 @@ def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float
     return checks.reward_range("reward_range", reward_range)
 
 
-@dataclass
-class _Runs:
-    """The runs of the function `name` so far, and what they say.
+def _decided(rules: Rules, executor: Executor | None) -> Decision:
+    """Simulate branches until it is known which is best, or the budget pays no more runs.
 
-    active: the numbers of the branches that no other was found to be better than; only these are
-    played on, which is the plan `playing`. returns: for every branch, of the first runs, which
-    played it. apart: for every pair, that of `plans.Runs`, of the runs that played both. open: for
-    every branch, of its first returns, which are whole. offset: of all returns. num_whole: how many
-    runs played all branches, and went on after these became one. rewards: the lowest and the
-    highest, as far as is known. intervals: (m, m, 2).
+    If something fails, the error carries what is known so far.
     """
+    known = Evidence.none(rules)
+    with progress(rules.budget, "comparison", "query") as bar:
+        try:
+            paid = True
+            while paid and known.verdict == "undecided":
+                plan, paid = known.plan, False
+                with closing(_chunks(known, executor)) as chunks:
+                    for runs in chunks:
+                        paid = known.queries + runs.queries <= rules.budget
+                        if not paid:
+                            break
+                        known = known.with_runs(runs)
+                        bar.update(known.queries - bar.n)
+                        if known.num_runs == known.next_look:
+                            known = known.looked()
+                        if known.verdict != "undecided" or known.plan is not plan:
+                            break
+            known = _with_values(known, executor)
+        except Exception as error:
+            error.result = _decision(known)  # type: ignore[attr-defined]
+            raise
+    return _decision(known)
 
-    name: str
-    plan: Plan
-    reward_range: tuple[float, float] | None
-    alpha: float
-    margin: float
-    budget: int
-    rng: RNG
-    verdict = "undecided"
-    queries = 0
-    num_runs = 0
-    num_whole = 0
-    offset = 0.0
 
-    def __post_init__(self) -> None:
-        self.alpha = checks.fraction("alpha", self.alpha)
-        self.margin = checks.not_negative("margin", self.margin)
-        self.budget = checks.at_least("budget", self.budget, 1)
-        self.seed = randomness.seed_of(self.rng)
-        self.seeds = np.random.default_rng(randomness.part(self.seed, self.name))
-        self.active = [*range(len(self.plan.names))]
-        self.playing = self.plan
-        none = np.zeros(0)
-        self.returns = [none for _ in self.active]
-        self.open = [*self.returns]
-        self.apart = dict.fromkeys(self.plan.pairs, none)
-        self.history: list[tuple[int, Floats]] = []
-        self.rewards = self.reward_range or (math.inf, -math.inf)
-        self.intervals = np.where(self.plan.alike[..., None], 0.0, [-math.inf, math.inf])
+def _chunks(known: Evidence, executor: Executor | None) -> Generator[Runs]:
+    """Runs from now on, chunk by chunk: without end, unless branches or the horizon change.
 
-    def decide(self) -> Decision:
-        """Play branches until it is known which is best, or another run may cost too much.
+    The bounds of chunks, and their seeds, depend on the looks and on the kind of simulator alone.
+    """
+    plan = known.plan
+    jobs = _jobs(known.rules, known.num_runs)
+    if executor is not None:
+        yield from in_order(_work(plan, False, executor), jobs, executor, _UNDER_WAY)
+        return
+    left = known.rules.budget - known.queries
+    for job in jobs:
+        runs = _simulated(replace(plan, budget=left), False, False, job)
+        left -= runs.queries
+        yield runs
 
-        If something fails, the error carries what is known so far.
-        """
-        size = len(self.plan.names)
-        if size < 2 or not self.affordable:
-            many = self.name.removeprefix("compare_")
-            raise ValueError(
-                f"two {many} or more, and a budget of {self.plan.most_queries} queries, which one "
-                f"run may take, are needed; got {size} {many} and budget {self.budget}"
-            )
-        next_look = FIRST_ASYMPTOTIC if self.reward_range is None else _FIRST_CERTAIN
-        with progress(self.budget, self.name, "query") as bar:
-            try:
-                while self.verdict == "undecided" and self.affordable:
-                    self.play(next_look)
-                    bar.update(self.queries - bar.n)
-                    if self.num_runs >= next_look or not self.affordable:
-                        self.look()
-                        next_look = math.ceil(_GROWTH * next_look)
-            except Exception as error:
-                error.result = self.decision()  # type: ignore[attr-defined]
-                raise
-        return self.decision()
 
-    @property
-    def affordable(self) -> bool:
-        """Whether the budget is enough for one more run, however long it is."""
-        return self.queries + self.playing.most_queries <= self.budget
+def _jobs(rules: Rules, start: int) -> Iterator[Job]:
+    """Chunks of runs between looks, from a look on."""
+    world = rules.whole.world
+    look = start
+    while True:
+        look = rules.next_look(look)
+        while start < look:
+            size = min(look - start, world.batch(start))
+            yield size, randomness.part(rules.seed, start)
+            start += size
 
-    @property
-    def spread(self) -> float:
-        """How far rewards can differ, as far as is known."""
-        return self.rewards[1] - self.rewards[0]
 
-    def play(self, next_look: int) -> None:
-        """Some runs of all active branches, until about the next look.
+def _work(plan: Plan, to_the_end: bool, executor: Executor | None) -> Callable[[Job], Runs]:
+    """What simulates the runs of a job."""
+    return partial(_simulated, plan, to_the_end, executor is not None)
 
-        The first runs are whole: they go on after their branches have become one.
-        """
-        playing = self.playing
-        most = next_look - self.num_runs
-        left = self.budget - self.queries
-        share = _WHOLE_SHARE * self.budget
-        whole = self.num_runs < _WHOLE_RUNS and self.queries < share
-        if whole:
-            paid = (share - self.queries) // self.plan.settings.horizon  # each takes this at least
-            most = min(most, _WHOLE_RUNS - self.num_runs, max(1, int(paid)))
-        most = max(1, min(most, left // playing.most_queries, playing.player.chunk_size))
-        seed = np.random.SeedSequence(int(self.seeds.integers(2**63)), spawn_key=(0,))
-        chunk = Chunk(playing, seed, most, whole, counted=True, limits=self.reward_range)
-        self._add(playing.player.play(chunk), whole)
 
-    def _add(self, runs: Runs, whole: bool) -> None:
-        """Keep runs of all active branches."""
-        host = Arrays.of(runs.columns[0]).host
-        runs = runs._replace(columns=[*map(host, runs.columns)])
-        for branch, new, left in zip(self.active, runs.returns, runs.open, strict=True):
-            if runs.whole and self.open[branch].size == self.returns[branch].size:
-                self.open[branch] = np.append(self.open[branch], left)
-            self.returns[branch] = np.append(self.returns[branch], new)
-        self.offset = runs.offset
-        for pair, new in zip(combinations(self.active, 2), runs.apart, strict=True):
-            self.apart[pair] = np.append(self.apart[pair], new)
-        size = len(runs.columns[0])
-        self.num_runs += size
-        self.num_whole += size if whole and len(self.active) == len(self.returns) else 0
-        self.queries += runs.queries
-        low, high = runs.extremes
-        self.rewards = (min(self.rewards[0], low), max(self.rewards[1], high))
+def _simulated(plan: Plan, to_the_end: bool, elsewhere: bool, job: Job) -> Runs:
+    """The runs of a job, as arrays of NumPy. elsewhere: threads may share the world of the plan."""
+    world = plan.world.own() if elsewhere else plan.world
+    return on_host(world.simulate(plan, *job, to_the_end))
 
-    def _gaps(self, a: int, b: int) -> tuple[Floats, Floats]:
-        """(N,) gaps of the runs that played both branches, and how much each may still change."""
-        apart = self.apart[a, b]
-        gaps = self.returns[a][: apart.size] - self.returns[b][: apart.size]
-        return gaps, may_change(apart, self.plan.largest_future(self.spread))
 
-    def look(self) -> None:
-        """Work out the intervals, drop the branches that are beaten, and give a verdict."""
-        self._narrow()
-        self.history.append((self.queries, self.intervals.copy()))
-        lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
-        unbeaten = np.flatnonzero(lows.max(0) <= self.margin)
-        if unbeaten.size:
-            self.active = [self.active[k] for k in unbeaten]
-            self.playing = self.plan.only(self.active)
-        close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -self.margin
-        if len(self.active) == 1:
-            self.verdict = "better"
-        elif close and (self.margin or not self.spread or self.playing.alike.all()):
-            self.verdict = "equivalent"
+def _with_values(known: Evidence, executor: Executor | None) -> Evidence:
+    """With the values of all branches, if a fifth of the queries pays three runs to the end."""
+    rules = known.rules
+    plan = rules.whole
+    share = min(known.queries // _VALUE_SHARE, rules.budget - known.queries)
+    size = share // plan.most_queries
+    if not plan.coalesces or known.verdict == "undecided" or size < 3:
+        return known
+    starts = range(0, size, plan.world.batch(size))
+    jobs = [
+        (min(starts.step, size - start), randomness.part(rules.seed, "values", start))
+        for start in starts
+    ]
+    for runs in in_order(_work(plan, True, executor), jobs, executor, len(jobs)):
+        known = known.with_values(runs)
+    return known
 
-    def _narrow(self) -> None:
-        """New intervals of all active branches, from the runs that played both."""
-        for a, b in combinations(self.active, 2):
-            if self.plan.alike[a, b]:
-                continue
-            low, high = gap_interval(*self._gaps(a, b), self.intervals[a, b], *self._terms)
-            self.intervals[a, b] = (low, high)
-            self.intervals[b, a] = (-high, -low)
 
-    @property
-    def _terms(self) -> tuple[float, float | None]:
-        """The alpha of one pair, and what no gap exceeds, if that is known."""
-        bound = self.plan.largest_return(self.spread) if self.reward_range else None
-        return self.alpha / len(self.plan.pairs), bound
-
-    def _growth(self, a: int, b: int) -> float:
-        """How many times as many runs, like those that were played, decide between branches."""
-        gap, cut = self._gaps(min(a, b), max(a, b))
-        times = _GROWTH ** np.arange(_MOST_LOOKS)
-
-        def above(goal: float) -> Any:
-            """(2, L) whether the gap of a branch to the other one is."""
-            return np.array([exceeds(x - cut, goal, *self._terms, times) for x in (gap, -gap)])
-
-        decides = above(self.margin).any(0) | above(-self.margin).all(0)
-        decides &= np.isfinite(cut).all()
-        return float(np.append(times, math.inf)[np.append(decides, True).argmax()])
-
-    def outlook(self, found: GapEstimate | None) -> dict[str, Any]:
-        """`Decision.open_pairs` and `Decision.deciding_budget`."""
-        if self.verdict != "undecided" or not self.history or found is None:
-            return {}
-        names = self.plan.names
-        ranked = sorted(self.active, key=lambda k: -self.returns[k].mean())
-        pairs = tuple(
-            (names[i], names[j], float(found.mean[i, j]), float(found.mean_error[i, j]))
-            for i, j in combinations(ranked, 2)
-        )
-        growth = max(self._growth(ranked[0], j) for j in ranked[1:])
-        return {"open_pairs": pairs, "deciding_budget": self.queries * growth}
-
-    def decision(self) -> Decision:
-        """What is known so far."""
-        remaining = tuple(self.plan.names[i] for i in self.active)
-        found = self.estimates()
-        return Decision(
-            actions=tuple(self.plan.names),
-            verdict=self.verdict,
-            best=remaining[0] if self.verdict == "better" else None,
-            remaining=remaining,
-            intervals=self.intervals.copy(),
-            margin=self.margin,
-            num_queries=self.queries,
-            num_runs=self.num_runs,
-            variance_reduction=variance_reduction(
-                np.array([each[: self.num_whole] for each in self.returns])
-            ),
-            method=self.method(),
-            history=History.of(self.history, self.intervals.shape),
-            estimates=found,
-            entropy=randomness.entropy(self.seed),
-            **self.outlook(found),
-        )
-
-    def estimates(self) -> GapEstimate | None:
-        """What the runs say about all gaps, if there are enough of them."""
-        if self.num_runs < 3:
-            return None
-        rest = self.plan.largest_future(self.spread)
-        largest = max(np.abs(each).max() for each in self.returns)
-        rounding = self.plan.rounding(largest, self.spread)
-        pairs = self.apart.items()
-        gaps = [
-            GapSums.of(self._gaps(*pair)[0], apart, rest, rounding, np) for pair, apart in pairs
-        ]
-        whole = zip(self.returns, self.open, strict=True)
-        sums = [value_sums(x[: left.size], left, self.offset, np) for x, left in whole if left.size]
-        sizes = [each.size for each in self.returns]
-        return GapEstimate(
-            **GapStatistics.of([gaps], rest).tables(len(sizes)),
-            **self.plan.values([sums] * bool(sums), self.rewards),
-            num_runs=np.minimum.outer(sizes, sizes),
-        )
-
-    def method(self) -> str:
-        """Which confidence sequence it is, and when it holds."""
-        if self.reward_range is not None:
-            return "betting confidence sequence, valid at every sample size"
-        unseen = -math.expm1(math.log(self.alpha) / max(self.num_runs, 1))
-        return f"asymptotic confidence sequence, blind to events rarer than {unseen:.2g} per run"
+def _decision(known: Evidence) -> Decision:
+    """What is known so far."""
+    rules = known.rules
+    names = rules.whole.names
+    remaining = tuple(names[k] for k in known.active)
+    estimates = estimates_of(known)
+    method = "betting confidence sequence, valid at every sample size"
+    if rules.reward_range is None:
+        unseen = -math.expm1(math.log(rules.alpha) / max(known.num_runs, 1))
+        method = f"asymptotic confidence sequence, blind to events rarer than {unseen:.2g} per run"
+    counts = np.array([count for count, _ in known.looks], dtype=np.int64)
+    looks = np.reshape([own for _, own in known.looks], (-1, *known.intervals.shape))
+    return Decision(
+        actions=tuple(names),
+        verdict=known.verdict,
+        best=remaining[0] if known.verdict == "better" else None,
+        remaining=remaining,
+        intervals=known.intervals.copy(),
+        margin=rules.margin,
+        num_queries=known.queries,
+        num_runs=known.num_runs,
+        method=method,
+        history=History(frozen(counts), frozen(looks)),
+        estimates=estimates,
+        entropy=randomness.entropy(rules.seed),
+        **outlook(known, estimates),
+    )

@@ -1,7 +1,7 @@
-"""Statistics of gaps: sums of runs, the estimates that these give, and confidence sequences.
+"""Statistics of gaps: sums over runs, the estimates that these give, and confidence sequences.
 
-**One more statistic of gaps** is a field of `GapStatistics`, with a line in `of`, and one in
-`flipped` if swapping branches changes it. If it needs another sum, that is a field of `GapSums`.
+**One more statistic of gaps** is a field of `GapEstimate`, with a line in `_columns`. If it needs
+another sum, that is a field of `Sums`.
 
 A confidence sequence around a mean holds at all sample sizes at once, so that one may look after
 every run and stop when it says enough: `gap_interval`.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import combinations
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -22,10 +22,12 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import ReadOnly
+from jmdp_lib.simulators.plans import Plan, Runs
 
 if TYPE_CHECKING:
     from jmdp_lib.laws.brackets import GapLaw
 
+_ROUNDING = 1e-12  # of the largest gap: smaller ones are ties
 _NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
 _ENOUGH = 5  # runs that carry a variance, for a normal interval to mean something
 # A gambler's stakes, and the shares of the capital that are staked so; large ones count for more,
@@ -34,173 +36,184 @@ _BETS = 2.0 ** -np.arange(16.0)
 _LOG_SHARES = -np.log(np.arange(1.0, 17.0) * np.arange(2.0, 18.0))
 _CLOSE = 1e-3  # of the distance of a bound from the mean: how exactly it is worked out
 _TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is tightest
-_SKEW = 0.2  # weight of its allowance for skewed laws
+_SKEW = 0.2  # weight of its allowance for skewed distributions
 FIRST_ASYMPTOTIC = 128  # values before it says anything
 
 
-class GapSums(NamedTuple):
+class Sums(NamedTuple):
     """Sums over N gaps, all that their statistics need: parts of a sample merge into the whole.
 
-    square, cube, fourth: of powers of what gaps differ from their mean. below, zero, above: how
-    many are. unsure: how many are at zero since the cut at the horizon, or rounding, left their
-    sign open. apart: of the discounts from which on gaps are open.
+    square, cube, fourth: of powers of what gaps differ from their mean. worse, tie, better: how
+    many are below zero, zero, and above, for certain. tail: of the discounts from which on gaps are
+    open.
     """
 
-    size: float
-    mean: float
-    square: float
-    cube: float
-    fourth: float
-    below: float
-    zero: float
-    above: float
-    unsure: float
-    apart: float
+    size: Any
+    mean: Any
+    square: Any
+    cube: Any
+    fourth: Any
+    worse: Any
+    tie: Any
+    better: Any
+    tail: Any
 
     @classmethod
-    def of(
-        cls, gaps: Any, apart: Any, rest: float, rounding: tuple[float, float], xp: Any
-    ) -> GapSums:
+    def of(cls, gaps: Any, tails: Any, rest: float, tie: float, xp: Any) -> Sums:
         """Of gaps (N,), an array of the library `xp`.
 
-        apart: (N,) a gap may still change by this times `rest`. rounding: up to which sizes other
-        gaps are ties, and may be anything. Whatever may be a tie counts as zero.
+        tails: (N,) a gap may still change by this times `rest`. tie: gaps up to it are zero.
         """
-        tie, lost = rounding
-        cut = may_change(apart, rest, xp)
-        open_up_to = cut + lost
         mean = float(xp.mean(gaps))
         difference = gaps - mean
         square = difference * difference
-        zero = xp.abs(gaps) <= open_up_to
-        unsure = zero & ((cut > 0.0) | (xp.abs(gaps) > tie))
+        cut = may_change(tails, rest, xp)
+        lost = cut + tie
         return cls(
             size=gaps.shape[0],
             mean=mean,
             square=float(xp.sum(square)),
             cube=float(xp.sum(square * difference)),
             fourth=float(xp.sum(square * square)),
-            below=float(xp.count_nonzero(gaps < -open_up_to)),
-            zero=float(xp.count_nonzero(zero)),
-            above=float(xp.count_nonzero(gaps > open_up_to)),
-            unsure=float(xp.count_nonzero(unsure)),
-            apart=float(xp.sum(apart)),
+            worse=int(xp.count_nonzero(gaps < -lost)),
+            tie=int(xp.count_nonzero((cut == 0.0) & (xp.abs(gaps) <= tie))),
+            better=int(xp.count_nonzero(gaps > lost)),
+            tail=float(xp.sum(tails)),
         )
 
-
-def may_change(apart: Any, rest: float, xp: Any = np) -> Any:
-    """(N,) how much gaps may still change: none that is final, even if `rest` is infinite."""
-    return apart * xp.where(apart > 0.0, xp.full_like(apart, rest), xp.zeros_like(apart))
-
-
-@dataclass(frozen=True, eq=False)
-class GapStatistics:
-    """Estimates for P gaps, arrays (P,); `GapEstimate` says what they are.
-
-    truncation_error, prob_open: since runs are cut off.
-    """
-
-    mean: Floats
-    mean_error: Floats
-    variance: Floats
-    variance_error: Floats
-    prob_worse: Floats
-    prob_tie: Floats
-    prob_better: Floats
-    truncation_error: Floats
-    prob_open: Floats
-
     @classmethod
-    def of(cls, parts: Sequence[Sequence[GapSums]], rest: float) -> GapStatistics:
-        """Of the parts of one sample, which are merged (Pébay 2008): nothing large is subtracted.
-
-        The error of the variance is the jackknife's: no law is assumed. parts: of all gaps each.
-        rest: how much a gap may change that is open from the start.
-        """
-        rows = np.reshape(np.array(parts, float), (len(parts), -1, len(GapSums._fields)))
-        sums: Any = GapSums(*np.moveaxis(rows, 2, 0))  # (parts, P) each
+    def merged(cls, parts: Sequence[Sequence[Sums]]) -> Sums:
+        """Of parts (K, P) of P samples, arrays (P,) (Pébay 2008): nothing large is subtracted."""
+        rows = np.reshape(np.array(parts, float), (len(parts), -1, len(cls._fields)))
+        sums = cls(*np.moveaxis(rows, 2, 0))  # (K, P) each
         n = sums.size.sum(0)
         mean = (sums.size * sums.mean).sum(0) / n
         shift = sums.mean - mean
+        square = sums.square + sums.size * shift**2
+        cube = sums.cube + 3.0 * shift * sums.square + sums.size * shift**3
         fourth = sums.fourth + 4.0 * shift * sums.cube + 6.0 * shift**2 * sums.square
-        fourth = np.sum(fourth + sums.size * shift**4, axis=0)
-        square = np.sum(sums.square + sums.size * shift**2, axis=0)
-        variance = square / (n - 1)
-        spread = np.sqrt(np.maximum(fourth - square**2 / n, 0.0) / (n - 1))  # of the squares
-        return cls(
-            mean=mean,
-            mean_error=np.sqrt(variance / n),
-            variance=variance,
-            variance_error=n / (n - 2) * spread / np.sqrt(n),
-            prob_worse=sums.below.sum(0) / n,
-            prob_tie=sums.zero.sum(0) / n,
-            prob_better=sums.above.sum(0) / n,
-            truncation_error=may_change(sums.apart.sum(0) / n, rest),
-            prob_open=sums.unsure.sum(0) / n,
-        )
-
-    def flipped(self) -> GapStatistics:
-        """Of the other branches against these: what is worse for one is better for the other."""
-        return replace(
-            self, mean=-self.mean, prob_worse=self.prob_better, prob_better=self.prob_worse
-        )
-
-    def tables(self, size: int) -> dict[str, Any]:
-        """All fields as (m, m), from those of all pairs i < j; no branch differs from itself."""
-        above = np.triu_indices(size, 1)
-        other = self.flipped()
-        tables = {field.name: np.zeros((size, size)) for field in fields(GapStatistics)}
-        tables["prob_tie"] += np.eye(size)
-        for name, table in tables.items():
-            table[above] = getattr(self, name)
-            table.T[above] = getattr(other, name)
-        return tables
+        fourth = fourth + sums.size * shift**4
+        counts = (x.sum(0) for x in (sums.worse, sums.tie, sums.better, sums.tail))
+        return cls(n, mean, square.sum(0), cube.sum(0), fourth.sum(0), *counts)
 
 
-def value_sums(returns: Any, left: Any, offset: float, xp: Any) -> GapSums:
-    """Of returns (N,) of whole runs of one branch, as if they were gaps.
+def may_change(tails: Any, rest: float, xp: Any = np) -> Any:
+    """(N,) how much gaps may still change: none that is final, even if `rest` is infinite."""
+    return tails * xp.where(tails > 0.0, xp.full_like(tails, rest), xp.zeros_like(tails))
 
-    left: (N,) the discounts from which on they are cut. offset: a part that they are without.
+
+Column = tuple[Any, Any]
+"""Gaps, or returns, (N,) and the discounts from which on they are open."""
+
+
+def open_gaps(plan: Plan, runs: Runs, xp: Any) -> list[Column]:
+    """The gaps of all pairs; a discount is zero if a gap is final."""
+    columns = []
+    for (i, j), one in zip(plan.pairs, runs.coalesced, strict=True):
+        left, right = runs.tails[i, :], runs.tails[j, :]
+        either = xp.where(left > right, left, right)
+        columns.append((runs.gap(i, j), xp.where(one, xp.zeros_like(either), either)))
+    return columns
+
+
+def open_returns(plan: Plan, runs: Runs) -> list[Column]:
+    """The returns of all branches."""
+    return [(runs.total(branch), runs.tails[branch, :]) for branch in range(len(plan.kinds))]
+
+
+def gap_sums(
+    plan: Plan, columns: Sequence[Column], seen: tuple[float, float], xp: Any
+) -> list[Sums]:
+    """Of gaps. seen: the lowest and the highest reward."""
+    spread = seen[1] - seen[0]
+    tie = _ROUNDING * plan.up_to_horizon(spread)
+    return [Sums.of(*column, plan.future(spread), tie, xp) for column in columns]
+
+
+def value_sums(plan: Plan, columns: Sequence[Column], xp: Any) -> list[Sums]:
+    """Of returns, as if they were gaps.
+
+    If gamma is 1, nobody asks for more than the steps of the horizon.
     """
-    sums = GapSums.of(returns, left, 0.0, (0.0, 0.0), xp)
-    return sums._replace(mean=sums.mean + offset)
+    least = 1.0 if plan.gamma == 1.0 else 0.0
+    counted = [(x, xp.where(tails > least, tails, xp.zeros_like(tails))) for x, tails in columns]
+    return [Sums.of(*column, 0.0, 0.0, xp) for column in counted]
+
+
+def values(
+    plan: Plan, parts: Sequence[Sequence[Sums]], seen: tuple[float, float]
+) -> dict[str, Floats]:
+    """(m,) the values of `GapEstimate`, from parts of the sums of all branches; nan where unknown.
+
+    From a cut on, a branch earns what all rewards have in common, and at most so much more.
+    seen: the lowest and the highest reward of all.
+    """
+    low, high = seen
+    common = 0.0 if plan.gamma == 1.0 else min(max(low, 0.0), high)
+    most = plan.future(max(high - common, common - low))
+    if not parts or sum(part[0].size for part in parts) < 3:
+        unknown = np.full(len(plan.kinds), math.nan)
+        return {"value": unknown, "value_error": unknown}
+    sums = Sums.merged(parts)
+    tail = sums.tail / sums.size
+    error = np.sqrt(sums.square / (sums.size - 1) / sums.size)
+    mean = sums.mean + tail * plan.future(common)
+    return {"value": mean, "value_error": error + may_change(tail, most)}
+
+
+def _columns(parts: Sequence[Sequence[Sums]], rest: float) -> dict[str, tuple[Any, Any]]:
+    """Statistics of P gaps, (P,) each, and of the same gaps the other way round.
+
+    The error of the variance is the jackknife's: no distribution is assumed.
+    """
+    s = Sums.merged(parts)
+    n = s.size
+    variance = s.square / (n - 1)
+    spread = np.sqrt(np.maximum(s.fourth - s.square**2 / n, 0.0) / (n - 1))  # of the squares
+    return {
+        "mean": (s.mean, -s.mean),
+        "mean_error": (np.sqrt(variance / n),) * 2,
+        "variance": (variance,) * 2,
+        "variance_error": (n / (n - 2) * spread / np.sqrt(n),) * 2,
+        "prob_worse": (s.worse / n, s.better / n),
+        "prob_tie": (s.tie / n,) * 2,
+        "prob_better": (s.better / n, s.worse / n),
+        "truncation_error": (may_change(s.tail / n, rest),) * 2,
+        "num_runs": (n.astype(int),) * 2,
+    }
 
 
 Statistic = Literal["mean", "prob_worse", "prob_tie", "prob_better"]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class GapEstimate(GapStatistics, ReadOnly):
-    """Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their standard errors, all of one shape.
+class GapEstimate(ReadOnly):
+    """Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their standard errors, (m, m) each.
 
-    `estimate_gaps` has arrays (m, m), entry [i, j] about actions[i] against actions[j] of the m
-    actions that were asked for; or (K,) for K rows (state, action, other action).
+    Entry [i, j] is about actions[i] against actions[j] of the m actions that were requested.
 
     Attributes:
         mean, mean_error: the unbiased estimate of $E G$, and its standard error.
         variance, variance_error: the unbiased estimate of $Var G$, and its standard error.
-        prob_worse, prob_tie, prob_better: shares of runs with $G < 0$, $G = 0$ and $G > 0$. A gap
-            whose sign the cut at the horizon, or the rounding of returns, may have changed counts
-            as 0.
+        prob_worse, prob_tie, prob_better: shares of runs with $G < 0$, $G = 0$ and $G > 0$,
+            whatever lies beyond the cut. Of the rest, one minus their sum, the sign is open.
         truncation_error: how far cuts may have moved $E G$, at the horizon, or earlier by a time
             limit of the environment; of a simulator, if later rewards are like those that were
             seen, or 0 where episodes can end.
-        num_runs: runs, or pairs, per gap; an array where gaps have different numbers of them.
+        num_runs: runs; of a decision, an array, since gaps have different numbers of them.
         returns: (num_runs, m) of the branches, if `estimate_gaps` was asked to keep them, or None.
         gaps, largest_gap: (num_runs, P, 2), if returns were kept, what `law` is made of: the ends
             between which gap p of a run lies, of the pairs i < j in their order; and what no gap
             exceeds by size, infinite if nothing says so.
-        prob_open: share of runs that count as $G = 0$ only since the cut, or rounding, left their
-            sign open.
         entropy: an integer that repeats the runs when it is passed as `rng`. A `Decision` has its
             own.
-        value, value_error: (m,), or (K, 2) of both actions of every row: the estimate of $E Z$ of
-            each branch, what it earns by itself, and its error, the standard error plus how far
-            cuts may have moved the estimate. If gamma is 1, $Z$ is what the steps of the horizon
-            earn. Values take whole runs, and most runs end where their branches are one. So those
-            of a simulator come from a few runs more, and those of a decision from its first runs:
-            compare by `mean`, which is more exact. Errors know nothing of events that no run
-            showed. nan if fewer than three runs were whole.
+        value, value_error: (m,), the estimate of $E Z$ of each branch, what it earns by itself, and
+            its error, the standard error plus how far cuts may have moved the estimate. If gamma is
+            1, $Z$ is what the steps of the horizon earn. Values take runs to the end, and most runs
+            end where their branches are one. So values come from a few runs more: compare by
+            `mean`, which is more exact. Errors know nothing of events that no run showed. nan where
+            fewer than three runs went to the end, as in most decisions: `estimate_gaps(...).value`
+            has them.
 
     Example:
         >>> import jmdp_lib as jl
@@ -213,31 +226,61 @@ class GapEstimate(GapStatistics, ReadOnly):
         >>> print(low[0, 2].round(2), high[0, 2].round(2))
         1.5 1.71
         >>> print(f"after action 0: {found.value[0]:.2f} +- {found.value_error[0]:.2f}")
-        after action 0: 3.61 +- 0.05
+        after action 0: 3.53 +- 0.16
         >>> kept = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **asked, keep_returns=True)
         >>> print("the median is from {:.2f} to {:.2f}".format(*kept.law(0, 2).quantile(0.5)))
         the median is from 1.44 to 1.89
     """
 
+    mean: Floats
+    mean_error: Floats
+    variance: Floats
+    variance_error: Floats
+    prob_worse: Floats
+    prob_tie: Floats
+    prob_better: Floats
+    truncation_error: Floats
     num_runs: Ints | int
+    value: Floats
+    value_error: Floats
     returns: Any = None
     entropy: int | None = None
-    value: Any = None
-    value_error: Any = None
     gaps: Any = None
     largest_gap: float = math.inf
 
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        parts: Sequence[Sequence[Sums]],
+        value_parts: Sequence[Sequence[Sums]],
+        seen: tuple[float, float],
+        **others: Any,
+    ) -> GapEstimate:
+        """Made from parts of the sums of all pairs, and of the returns of all branches.
+
+        seen: the lowest and the highest reward.
+        """
+        size = len(plan.kinds)
+        upper = np.triu_indices(size, 1)
+        tables: dict[str, Any] = {}
+        for name, (above, below) in _columns(parts, plan.future(seen[1] - seen[0])).items():
+            tables[name] = np.zeros((size, size), np.asarray(above).dtype)
+            tables[name][upper] = above
+            tables[name].T[upper] = below
+        tables["prob_tie"] += np.eye(size)
+        return cls(**tables | values(plan, value_parts, seen) | others)
+
     def __repr__(self) -> str:
         largest = np.abs(self.mean).max()
-        counts = f"gaps={self._apart.sum():,}, num_runs={np.max(self.num_runs):,}"
+        counts = f"gaps={self._distinct.sum():,}, num_runs={np.max(self.num_runs):,}"
         errors = f"standard errors up to {self.mean_error.max():.2g}"
         return f"GapEstimate({counts}, means up to {largest:.4g}, {errors})"
 
     @property
-    def _apart(self) -> Any:
-        """Which entries tell something: in tables of all pairs, those of two different actions."""
-        shape = self.mean.shape
-        return ~np.eye(shape[0], dtype=bool) if len(shape) == 2 else np.ones(shape, bool)
+    def _distinct(self) -> Any:
+        """Entries of two different actions."""
+        return ~np.eye(len(self.mean), dtype=bool)
 
     def interval(self, name: Statistic, *, level: float = 0.95) -> tuple[Floats, Floats]:
         """Ends of confidence intervals, entry by entry.
@@ -259,21 +302,19 @@ class GapEstimate(GapStatistics, ReadOnly):
             self._warn_of_few_runs()
             reach = z * self.mean_error + self.truncation_error
             return value - reach, value + reach
-        tie = name == "prob_tie"
-        low, _ = self._wilson(value - self.prob_open if tie else value, z)
-        _, high = self._wilson(value if tie else value + self.prob_open, z)
-        return low, high
+        unsure = 1.0 - self.prob_worse - self.prob_tie - self.prob_better
+        return self._wilson(value, z)[0], self._wilson(value + unsure, z)[1]
 
     def law(self, i: int, j: int, *, alpha: float = 0.05) -> GapLaw:
-        """The law of gap [i, j]: `quantile`, `cvar` and probabilities, as pairs (low, high).
+        """Distribution of gap [i, j]: `quantile`, `cvar` and probabilities, as pairs (low, high).
 
         All of them hold at once with probability $1 - alpha$, as in `GapLaw.from_sample`. What cuts
         may have changed is included. `estimate_gaps` must have been asked for `keep_returns`. A
         sample alone says nothing of rare gaps that it does not show: the ends of `cvar`, and of
         extreme quantiles, are finite only if something says how large gaps can be. That is the
         range of the rewards: a JMDP and an `ImplicitJMDP` know theirs, and a simulator may declare
-        a `reward_range`. If gamma is 1, returns are those of the steps of the horizon, and have
-        a range only if every run ended within them.
+        a `reward_range`. If gamma is 1, a range of returns follows from it
+        only if every run ended within the horizon.
 
         Args:
             i: the number of the action whose gap it is, in the order in which actions were given.
@@ -308,7 +349,7 @@ class GapEstimate(GapStatistics, ReadOnly):
         square = self.variance**2
         enough = n * square >= _ENOUGH * (square + n * self.variance_error**2)
         varied = self.variance > _NO_VARIATION * self.mean**2
-        few = self._apart & ~(enough & varied)
+        few = self._distinct & ~(enough & varied)
         if few.any():
             warnings.warn(
                 f"the intervals of {few.sum():,} gaps rest on too few runs: fewer than {_ENOUGH} "
@@ -318,7 +359,7 @@ class GapEstimate(GapStatistics, ReadOnly):
 
     def _wilson(self, share: Floats, z: float) -> tuple[Floats, Floats]:
         """Wilson's interval of a share of the runs, at z standard errors."""
-        n = self.num_runs
+        n = np.maximum(self.num_runs, 1)
         centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
         reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
         return centre - reach, centre + reach
@@ -373,20 +414,6 @@ def asymptotic_bound(x: Floats, alpha: float, times: Any = 1.0) -> Any:
     return np.where(t < FIRST_ASYMPTOTIC, -np.inf, bound)
 
 
-def exceeds(gaps: Floats, goal: float, alpha: float, largest_gap: float | None, times: Any) -> Any:
-    """(L,) whether the lower end of `gap_interval` would exceed a goal if gaps came so many times.
-
-    What a share of the capital grows by is then taken as many times.
-    """
-    if largest_gap is None:
-        return asymptotic_bound(gaps, alpha, times) > goal
-    z = np.clip(0.5 * (gaps / largest_gap + 1.0), 0.0, 1.0)
-    with np.errstate(divide="ignore"):
-        won = _won(z, np.ones(z.size), 0.5 * (goal / largest_gap + 1.0))
-    capital = np.logaddexp.reduce(_LOG_SHARES + np.multiply.outer(times, won), axis=1)
-    return capital >= -np.log(alpha / 2.0)
-
-
 def gap_interval(
     gap: Floats,
     cut: Floats,
@@ -408,14 +435,3 @@ def gap_interval(
         return betting_bound(least, -largest_gap, largest_gap, alpha / 2.0, before)
 
     return bound(gap - cut, known[0]), -bound(-gap - cut, -known[1])
-
-
-def variance_reduction(returns: Floats) -> float:
-    """What `Decision` says of it, from the returns (m, N) of whole runs; nan if there are none."""
-    size, count = returns.shape
-    if not count:
-        return math.nan
-    alone = returns.var(1).sum()
-    gaps = max(size * alone - returns.sum(0).var(), 0.0)  # Var(Z_a - Z_b) over all pairs
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.divide((size - 1) * alone, gaps))

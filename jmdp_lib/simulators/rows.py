@@ -1,35 +1,41 @@
-"""Players of simulators that answer one query at a time: batches of one run.
+"""Worlds that are simulated one run after another: simulators with `query`, and environments.
+
+A call of NumPy for a single number takes as long as the whole step of a small simulator, so the
+loop is one of plain numbers and states. Branches at one state and action are one group: they share
+reward, successor and the next uniform number.
 
 A kind of simulator that can be wrapped in an object that has `query(state, actions, rng)` goes to
-`QueriedPlayer`; otherwise write a class with the methods of `RowPlayer`.
+`QueriedWorld`; otherwise write a `RowWorld`.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import combinations, compress, islice
-from operator import eq
-from typing import Any
+from enum import Enum
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jmdp_lib import checks, randomness
+from jmdp_lib.model import Coupling
 from jmdp_lib.model.simulator import (
     ANY_REWARD,
     SimulatorError,
     check_simulator,
     checked_query,
 )
-from jmdp_lib.policies import policy_row, policy_rows
-from jmdp_lib.simulators.batch import BatchPlayer, Columns, Played, policy_table
-from jmdp_lib.simulators.plans import Chunk, PlayedPolicy
+from jmdp_lib.policies import Policy, policy_matrix, policy_row, policy_rows
+from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
 
 _AT_ONCE = 64  # uniform numbers
 _MOST_KEPT = 100_000  # states for which it is kept what a policy says of them
+_DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a given horizon
 
 
 class Environment(ABC):
@@ -43,151 +49,231 @@ class Environment(ABC):
         """Another one, here and with the same table; both draw later tables from one generator."""
 
 
-Draw = tuple[Any, list[Any], list[list[int]]]
-"""The state, the actions that are played under one draw, and the branches that play each."""
+class End(Enum):
+    """States of branches whose episode ended, or was cut off by a time limit."""
+
+    OVER = "over"
+    LIMIT = "limit"
 
 
-class OneRun:
-    """Columns of one run: plain numbers, and states of any kind."""
-
-    def generator(self, seed: np.random.SeedSequence) -> np.random.Generator:
-        """A random stream."""
-        return np.random.default_rng(seed)
-
-    def numbers(self, seed: np.random.SeedSequence) -> Iterator[float]:
-        """A stream of uniform numbers in [0, 1), drawn many at once since that is faster."""
-        rng = np.random.default_rng(seed)
-        while True:
-            yield from rng.random(_AT_ONCE).tolist()
-
-    def zeros(self, size: int) -> Any:
-        """A column."""
-        return 0.0
-
-    def uniforms(self, width: int, size: int, numbers: Any) -> list[Any]:
-        """As many columns of a stream."""
-        return [*islice(numbers, width)]
-
-    def where(self, mask: Any, one: Any, other: Any) -> Any:
-        """The values of a column where the mask is, of another one elsewhere."""
-        return one if mask else other
-
-    equal = staticmethod(eq)  # whether states are
-
-    def count(self, mask: Any) -> int:
-        """How often a mask is."""
-        return int(mask)
-
-    def follow(self, together: Columns, values: Columns) -> Columns:
-        """Columns of values: a branch takes over those of the first it is together with."""
-        if True not in together:  # the usual case, kept fast
-            return values
-        taken = [*values]
-        for i, j in compress(combinations(range(len(taken)), 2), together):
-            taken[j] = taken[i]
-        return taken
-
-    def joined(self, parts: Sequence[Columns]) -> Columns:
-        """The columns of all runs, from those of parts."""
-        return [*np.array(parts, float).T]
+Draws = dict[Any, dict[Any, list[int]]]
+"""The branches at each action of each draw. Its key is the state or, if actions of one state draw
+for themselves, (state, action)."""
+Range = tuple[float, float]
+Outcome = tuple[list[int], float, Any]
+"""Branches, their reward, and their next state or `End`."""
 
 
-class RowPlayer(BatchPlayer):
-    """Plays one run at a time.
+class Run(NamedTuple):
+    """What is known of the m branches of a run, (m,) each.
+
+    sources: the first branch that comes from the same state-action. totals, tails: as of `Runs`.
+    alive: the numbers of those whose episodes go on. ends: the lowest and the highest reward.
+    """
+
+    states: list[Any]
+    actions: list[Any]
+    sources: list[int]
+    totals: list[float]
+    tails: list[float]
+    alive: list[int]
+    ends: list[float]
+
+    def arrive(self, outcomes: list[Outcome], plan: Plan, time: int) -> None:
+        """Take rewards and next states of a step."""
+        rewards = [0.0] * len(self.totals)
+        for branches, reward, after in outcomes:
+            self.seen(reward)
+            for b in branches:
+                rewards[b], self.states[b], self.sources[b] = reward, after, branches[0]
+            if isinstance(after, End):
+                self.seen(0.0)
+                for b in branches:
+                    self.alive.remove(b)
+                    self.tails[b] = plan.tail(time + 1) if after is End.LIMIT else 0.0
+        weight = plan.gamma**time
+        first = rewards[0]
+        self.totals[0] += weight * first
+        for b in range(1, len(rewards)):
+            self.totals[b] += weight * (rewards[b] - first)
+
+    def seen(self, reward: float) -> None:
+        """Take note of a reward."""
+        if reward < self.ends[0]:
+            self.ends[0] = reward
+        if reward > self.ends[1]:
+            self.ends[1] = reward
+
+
+def _uniforms(seed: np.random.SeedSequence) -> Iterator[float]:
+    """A stream of numbers in [0, 1), drawn many at once since that is faster."""
+    rng = np.random.default_rng(seed)
+    while True:
+        yield from rng.random(_AT_ONCE).tolist()
+
+
+class RowWorld(World):
+    """Simulates one run after another.
 
     here: what a policy sees at the start. num_states: S where what it sees are numbers.
     can_keep: whether what it sees is hashable.
     """
 
-    columns = OneRun()
-    chunk_size = 128  # few, since a simulator that fails takes all of them with it
+    chunk = 128  # few, since a simulator that fails takes all of them with it
     sums_chunks = False
     here: Any
     num_states: int | None
     can_keep = True
 
-    @abstractmethod
-    def seen(self, states: Columns) -> Columns:
-        """What policies see at states."""
+    def begin(self, width: int, noise: np.random.Generator) -> None:
+        """Get ready for runs of so many branches, whose draws come from this generator."""
 
-    def number_of(self, action: Any) -> Any:
+    @abstractmethod
+    def start(self, width: int) -> list[Any]:
+        """The states of all branches of a new run."""
+
+    def seen(self, state: Any) -> Any:
+        """What a policy sees at a state."""
+        return state
+
+    @abstractmethod
+    def step(
+        self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
+    ) -> list[Outcome]:
+        """One step of all branches that go on, draw by draw. limits: between which rewards are."""
+
+    def number(self, action: Any) -> Any:
         """What stands for an action that was checked: it is equal for equal actions."""
         return int(action)
 
-    def checked_policy(self, policy: Any) -> PlayedPolicy:
-        """A table is known by its rows; anything else is asked twice for the start."""
-        if not callable(policy) and self.num_states is not None:
-            table = policy_table(policy, self.num_actions, self.num_states)
-            steps = table[:, :-1].cumsum(1).tolist()
-            return PlayedPolicy(table, dict(enumerate(steps)))
-        if self.num_actions is None:
-            with randomness.no_global_draws("policy", "but must be a function of the observation"):
-                self.number_of(policy(checks.read_only(self.here)))
-        else:
-            policy_rows(policy, [self.here], self.num_actions)
-        return PlayedPolicy(policy, {} if self.can_keep else None)
+    def batch(self, num_runs: int) -> int:
+        return max(1, self.chunk // 32, num_runs // 32)
 
-    def own(self) -> RowPlayer:
+    def own(self) -> RowWorld:
         return copy.deepcopy(self)
 
-    def first(self, actions: Sequence[Any], size: int) -> Columns:
-        return [*map(self.number_of, actions)]
-
-    def choose(self, uniforms: Columns) -> Columns:
-        return [
-            bisect_right(policy.steps[seen], number)
-            if policy.steps and seen in policy.steps
-            else lives and self._action(policy, seen, number)
-            for policy, seen, number, lives in zip(
-                self.policies, self.seen(self.states), uniforms, self.alive, strict=False
-            )
-        ]
-
-    def _action(self, policy: PlayedPolicy, seen: Any, number: float) -> Any:
-        """The action of a policy; of those that it chooses at random, the one of a number."""
+    def checked_policy(self, policy: Policy) -> SimulatedPolicy:
+        """A table is known by its rows; anything else is asked twice for the start."""
+        if not callable(policy) and self.num_states is not None:
+            sizes: Any = self
+            table = policy_matrix(sizes, policy)
+            return SimulatedPolicy(table, dict(enumerate(table[:, :-1].cumsum(1).tolist())))
         if self.num_actions is None:
-            return self.number_of(policy.source(checks.read_only(seen)))
-        probs = policy_row(policy.source, seen, self.num_actions)
-        steps = probs[:-1].cumsum().tolist()
-        if policy.steps is not None and len(policy.steps) < _MOST_KEPT:
-            policy.steps[seen] = steps
-        return bisect_right(steps, number)
+            with randomness.no_global_draws("policy", "but must be a function of the observation"):
+                self._action(policy, self.here)
+        else:
+            policy_rows(policy, [self.here], self.num_actions)
+        return SimulatedPolicy(policy, {} if self.can_keep else None)
 
-    def widen(self, rewards: Columns, actions: Columns, seen: Columns) -> None:
-        """Take note of rewards; one outside of the range that was declared is refused."""
-        least, most = self.extremes
-        low, high = self.limits or ANY_REWARD
-        for reward, action, state in zip(rewards, actions, seen, strict=True):
-            if not low <= reward <= high:
-                raise SimulatorError(
-                    f"reward {reward} of action {action} in state {state} is not in reward_range "
-                    f"{self.limits}"
-                )
-        self.extremes = (min(least, *rewards), max(most, *rewards))
+    def _action(self, policy: Any, seen: Any) -> Any:
+        """The action of a policy where actions have no numbers."""
+        return self.number(policy(checks.read_only(seen)))
 
-    def draws(self) -> list[Draw]:
-        """All draws of a step: one for a state, or for an action there that is played alone."""
-        shared = self.coupling.at_one_state
-        draws: dict[Any, Draw] = {}
-        branches = zip(self.states, self.actions, self.alive, strict=True)
-        for branch, (state, action, lives) in enumerate(branches):
-            if not lives:
-                continue
-            key = state if shared else (state, action)
-            if key not in draws:
-                draws[key] = (state, [action], [[branch]])
-                continue
-            _, played, groups = draws[key]
-            if action in played:
-                groups[played.index(action)].append(branch)
-            else:
-                played.append(action)
-                groups.append([branch])
-        return [*draws.values()]
+    def chosen(self, policy: SimulatedPolicy, state: Any, uniform: float) -> Any:
+        """The action of a policy; of those that it chooses at random, the one of a number."""
+        seen = self.seen(state)
+        kept = policy.steps
+        if kept and seen in kept:
+            return bisect_right(kept[seen], uniform)
+        if self.num_actions is None:
+            return self._action(policy.source, seen)
+        steps = policy_row(policy.source, seen, self.num_actions)[:-1].cumsum().tolist()
+        if kept is not None and len(kept) < _MOST_KEPT:
+            kept[seen] = steps
+        return bisect_right(steps, uniform)
+
+    def simulate(
+        self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
+    ) -> Runs:
+        noise = np.random.default_rng(randomness.part(seed, 0))
+        uniforms = _uniforms(randomness.part(seed, 1))
+        self.begin(len(plan.kinds), noise)
+        runs: list[Run] = []
+        queries = 0
+        while len(runs) < size and queries <= plan.budget:
+            run, made = self._run(plan, noise, uniforms, plan.budget - queries, to_the_end)
+            runs.append(run)
+            queries += made
+        totals, tails, sources = (
+            np.array([getattr(run, name) for run in runs]).T
+            for name in ("totals", "tails", "sources")
+        )
+        coalesced = [plan.same[i, j] & (sources[i] == sources[j]) for i, j in plan.pairs]
+        extremes = min(run.ends[0] for run in runs), max(run.ends[1] for run in runs)
+        return Runs(totals, tails, np.reshape(coalesced, (-1, len(runs))), extremes, queries)
+
+    def _run(
+        self,
+        plan: Plan,
+        noise: np.random.Generator,
+        uniforms: Iterator[float],
+        budget: float,
+        to_the_end: bool,
+    ) -> tuple[Run, int]:
+        """One run, from the start to the horizon, and the number of queries."""
+        width = len(plan.kinds)
+        policies = [plan.policies[kind] for kind in plan.kinds]
+        actions = [self.number(action) for action in plan.first or []] or [None] * width
+        nothing = [0.0] * width
+        branches = [*range(width)]
+        states = self.start(width)
+        ends = [math.inf, -math.inf]
+        run = Run(states, actions, [0] * width, nothing, [*nothing], branches, ends)
+        stops = plan.coalesces and not to_the_end
+        queries = 0
+        for time in range(plan.horizon):
+            if time or plan.first is None:
+                numbers = [*islice(uniforms, width if time else 1)]
+                for b in run.alive:
+                    actions[b] = self.chosen(policies[b], states[b], numbers[run.sources[b]])
+            draws = draws_of(run.alive, states, actions, plan.coupling)
+            if stops and len(draws) == 1 and _one_group(draws, width):
+                run.sources[:] = [0] * width
+                break
+            queries += len(draws)
+            if not draws or queries > budget:
+                break
+            try:
+                outcomes = self.step(draws, plan.coupling, plan.limits or ANY_REWARD, noise)
+            except SimulatorError as error:
+                raise SimulatorError(f"time step {time + 1}: {error}") from error
+            run.arrive(outcomes, plan, time)
+        for b in run.alive:
+            run.tails[b] = plan.gamma**plan.horizon
+        return run, queries
 
 
-class QueriedPlayer(RowPlayer):
-    """Plays a simulator with `query(state, actions, rng)`.
+def draws_of(alive: list[int], states: list[Any], actions: list[Any], coupling: Coupling) -> Draws:
+    """All draws of a step, in the order of their first branches."""
+    draws: Draws = {}
+    for b in alive:
+        action = actions[b]
+        key = states[b] if coupling.at_one_state else (states[b], action)
+        groups = draws.get(key)
+        if groups is None:
+            draws[key] = {action: [b]}
+        elif action in groups:
+            groups[action].append(b)
+        else:
+            groups[action] = [b]
+    return draws
+
+
+def _one_group(draws: Draws, width: int) -> bool:
+    """Whether all branches are at one state-action."""
+    (groups,) = draws.values()
+    return len(next(iter(groups.values()))) == width
+
+
+def _outside(limits: Range, reward: float, action: Any, state: Any) -> SimulatorError:
+    """Says that a reward is not between its limits."""
+    return SimulatorError(
+        f"reward {reward} of action {action} in state {state} is not in reward_range {limits}"
+    )
+
+
+class QueriedWorld(RowWorld):
+    """Simulates what has `query(state, actions, rng)`.
 
     A simulator without `num_states` has states of any hashable kind. It must be pure, as
     `model.simulator.Simulator` says: with one draw for all branches all queries of a time step
@@ -195,7 +281,6 @@ class QueriedPlayer(RowPlayer):
     """
 
     def __init__(self, simulator: Any, state: Any) -> None:
-        self.here = state
         self.num_states = getattr(simulator, "num_states", None)
         if self.num_states is None:
             try:
@@ -205,6 +290,7 @@ class QueriedPlayer(RowPlayer):
                     f"state must be hashable, such as a tuple, got {state!r}"
                 ) from None
             check_simulator(simulator, states=[state], undiscounted=True)
+            self.here = state
         else:
             check_simulator(simulator, undiscounted=True)
             self.here = checks.index("state", state, self.num_states)
@@ -212,64 +298,43 @@ class QueriedPlayer(RowPlayer):
         self.num_actions = simulator.num_actions
         self.simulator = simulator
         self.shared = np.random.default_rng(0)
-        self.moment = self.shared.bit_generator.state
+        self.moment: Any = self.shared.bit_generator.state
 
-    def starts(self, width: int, size: int) -> Columns:
+    def start(self, width: int) -> list[Any]:
         return [self.here] * width
 
-    def seen(self, states: Columns) -> Columns:
-        return states
-
-    def _in_common(self, simulator: Any, state: Any, actions: Any, rng: Any) -> Any:
-        """Every query of a time step meets one generator in one state."""
-        rng.bit_generator.state = self.moment
-        return checked_query(simulator, state, actions, rng)
-
-    def step(self, sharing: Columns) -> Played:
-        states = self.states
-        actions = self.actions
-        ask: Any = checked_query
-        rng = self.noise
-        if self.coupling.across_states:
-            draw = rng.bit_generator.random_raw
-            self.moment["state"]["state"] = draw() << 64 | draw()
-            ask = self._in_common
+    def step(
+        self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
+    ) -> list[Outcome]:
+        """Every query of a time step meets one generator in one state if branches share draws."""
+        rng = noise
+        if coupling.across_states:
+            draw = noise.bit_generator.random_raw
             rng = self.shared
-        sim = self.simulator
-        if True in sharing:
-            rewards = [0.0] * len(states)
-            after = [*states]
-            draws = self.draws()
-            for state, played, branches in draws:
-                answers = ask(sim, state, played, rng)
-                for each, (reward, then) in zip(branches, answers, strict=True):
-                    for branch in each:
-                        rewards[branch] = reward
-                        after[branch] = then
-            queries = len(draws)
-        else:  # the usual case
-            rewards = []
-            after = []
-            for state, action in zip(states, actions, strict=True):
-                [(reward, then)] = ask(sim, state, [action], rng)
-                rewards.append(reward)
-                after.append(then)
-            queries = len(after)
-        least, most = self.extremes
-        if min(rewards) < least or max(rewards) > most:
-            self.widen(rewards, actions, states)
-        return rewards, after, None, None, queries
+            self.moment["state"]["state"] = draw() << 64 | draw()
+        low, high = limits
+        outcomes: list[Outcome] = []
+        for key, groups in draws.items():
+            state = key if coupling.at_one_state else key[0]
+            if coupling.across_states:
+                rng.bit_generator.state = self.moment
+            answers = checked_query(self.simulator, state, [*groups], rng)
+            for action, (reward, after) in zip(groups, answers, strict=True):
+                if not low <= reward <= high:
+                    raise _outside(limits, reward, action, state)
+                outcomes.append((groups[action], reward, after))
+        return outcomes
 
 
-class EnvironmentPlayer(RowPlayer):
-    """Plays environments that are alike, one for each branch; a state is the number of one there.
+class EnvironmentWorld(RowWorld):
+    """Simulates identical environments, one for each branch; a state is the number of one of them.
 
     Branches that meet go on in that of the first.
 
     start: a snapshot of theirs. envs: one or more.
     """
 
-    chunk_size = 32
+    chunk = 32
 
     def __init__(self, start: Any, envs: list[Any]) -> None:
         self.snapshot = start._replace(draw=None)  # each run has its own tables
@@ -284,14 +349,14 @@ class EnvironmentPlayer(RowPlayer):
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
         return list(distinct_in(self.space, actions).values())
 
-    def number_of(self, action: Any) -> Any:
+    def number(self, action: Any) -> Any:
         if self.num_actions is not None:
             return int(action)
         key = action_key(self.space, action)
         self.by_key[key] = action
         return key
 
-    def checked_policy(self, policy: Any) -> PlayedPolicy:
+    def checked_policy(self, policy: Policy) -> SimulatedPolicy:
         if not callable(policy) and None in (self.num_actions, self.num_states):
             raise ValueError(
                 "the policy must be a function where observations or actions have no numbers, "
@@ -299,71 +364,69 @@ class EnvironmentPlayer(RowPlayer):
             )
         return super().checked_policy(policy)
 
-    def begin(self, chunk: Chunk) -> None:
-        self.by_key = {}
-        width = len(chunk.plan.names)
-        self.envs += [self.envs[0].twin() for _ in range(width - len(self.envs))]
+    def begin(self, width: int, noise: np.random.Generator) -> None:
+        self.by_key.clear()
+        self.envs.extend(self.envs[0].twin() for _ in range(width - len(self.envs)))
         for env in self.envs:
-            env.np_random = self.noise
+            env.np_random = noise
 
-    def starts(self, width: int, size: int) -> Columns:
+    def start(self, width: int) -> list[Any]:
         self.envs[0].restore(self.snapshot)
         return [0] * width
 
-    def seen(self, states: Columns) -> Columns:
-        return [self.envs[state].observed for state in states]
+    def seen(self, state: int) -> Any:
+        return self.envs[state].observed
 
-    def step(self, sharing: Columns) -> Played:
-        seen = self.seen(self.states)
-        rewards = [0.0] * len(seen)
-        after = [*self.states]
-        over = [False] * len(seen)
-        cut = [*over]
+    def step(
+        self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
+    ) -> list[Outcome]:
+        seen = [env.observed for env in self.envs]
+        outcomes: list[Outcome] = []
         here: list[int] = []  # where branches are after the step
-        draws = self.draws()
-        for number, action, branches in self._placed(draws):
-            env = self.envs[number]
-            reward, terminated, truncated = self._step_one(env, action)
-            ended = terminated or truncated
-            met = [k for k in here if not ended and self.envs[k].same_state(env)]
-            here += [] if ended or met else [number]
-            for branch in branches:
-                rewards[branch] = reward
-                after[branch] = met[0] if met else number
-                over[branch] = ended
-                cut[branch] = truncated and not terminated
-        self.widen(rewards, self.actions, seen)
-        return rewards, after, over, cut, len(draws)
+        for number, action, branches in self._placed(draws, coupling):
+            own = branches[0]
+            env = self.envs[own]
+            reward, end = self._step_one(env, action)
+            if not limits[0] <= reward <= limits[1]:
+                raise _outside(limits, reward, self.by_key.get(action, action), seen[number])
+            met = [k for k in here if end is None and self.envs[k].same_state(env)]
+            if end is None and not met:
+                here.append(own)
+            outcomes.append((branches, reward, end or (met[0] if met else own)))
+        return outcomes
 
-    def _placed(self, draws: list[Draw]) -> list[tuple[int, Any, list[int]]]:
-        """An environment for every action that is played, in its state and with its draw.
+    def _placed(self, draws: Draws, coupling: Coupling) -> list[tuple[int, Any, list[int]]]:
+        """An environment for every action of every draw, in its state and with its draw.
 
-        It is that of the first branch that plays it. So a state has the number of the environment
+        It is that of the first branch that takes it. So a state has the number of the environment
         of the first branch there, and those of the other branches are free.
         """
         placed = []
         draw = None
-        for number, played, groups in draws:
+        for key, groups in draws.items():
+            number = key if coupling.at_one_state else key[0]
             home = self.envs[number]
-            if self.coupling.across_states and draw is not None:
+            if coupling.across_states and draw is not None:
                 home.redraw(draw)
             draw = home.draw
-            for action, branches in zip(played, groups, strict=True):
-                own = branches[0]
-                if own != number:
-                    given = draw if self.coupling.at_one_state else None
-                    self.envs[own].restore(home.snapshot()._replace(draw=given))
-                placed.append((own, action, branches))
+            for action, branches in groups.items():
+                if branches[0] != number:
+                    given = draw if coupling.at_one_state else None
+                    self.envs[branches[0]].restore(home.snapshot()._replace(draw=given))
+                placed.append((number, action, branches))
         return placed
 
-    def _step_one(self, env: Any, action: Any) -> tuple[float, bool, bool]:
-        played = action if self.num_actions else self.by_key[action]
+    def _step_one(self, env: Any, action: Any) -> tuple[float, End | None]:
+        """The reward, and how the episode ended if it did."""
+        taken = self.by_key.get(action, action)
         try:
-            _, reward, terminated, truncated, _ = env.step(played)
+            _, reward, terminated, truncated, _ = env.step(taken)
         except Exception as error:
-            where = f"state {env.observed}, action {played}"
+            where = f"state {env.observed}, action {taken}"
             raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
-        return reward, terminated, truncated
+        if terminated or truncated:
+            return reward, End.OVER if terminated else End.LIMIT
+        return reward, None
 
 
 def _listed(space: Any) -> int | None:
@@ -383,7 +446,7 @@ def inside_episode(env: Any, state: Any) -> Any:
 
 
 def distinct_in(space: Any, actions: Any) -> dict[str, Any]:
-    """Actions of a Gymnasium space in their order, by keys that tell different ones apart."""
+    """Actions of a Gymnasium space in their order, by keys that distinguish them."""
     chosen = list(actions) if isinstance(actions, Iterable) else []
     for action in chosen:
         if not space.contains(action):
@@ -400,6 +463,6 @@ def action_key(space: Any, action: Any) -> str:
         if type(space).__name__ != "Discrete" or space.contains(action):
             return repr(space.to_jsonable([action]))
     raise ValueError(
-        f"{action!r} is no action of {space}; where actions are not counted from 0, a policy "
+        f"{action!r} is not an action of {space}; where actions are not counted from 0, a policy "
         "returns one of them, and no probabilities"
     )

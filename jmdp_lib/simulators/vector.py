@@ -1,43 +1,43 @@
-"""Vectorised simulators: a step of many states at once, and their player.
+"""Simulators of arrays: a step of many states at once, and their world.
 
 `VectorSimulator` is what a user makes. Every call of the user's functions goes through `_drawn`,
-`_stepped` and `_answers`, which check the number of results and their shapes. `outside` names the
-first row whose numbers are not proper.
+`_stepped` and `_answered`, which check what they return. `_offender` names a state, an action and a
+draw whose numbers are wrong.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
-from numpy.typing import NDArray
 
 from jmdp_lib import checks, randomness
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
-from jmdp_lib.policies import SAME_POLICY, Policy
-from jmdp_lib.simulators.batch import Arrays, BatchPlayer, Columns, Played, policy_table
-from jmdp_lib.simulators.plans import Chunk, Plan, PlayedPolicy
+from jmdp_lib.policies import SAME_POLICY, Policy, policy_array, policy_matrix
+from jmdp_lib.simulators.batches import Arrays, simulate_batch
+from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
 
-_SPOT = 16  # rows that are asked for twice
-_ALIKE = SAME_POLICY  # of the largest number: answers that differ by less are rounded
+_TRIED = 32  # rows that are stepped, and then half of them backwards
+_SAME = SAME_POLICY  # of the largest number: answers that differ by less are rounded
 _REAL = ("bool", "integral", "real floating")
 _ROUNDED = 1e-6  # of the largest reward, since rewards may be float32
 _CHUNK = 2**16  # runs per random stream: few enough for the caches of a processor
 _GPU_CHUNK = 2**25  # numbers in the states of these: enough to keep a GPU busy, with three GiB
+_LEAST = 256  # runs before a decision looks: fewer cost as much
 
 
 @dataclass(frozen=True, eq=False)
 class VectorSimulator:
     """A simulator that steps many states at once, as arrays of NumPy, torch, or another library.
 
-    `estimate_gaps`, `compare_actions` and `compare_policies` play many runs at once. The state that
-    they start from says which library is used, and on which device: a plain number, or a list,
+    `estimate_gaps`, `compare_actions` and `compare_policies` simulate many runs at once. The state
+    that they start from says which library is used, and on which device: a plain number, or a list,
     means NumPy. Policies are probabilities (S, A), actions (S,), or a function of the states,
     policy(states) -> (n, A) probabilities or (n,) actions.
 
@@ -49,7 +49,7 @@ class VectorSimulator:
         draw: draw(n, rng) -> the noise of n steps, an array, first axis n. rng is a NumPy
             generator, or one of torch if the states are tensors, on their device.
         num_actions: A; actions are integers from 0 to A - 1.
-        gamma: discount factor in [0, 1]; 1 needs a `horizon` where it is played.
+        gamma: discount factor in [0, 1]; 1 needs a `horizon` where it is simulated.
         reward_range: (lo, hi) that holds all rewards, if it is known. Decisions rely on it.
         num_states: S, if states are the integers from 0 to S - 1: any other one is refused.
 
@@ -92,7 +92,7 @@ class VectorSimulator:
             checks.at_least("num_states", self.num_states, 1)
 
 
-def called(what: str, function: Callable[..., Any], *given: Any) -> Any:
+def _called(what: str, function: Callable[..., Any], *given: Any) -> Any:
     """What a function of the user's returns."""
     try:
         return function(*given)
@@ -100,130 +100,205 @@ def called(what: str, function: Callable[..., Any], *given: Any) -> Any:
         raise SimulatorError(f"{what} failed: {error!r}") from error
 
 
-def outside(values: NDArray[Any], ends: tuple[float, float], given: Sequence[Any]) -> str:
-    """The first row of values (n, ...) that are not between two ends, and where it came from.
+class Known(NamedTuple):
+    """What numbers may be: the lowest, the highest, and their kind of type."""
 
-    given: states (n, ...) and, of a step, actions (n,).
-    """
-    low, high = ends
-    inside = (low <= values) & (values <= high)
-    row = np.flatnonzero(~inside.reshape(len(values), -1).all(1))[0]
-    where = ", action ".join(str(x[row]) for x in given)
-    return f"[{row}] = {values[row]}, which is not from {low:.4g} to {high:.4g} (state {where})"
+    low: float
+    high: float
+    kind: Any = _REAL
 
 
-def check_alone(
-    arrays: Arrays, what: str, function: Callable[..., dict[str, Any]], given: Sequence[Any]
-) -> None:
-    """Refuse a function of rows if one comes out differently among others, or when asked again."""
-    rows = np.random.default_rng(0).permutation(given[0].shape[0])[:_SPOT]
-    index = arrays.put(rows)
+class VectorWorld(World):
+    """Simulates a `VectorSimulator`.
 
-    def some(part: Any) -> Any:
-        return arrays.take(part, index)
+    The smallest and the largest values of every step are looked at, and a bad one is named.
 
-    alone = function(*map(some, given)) | {"states": some(given[0])}
-    whole = function(*given) | {"states": given[0]}
-    for name, part in alone.items():
-        first, second = (arrays.host(x).astype(np.float64) for x in (part, some(whole[name])))
-        size = np.abs(first).max(initial=0.0, where=np.isfinite(first))
-        close = np.isclose(first, second, rtol=0.0, atol=_ALIKE * size, equal_nan=True)
-        for k in np.flatnonzero(~close.reshape(len(rows), -1).all(1))[:1]:
-            raise SimulatorError(
-                f"{what} must be pure, not write into states, and no row may depend on another "
-                f"one, but {name}[{rows[k]}] was {first[k]} and then {second[k]}"
-            )
-
-
-class VectorPlayer(BatchPlayer):
-    """Plays a `VectorSimulator`.
-
-    The smallest and the largest values of every step are looked at, and the first bad row is named.
-
-    where: the state where all branches start, as an array () or (d,). known: of what functions
-    of the user's return, by names, between which ends numbers lie, and of which kind they are.
-    trial: whether rows are asked for twice.
+    here: the state where all branches start, as an array () or (d,).
     """
 
-    known: dict[str, tuple[float, float, Any]]
-    trial = False
-    at_once = True
+    least = _LEAST
 
     def __init__(self, simulator: VectorSimulator, state: Any) -> None:
-        self.where = state if array_api_compat.is_array_api_obj(state) else np.asarray(state)
-        if len(self.where.shape) > 1 or str(self.where.dtype) == "object":
+        self.here = state if array_api_compat.is_array_api_obj(state) else np.asarray(state)
+        if len(self.here.shape) > 1 or str(self.here.dtype) == "object":
             raise ValueError(f"state must be a number, or a row (d,) of numbers, got {state!r}")
         self.simulator = simulator
         self.num_actions = simulator.num_actions
-        self.num_states = simulator.num_states
         self.limits = simulator.reward_range
-        self.columns = Arrays.of(self.where)
-        on_gpu = _GPU_CHUNK // max(1, math.prod(self.where.shape))
-        self.chunk_size = on_gpu if self.columns.on_gpu else _CHUNK
+        self.arrays = Arrays.of(self.here)
+        on_gpu = _GPU_CHUNK // max(1, math.prod(self.here.shape))
+        self.chunk = on_gpu if self.arrays.on_gpu else _CHUNK
         # Small states have small actions: then less is moved.
-        whole = self.columns.xp.isdtype(self.where.dtype, "integral")
-        self.action_type = self.where.dtype if whole else self.columns.xp.int64
+        whole = self.arrays.xp.isdtype(self.here.dtype, "integral")
+        self.action_type = self.here.dtype if whole else self.arrays.xp.int64
 
-    def checked_policy(self, policy: Policy) -> Any:
+    def batch(self, num_runs: int) -> int:
+        return min(self.chunk, max(_LEAST // 4, num_runs))
+
+    def checked_policy(self, policy: Policy) -> SimulatedPolicy:
         if callable(policy):
-            return PlayedPolicy(policy)
-        table = policy_table(policy, self.num_actions, self.num_states)
-        self.num_states = len(table)
-        steps = np.ascontiguousarray(table.cumsum(1).T[:-1], self.columns.number_type)
-        return PlayedPolicy(table, self.columns.put(steps))
+            return SimulatedPolicy(policy)
+        if array_api_compat.is_array_api_obj(policy) and not isinstance(policy, np.ndarray):
+            policy = Arrays.of(policy).host(policy)
+        shown = policy_array(policy)
+        count = self.simulator.num_states or (len(shown) if shown.ndim else 1)
+        sizes: Any = SimpleNamespace(num_states=count, num_actions=self.num_actions)
+        table = policy_matrix(sizes, policy)
+        steps = np.ascontiguousarray(table.cumsum(1).T[:-1], self.arrays.number_type)
+        return SimulatedPolicy(table, self.arrays.put(steps))
 
-    def tried(self, plan: Plan) -> Plan:
-        """If the start is a state, and after two equal draws and a few steps of a few runs."""
-        count = self.num_states
+    def prepared(self, plan: Plan) -> dict[str, Known]:
+        """What functions of the user's may return, by names.
+
+        Two equal draws, and a few steps of a few runs, are made first.
+        """
+        counts = [len(x.source) for x in plan.policies if not callable(x.source)]
+        count = self.simulator.num_states or next(iter(counts), None)
         if count is not None:
-            if self.where.shape or not self.columns.xp.isdtype(self.where.dtype, "integral"):
-                raise ValueError(
-                    f"states must be integers from 0 to {count - 1}, since the simulator or the "
-                    f"policy has so many of them; got state {self.where!r}"
-                )
-            checks.index("state", int(self.where), count)
-
-        few = plan.settings._replace(horizon=min(plan.settings.horizon, 3))
-        trial = copy.copy(self)
-        trial.trial = True
-
-        def noise() -> Any:
-            trial.noise = self.columns.generator(np.random.SeedSequence(0))
-            return self.columns.host(trial._drawn(16))
-
-        randomness.pure("draw(n, rng)", noise)
-        seed = np.random.SeedSequence(0, spawn_key=(0,))
+            self._check_state(count)
+        low, high = plan.limits or ANY_REWARD
+        slack = _ROUNDED * max(-low, high) if plan.limits else 0.0
+        known = {
+            "rewards": Known(low - slack, high + slack),
+            "next_states": Known(0, count - 1, "integral") if count else Known(-math.inf, math.inf),
+            "over": Known(-math.inf, math.inf, "bool"),
+            "actions": Known(0, self.num_actions - 1, "integral"),
+            "probabilities": Known(0.0, math.inf),
+            "sums": Known(1.0 - _SAME, 1.0 + _SAME),
+        }
+        few = replace(plan, horizon=min(plan.horizon, 3), prepared=known)
+        seed = np.random.SeedSequence(0)
+        randomness.pure(
+            "draw(n, rng)",
+            lambda: self.arrays.host(self._drawn(_TRIED // 2, self.arrays.generator(seed))),
+        )
         with randomness.no_global_draws("step or policy", "whose draws are not shared"):
-            trial.play(Chunk(replace(plan, settings=few), seed, 32))
-        return plan
+            simulate_batch(_Trial(self.simulator, self.here), few, _TRIED, seed, False)
+        return known
+
+    def _check_state(self, count: int) -> None:
+        """Refuse a start that is not one of so many states."""
+        if self.here.shape or not self.arrays.xp.isdtype(self.here.dtype, "integral"):
+            raise ValueError(
+                f"states must be integers from 0 to {count - 1}, since the simulator or the "
+                f"policy has so many of them; got state {self.here!r}"
+            )
+        checks.index("state", int(self.here), count)
+
+    def simulate(
+        self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
+    ) -> Runs:
+        return simulate_batch(self, plan, size, seed, to_the_end)
+
+    def start(self, width: int, size: int) -> Any:
+        """States (m, n, ...) of new runs."""
+        return self.arrays.xp.broadcast_to(self.here, (width, size, *self.here.shape))
+
+    def first(self, actions: Sequence[Any], size: int) -> Any:
+        """(m, n) given first actions."""
+        column = self.arrays.xp.astype(self.arrays.put(np.array(actions)), self.action_type)
+        return self.arrays.xp.broadcast_to(column[:, None], (len(actions), size))
+
+    def noise(self, width: int, size: int, rng: Any) -> Any:
+        """(m, n, ...) draws."""
+        drawn = self._drawn(width * size, rng)
+        if width > 1:  # they are written to, and may be the user's
+            drawn = self.arrays.xp.astype(drawn, drawn.dtype)
+        return self.arrays.xp.reshape(drawn, (width, size, *drawn.shape[1:]))
+
+    def step(self, plan: Plan, states: Any, actions: Any, noise: Any) -> tuple[Any, ...]:
+        """Rewards (m, n), next states, whether episodes ended or None, and extreme rewards."""
+        xp = self.arrays.xp
+        shape = tuple(actions.shape)
+        rows = (xp.reshape(x, (-1, *x.shape[2:])) for x in (states, actions, noise))
+        found, ends = self._asked(plan, "step", self._stepped, *rows)
+        rewards = xp.astype(found["rewards"], xp.float64, copy=True)
+        after = xp.reshape(found["next_states"], tuple(states.shape))
+        over = xp.reshape(found["over"], shape) if "over" in found else None
+        return xp.reshape(rewards, shape), after, over, ends
+
+    def chosen(self, plan: Plan, states: Any, uniforms: Any) -> Any:
+        """(m, n) actions by the policies and uniform numbers (m, n)."""
+        xp = self.arrays.xp
+        if len(plan.policies) > 1 or not self.arrays.on_gpu:  # whose caches are small
+            branches = enumerate(plan.policies[kind] for kind in plan.kinds)
+            rows = ((policy, states[b, ...], uniforms[b, :]) for b, policy in branches)
+            return xp.stack([self._chosen(plan, *each) for each in rows])
+        flat = xp.reshape(states, (-1, *states.shape[2:]))
+        chosen = self._chosen(plan, plan.policies[0], flat, xp.reshape(uniforms, (-1,)))
+        return xp.reshape(chosen, tuple(uniforms.shape))
+
+    def _chosen(self, plan: Plan, policy: SimulatedPolicy, states: Any, uniforms: Any) -> Any:
+        """(n,) actions of a policy in states (n, ...), by as many uniform numbers."""
+        xp = self.arrays.xp
+        if policy.steps is not None:
+            wide = xp.int32 if self.arrays.on_gpu else xp.int64  # as each takes rows fastest
+            rows = xp.astype(states, wide, copy=False)
+            narrow = xp.int8 if policy.steps.shape[0] < 128 else xp.int16  # little is moved
+            chosen = xp.zeros_like(rows, dtype=narrow)
+            for action in range(policy.steps.shape[0]):
+                passed = self.arrays.take(policy.steps[action, ...], rows) <= uniforms
+                chosen = chosen + xp.astype(passed, narrow)
+            return xp.astype(chosen, self.action_type, copy=False)
+        found, _ = self._asked(plan, "policy", partial(self._answered, policy.source), states)
+        if "actions" in found:
+            return xp.astype(found["actions"], self.action_type, copy=False)
+        probs = xp.astype(found["probabilities"], xp.float64, copy=False)
+        steps = xp.cumulative_sum(probs.T, axis=0)
+        chosen = xp.count_nonzero(steps[:-1, :] <= uniforms * steps[-1, :], axis=0)
+        return xp.astype(chosen, self.action_type, copy=False)
+
+    def _asked(
+        self, plan: Plan, what: str, function: Callable[..., dict[str, Any]], *given: Any
+    ) -> tuple[dict[str, Any], tuple[float, float]]:
+        """What a function of rows returns, by names; refused if it is not allowed.
+
+        Also the ends between which the first of it lies.
+        """
+        xp = self.arrays.xp
+        found = function(*given)
+        first: tuple[float, float] = (0.0, 0.0)
+        for name, part in found.items():
+            low, high, kind = plan.prepared[name]
+            if not xp.isdtype(part.dtype, kind):
+                raise SimulatorError(f"{what} returned {name} of dtype {part.dtype}, not {kind}")
+            if math.isinf(high) and not xp.isdtype(part.dtype, "real floating"):
+                continue  # whatever it is, it is a number
+            ends = (float(xp.min(part)), float(xp.max(part)))
+            first = ends if name == "rewards" else first
+            if not low <= ends[0] <= ends[1] <= high:  # one that is no number is not, either
+                offender = _offender(self.arrays, part, (low, high), given)
+                raise SimulatorError(f"{what} returned {name} {offender}")
+        return found, first
 
     def _check(self, what: str, part: Any, shape: tuple[int, ...]) -> None:
-        """Refuse what is no array of this shape, of the library of the states."""
+        """Refuse what is not an array of this shape, of the library of the states."""
         checks.unmasked(what, part)
         got = getattr(part, "shape", None)
         if got is None or tuple(got) != shape:
             shown = repr(part) if got is None else f"shape {tuple(got)}"
             raise SimulatorError(f"{what} must be an array of shape {shape}, got {shown}")
-        if array_api_compat.is_torch_array(part) != self.columns.is_torch:
+        if array_api_compat.is_torch_array(part) != self.arrays.is_torch:
             raise SimulatorError(
                 f"{what} must be an array of the same library as state=, which gave "
-                f"{type(self.where)}, got {type(part)}"
+                f"{type(self.here)}, got {type(part)}"
             )
 
-    def _drawn(self, size: int) -> Any:
+    def _drawn(self, size: int, rng: Any) -> Any:
         """The noise of so many steps."""
         what = f"draw({size}, rng)"
-        noise = called(what, self.simulator.draw, size, self.noise)
+        noise = _called(what, self.simulator.draw, size, rng)
         self._check(what, noise, (size, *getattr(noise, "shape", ())[1:]))
         return noise
 
     def _stepped(self, states: Any, actions: Any, noise: Any) -> dict[str, Any]:
-        """What a step makes of states (n, ...) and actions (n,), by names."""
-        answer = called("step(states, actions, noise)", self.simulator.step, states, actions, noise)
+        """What a step makes of states (n, ...), actions (n,) and noise (n, ...), by names."""
+        what = "step(states, actions, noise)"
+        answer = _called(what, self.simulator.step, states, actions, noise)
         if not isinstance(answer, tuple | list) or len(answer) not in (2, 3):
             raise SimulatorError(
-                "step(states, actions, noise) must return rewards and next states, or rewards, "
-                f"next states and over, got {type(answer).__name__}"
+                f"{what} must return rewards and next states, or rewards, next states and over, "
+                f"got {type(answer).__name__}"
             )
         found = dict(zip(("rewards", "next_states", "over"), answer, strict=False))
         for name, part in found.items():
@@ -231,96 +306,10 @@ class VectorPlayer(BatchPlayer):
             self._check(f"{name} of a step", part, tuple(like.shape))
         return found
 
-    def _ask(self, what: str, function: Callable[..., dict[str, Any]], *given: Any) -> Any:
-        """What a function of rows returns, by names; refused if it is not allowed."""
-        xp = self.columns.xp
-        if self.trial:
-            check_alone(self.columns, what, function, given)
-        found = function(*given)
-        for name, part in found.items():
-            low, high, kind = self.known[name]
-            if not xp.isdtype(part.dtype, kind):
-                raise SimulatorError(f"{what} returned {name} of dtype {part.dtype}, not {kind}")
-            if math.isinf(high) and not xp.isdtype(part.dtype, "real floating"):
-                continue  # whatever it is, it is a number
-            ends = (float(xp.min(part)), float(xp.max(part)))
-            if name == "rewards":
-                self.extremes = (min(self.extremes[0], ends[0]), max(self.extremes[1], ends[1]))
-            if not low <= ends[0] <= ends[1] <= high:  # one that is no number is not, either
-                values, *sources = map(self.columns.host, (part, *given[:2]))
-                row = outside(values, (low, high), sources)
-                raise SimulatorError(f"{what} returned {name}{row}")
-        return found
-
-    def begin(self, chunk: Chunk) -> None:
-        low, high = self.limits or ANY_REWARD
-        slack = _ROUNDED * max(-low, high) if self.limits else 0.0
-        count = self.num_states
-        anything = (-math.inf, math.inf, _REAL)
-        self.known = {
-            "rewards": (low - slack, high + slack, _REAL),
-            "next_states": (0, count - 1, "integral") if count else anything,
-            "over": (-math.inf, math.inf, "bool"),
-            "actions": (0, self.num_actions - 1, "integral"),
-            "probabilities": (0.0, math.inf, _REAL),
-            "sums": (1.0 - _ALIKE, 1.0 + _ALIKE, _REAL),
-        }
-
-    def starts(self, width: int, size: int) -> Columns:
-        return [self.columns.xp.broadcast_to(self.where, (size, *self.where.shape))] * width
-
-    def first(self, actions: Sequence[Any], size: int) -> Columns:
-        first = self.columns.xp.astype(self.columns.put(np.array(actions)), self.action_type)
-        return [self.columns.xp.broadcast_to(first[j], (size,)) for j in range(len(actions))]
-
-    def step(self, sharing: Columns) -> Played:
-        xp = self.columns.xp
-        rows = (xp.concat(self.states), xp.concat(self.actions), self._noise(sharing))
-        found = self._ask("step", self._stepped, *rows)
-        found["rewards"] = xp.astype(found["rewards"], xp.float64, copy=False)
-        names = ("rewards", "next_states", "over")
-        rewards, states, over = (name in found and self._by_branch(found[name]) for name in names)
-        return rewards, states, over or None, None, None
-
-    def _by_branch(self, rows: Any) -> list[Any]:
-        """Rows (m * n, ...) as m columns."""
-        return self.columns.rows(self.columns.xp.reshape(rows, (self.width, -1, *rows.shape[1:])))
-
-    def _noise(self, sharing: Columns) -> Any:
-        """(m * n, ...) noise: which branches share a draw is said by the coupling."""
-        xp = self.columns.xp
-        if self.coupling.across_states:
-            return xp.concat([self._drawn(self.size)] * self.width)
-        noise = self._by_branch(self._drawn(self.width * self.size))
-        return xp.concat(self.columns.follow(sharing, noise))
-
-    def choose(self, uniforms: Columns) -> Columns:
-        chosen = map(self._choose, self.policies, self.states, uniforms)
-        return [self.columns.xp.astype(x, self.action_type, copy=False) for x in chosen]
-
-    def _choose(self, policy: Any, states: Any, uniforms: Any) -> Any:
-        """(n,) actions of a policy in states (n, ...), by as many uniform numbers."""
-        xp = self.columns.xp
-        if policy.steps is not None:
-            wide = xp.int32 if self.columns.on_gpu else xp.int64  # as each takes rows fastest
-            rows = xp.astype(states, wide, copy=False)
-            narrow = xp.int8 if policy.steps.shape[0] < 128 else xp.int16  # little is moved
-            chosen = xp.zeros_like(rows, dtype=narrow)
-            for action in range(policy.steps.shape[0]):
-                passed = self.columns.take(policy.steps[action, ...], rows) <= uniforms
-                chosen = chosen + xp.astype(passed, narrow)
-            return chosen
-        found = self._ask("policy", partial(self._answers, policy.source), states)
-        if "actions" in found:
-            return found["actions"]
-        probs = xp.astype(found["probabilities"], xp.float64, copy=False)
-        steps = xp.cumulative_sum(probs.T, axis=0)
-        return xp.count_nonzero(steps[:-1, :] <= uniforms * steps[-1, :], axis=0)
-
-    def _answers(self, function: Callable[[Any], Any], states: Any) -> dict[str, Any]:
+    def _answered(self, function: Callable[[Any], Any], states: Any) -> dict[str, Any]:
         """What a policy says of states (n, ...): actions (n,), or probabilities (n, A)."""
-        xp = self.columns.xp
-        answer = called("policy(states)", function, checks.read_only(states))
+        xp = self.arrays.xp
+        answer = _called("policy(states)", function, checks.read_only(states))
         size = states.shape[0]
         shape = tuple(getattr(answer, "shape", ()))
         if shape:
@@ -334,3 +323,48 @@ class VectorPlayer(BatchPlayer):
             f"policy(states) must return probabilities ({size}, {self.num_actions}) or integer "
             f"actions ({size},) for {size} states, got {what}"
         )
+
+
+class _Trial(VectorWorld):
+    """Asks for everything twice, the second time in another order."""
+
+    def _asked(
+        self, plan: Plan, what: str, function: Callable[..., dict[str, Any]], *given: Any
+    ) -> tuple[dict[str, Any], tuple[float, float]]:
+        """Refuse a function of rows if one depends on the others, or is written to."""
+        arrays = self.arrays
+        size = given[0].shape[0] // 2
+        order = arrays.put(np.arange(size)[::-1].copy())
+
+        def some(part: Any) -> Any:  # half of the rows, backwards
+            return arrays.take(part, order)
+
+        second = function(*map(some, given)) | {"states": some(given[0])}
+        first = function(*given) | {"states": given[0]}
+        for name, part in second.items():
+            one, two = (arrays.host(x).astype(float) for x in (part, some(first[name])))
+            largest = np.abs(one).max(initial=0.0, where=np.isfinite(one))
+            close = np.isclose(one, two, rtol=0.0, atol=_SAME * largest, equal_nan=True)
+            for k in np.flatnonzero(~close.reshape(len(one), -1).all(1))[:1]:
+                where = _shown(arrays, given, size - 1 - k)
+                raise SimulatorError(
+                    f"{what} must be pure, not write into states, and no row may depend on another "
+                    f"one, but {name} were {one[k]} and then {two[k]} ({where})"
+                )
+        return super()._asked(plan, what, function, *given)
+
+
+def _shown(arrays: Arrays, given: Sequence[Any], row: int) -> str:
+    """State and, of a step, action and draw of a row."""
+    named = zip(("state", "action", "draw"), given, strict=False)
+    return ", ".join(f"{name} {arrays.host(part)[row]}" for name, part in named)
+
+
+def _offender(arrays: Arrays, part: Any, ends: tuple[float, float], given: Sequence[Any]) -> str:
+    """The first row of values (n, ...) that are not between two ends, and where it came from."""
+    low, high = ends
+    values = arrays.host(part)
+    inside = (low <= values) & (values <= high)
+    row = int(np.flatnonzero(~inside.reshape(len(values), -1).all(1))[0])
+    where = _shown(arrays, given, row)
+    return f"{values[row]}, which is not from {low:.4g} to {high:.4g} ({where})"

@@ -1,0 +1,218 @@
+"""The loop over the branches of a JMDP, compiled.
+
+`montecarlo.simulate_pairs` simulates the same for two branches of one policy, and faster. A *step*
+is that of `montecarlo.BranchModel`: a table and an action in one number.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jmdp_lib import checks, randomness
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.fast import fill_rows
+from jmdp_lib.machine import hot, inline
+from jmdp_lib.model import JMDP, checked_coupling
+from jmdp_lib.montecarlo import (
+    RUNS_PER_STREAM,
+    BranchModel,
+    coupled,
+    earned_alone,
+    with_action,
+)
+from jmdp_lib.operators.draws import draw
+from jmdp_lib.policies import Policy, policy_matrix
+from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
+
+_FIRST = 8  # runs of the first chunks of a decision
+_FEW = 256  # runs per random stream where few are made: then all threads take part in these
+
+
+class TableWorld(World):
+    """Simulates the branches of a JMDP. Its policies are tables, also those that were functions."""
+
+    def __init__(self, jm: JMDP, state: int) -> None:
+        self.jm = jm
+        self.num_actions = jm.num_actions
+        self.limits = jm.reward_range
+        self.state = checks.index("state", state, jm.num_states)
+
+    def checked_policy(self, policy: Policy) -> SimulatedPolicy:
+        return SimulatedPolicy(policy_matrix(self.jm, policy))
+
+    def batch(self, num_runs: int) -> int:
+        return min(RUNS_PER_STREAM, max(_FIRST, num_runs))
+
+    def prepared(self, plan: Plan) -> tuple[BranchModel, Floats]:
+        """What compiled code reads, and the policies if there are several: (Q S A,), cumulative."""
+        low, high = plan.limits or self.jm.reward_range
+        outside = (self.jm.rewards < low) | (self.jm.rewards > high)
+        for table, action in np.argwhere(outside)[:1]:
+            raise ValueError(
+                f"reward {self.jm.rewards[table, action]} of action {action} in state "
+                f"{self.jm.table_states[table]} is not in reward_range {plan.limits}"
+            )
+        tables = np.stack([policy.source for policy in plan.policies])
+        coupling = checked_coupling(self.jm, plan.coupling)
+        model = BranchModel.of(self.jm, tables[0], coupling, plan.gamma, plan.horizon)
+        return model, tables.cumsum(-1).ravel() if len(tables) > 1 else np.zeros(0)
+
+    def simulate(
+        self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
+    ) -> Runs:
+        model, policy_cdf = plan.prepared
+        model = model._replace(horizon=plan.horizon)
+        width = len(plan.kinds)
+        task = Task(
+            state=self.state,
+            actions=np.array(plan.first or [], np.int64),
+            kinds=np.array(plan.kinds, np.int64),
+            one=plan.identical.argmax(axis=1),
+            to_the_end=to_the_end,
+            policy_cdf=policy_cdf,
+        )
+        totals = np.zeros((size, width))
+        labels = np.empty((size, width), np.int64)
+        queries = np.zeros(size, np.int64)
+
+        def fill(rng: np.random.Generator, rows: slice) -> None:
+            scratch: Any = (*np.zeros((4, width), np.int64), np.zeros(width))
+            out = totals[rows], labels[rows], queries[rows]
+            fill_runs(rng, out, Branches(*scratch), model, task)
+
+        per_stream = _FEW if size <= RUNS_PER_STREAM else RUNS_PER_STREAM
+        root = randomness.part(seed, "simulate_pairs")
+        if size <= per_stream:  # threads would take longer to start
+            fill(np.random.default_rng(randomness.part(root, 0)), slice(size))
+        else:
+            fill_rows(fill, size, per_stream, root)
+        totals[:, 0] += model.offset
+        one = [plan.same[i, j] & (labels[:, i] == labels[:, j]) for i, j in plan.pairs]
+        tails = np.broadcast_to(plan.gamma**plan.horizon, (width, size))
+        coalesced = np.reshape(one, (-1, size))
+        return Runs(totals.T, tails, coalesced, self.jm.reward_range, int(queries.sum()))
+
+
+class Task(NamedTuple):
+    """Where m branches start, and until when they are simulated.
+
+    actions: (m,) their first actions; (0,) if these are drawn, by one number for all branches.
+    kinds: (m,) which policy each of them follows. one: (m,) the first branch that it is identical
+    to from the start. to_the_end: on to the horizon, even where all branches are one for good.
+    policy_cdf: (Q S A,), cumulative within each state, if there are several policies; else (0,).
+    """
+
+    state: int
+    actions: Ints
+    kinds: Ints
+    one: Ints
+    to_the_end: bool
+    policy_cdf: Floats
+
+
+class Branches(NamedTuple):
+    """Where the branches of a run are, (m,) each.
+
+    states, steps: of every branch. one: the first branch that it is one with for good; itself, if
+    it is still simulated. source: the first branch that comes from the same state-action: both draw
+    their next actions by one number, if there are several policies. numbers: these.
+    """
+
+    states: Ints
+    steps: Ints
+    one: Ints
+    source: Ints
+    numbers: Floats
+
+
+@inline
+def _couple(at: Any, j: int, model: Any, kinds: Any) -> bool:
+    """Let branch j share what it has to with those before it; whether one is at its state."""
+    met = False
+    at.source[j] = j
+    for i in range(j):
+        here = at.states[i] == at.states[j]
+        if at.one[i] != i or not (here or (model.across_states and i == 0)):
+            continue
+        met |= here
+        at.steps[j] = coupled(at.steps[i], at.steps[j], at.states[i], at.states[j], model)
+        if at.steps[i] == at.steps[j]:
+            at.source[j] = min(at.source[j], i)
+            if kinds[i] == kinds[j]:
+                at.one[j] = i
+                break
+    return met
+
+
+@inline
+def _draw_steps(rng: Any, at: Any, model: Any, task: Any, given: bool) -> tuple[int, int]:
+    """A step of every branch that is simulated; returns how many go on, and the number of queries.
+
+    given: the actions are those of the task.
+    """
+    separate = 0
+    queries = 0
+    for j in range(at.one.size):
+        if at.one[j] != j:
+            continue
+        at.steps[j] = draw(rng, model.steps, at.states[j])
+        if given:
+            at.steps[j] = with_action(at.steps[j], task.actions[j], model)
+        elif task.policy_cdf.size:
+            at.numbers[j] = rng.random() if at.source[j] == j else at.numbers[at.source[j]]
+            low = (task.kinds[j] * (model.starts.size - 1) + at.states[j]) * model.num_actions
+            action = 0
+            while action < model.num_actions - 1 and task.policy_cdf[low + action] <= at.numbers[j]:
+                action += 1
+            at.steps[j] = with_action(at.steps[j], action, model)
+        met = _couple(at, j, model, task.kinds)
+        separate += at.one[j] == j
+        queries += not met if model.at_one_state else at.source[j] == j
+    return separate, queries
+
+
+@hot
+def fill_runs(rng: Any, out: Any, at: Any, model: Any, task: Any) -> None:
+    """Add to the rows of totals (N, m), as of `Runs`, labels (N, m) and queries (N,).
+
+    Branches with the same future after the horizon have equal labels. at: scratch.
+    """
+    totals, labels, queries = out
+    size = task.kinds.size
+    for run in range(queries.size):
+        for j in range(size):
+            at.states[j] = task.state
+            at.one[j] = task.one[j]
+            at.source[j] = 0
+        separate = size
+        weight = 1.0
+        left = model.horizon
+        while left > 0 and (separate > 1 or task.policy_cdf.size or left == model.horizon):
+            given = left == model.horizon and task.actions.size > 0
+            separate, asked = _draw_steps(rng, at, model, task, given)
+            if separate == 1 < size and not task.to_the_end:
+                break
+            queries[run] += asked
+            _earn(totals[run], at, model, weight)
+            weight *= model.gamma
+            left -= 1
+        if left > 0 and (task.to_the_end or size == 1):  # from here on all branches earn the same
+            totals[run, 0] += earned_alone(rng, at.states[0], weight, left, model)
+            queries[run] += left
+        for j in range(size):
+            labels[run, j] = at.one[j] if left == 0 else 0
+
+
+@inline
+def _earn(totals: Any, at: Any, model: Any, weight: float) -> None:
+    """Add up what all branches earn in a step, and go on."""
+    first = model.rewards[at.steps[0]]
+    totals[0] += weight * first
+    for j in range(at.one.size):
+        at.one[j] = at.one[at.one[j]]
+        i = at.steps[at.one[j]]
+        if j > 0:
+            totals[j] += weight * (model.rewards[i] - first)
+        at.states[j] = model.next_states[i]
