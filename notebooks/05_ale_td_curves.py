@@ -14,13 +14,13 @@
 # This chapter shows one such query and trains networks as the authors' public release does.
 #
 # **Figure 7 is reproduced, under one of the authors' two settings.** Their release holds the *defaults* of a training
-# script and the settings of a *launcher*. After 50,000 steps under the defaults (which name 200,000), squared TD errors have fallen 384- to 873-fold for the mean and
-# 918- to 9,400-fold for second moments, in all four games: by our rule (100-fold) the paper's "several orders of magnitude". Under the launcher's
-# settings, which give Table 1 (chapter 6), those of the mean have fallen 36- to 64-fold and those of second moments 3- to 50-fold; the latter are rising. Which
-# commands the authors ran is not stated.
+# script and the settings of a *launcher*. After the 200,000 steps of the defaults, squared TD errors have fallen 361- to 635-fold for the mean and
+# 9,898- to 120,919-fold for second moments, in all four games: by our rule (100-fold) the paper's "several orders of magnitude". Under the launcher's
+# settings, which give Table 1 (chapter 6) after 50,000 steps, those of the mean have fallen 36- to 64-fold and those of second moments 3- to 50-fold; the latter are rising. Which
+# command made the figure is not stated.
 #
-# **A small TD error does not mean that a gap is known.** The paper does not claim that it is: it evaluates gaps separately. Of the twelve networks of
-# Figure 7, which the release asks for no gaps, five predict a *negative* gap variance at all 40 frames where we asked.
+# **A small TD error does not mean that a gap is known.** The paper does not claim that it does: it evaluates gaps separately. The release asks the networks of
+# Figure 7 for no gaps. We did: their gap variances are 0 to 31 times the simulated ones at 50,000 steps, 0 to 0.76 times at 200,000, and not steady in between.
 #
 # **What you will learn.** How one draw per state turns an emulator into a joint MDP, what decides how far a TD
 # error falls, and what its fall leaves open.
@@ -50,6 +50,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.release import plots, results, runs
+from experiments.release.play import evaluation_starts
 from experiments.release.settings import PROTOCOL, settings_of
 from jmdp_lib.atari import CoupledAtari, Draw
 from notebooks.tools import chapter
@@ -147,7 +148,7 @@ assert reward == promised.reward
 # | $\Sigma$ | a network of its own for two states and actions ("pair") | $\mu\mu^\top + \langle v, v'\rangle$ ("Gram") |
 # | fitted | second moments | covariances |
 # | error of the gap | only recorded | weight 0.1 |
-# | steps | 200,000; here 50,000 | 50,000 |
+# | steps | 200,000 | 50,000 |
 #
 # Our program (`experiments/release`) was written from the facts of the release. `facts.md` there lists each of
 # them with the function that does it, and the little that is left open. Here it runs with small networks and 161 updates, with the modest goal
@@ -170,17 +171,17 @@ claims.check(claim, f"{falls.min(axis=None):.1f}", falls.min(axis=None) > 2)
 # %% [markdown]
 # ## 5.3 Figure 7
 #
-# Both settings ran in four games with three seeds, 45,001 updates each. A value is the mean of 1,000 updates, as in the
-# release's own plots. **Our rule**, written down before the runs (an outside trial was known then): Figure 7 holds under a setting if
-# in each of the 16 blocks the first mean of 1,000 updates is at least 100 times the last, both averaged over seeds.
+# Both settings ran in four games with three seeds. A value is the mean of 1,000 updates, as in the
+# release's own plots. **Our rule**, written down before the runs (`settings.toml` says which outside trials were known then): Figure 7 holds under a setting if
+# in each of the 16 blocks the first mean of 1,000 updates is at least 100 times the last, both averaged over seeds, at 50,000 steps, the launcher's number, and at 200,000, the
+# script's. The first 50,000 steps under the defaults ran twice, with some 600 lines of the program changed in between: all 540 rows are equal in every printed digit.
 
 # %%
 td = chapter.results(td_files)
 rule = PROTOCOL["figure7"]
-step = rule["steps"][0]
-table = results.figure7(td, step)
+early, late = (results.figure7(td, step) for step in rule["steps"])
 seeds = td.groupby(["settings", "game"]).seed.nunique()
-whole = len(seeds) == 8 and seeds.min() >= 3 and td.step.max() >= step
+whole = len(seeds) == 8 and seeds.min() >= 3 and td.step.max() >= rule["steps"][-1]
 defaults = td[td.settings == "defaults"]
 
 # %%
@@ -188,6 +189,8 @@ shape = {"sharex": True, "sharey": True, "layout": "constrained"}
 fig, axes = plt.subplots(2, 2, figsize=(6.75, 4.6), **shape)
 for ax, (name, curves) in zip(axes.flat, defaults.groupby("game", sort=False), strict=False):
     plots.td_errors(ax, curves).set_title(name)
+    ax.axvline(rule["steps"][0], color="0.6", lw=0.8, zorder=0)
+    ax.locator_params(axis="x", nbins=4)
 for ax in axes[1]:
     ax.set_xlabel("training steps")
 fig.supylabel("squared TD error, mean of 1,000 updates", fontsize="medium")
@@ -196,45 +199,55 @@ chapter.save(fig, "fig7_td_curves", defaults, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 5.2.** The paper's Figure 7, under the defaults of the authors' training script: squared TD errors of the four blocks; bold: mean of three seeds, faint: the seeds. The stairs at the left are the first copies of the target.
+# **Figure 5.2.** The paper's Figure 7, under the defaults of the authors' training script: squared TD errors of the four blocks; bold: mean of three seeds, faint: the seeds. The grey line is at 50,000 steps, where Table 1 is read.
 #
-# <!-- alt: Four panels, one for each game, with four curves each on a logarithmic axis. All start between 0.0004 and 0.002 and fall steeply at first. That of the mean levels off at 0.000002; those of second moments end between 0.00000005 and 0.0000008, with spikes on the way. -->
+# <!-- alt: Four panels, one for each game, with four curves each on a logarithmic axis, and a grey line at 50,000 of 200,000 steps. All start between 0.0004 and 0.002 and fall steeply at first. That of the mean is level from 10,000 steps on, at 0.000002 to 0.000003. Those of second moments go on falling, with spikes, and end between 0.000000006 and 0.00000006. -->
 
 # %%
-shown = table.fall.unstack("block")[blocks]
-shown.round(1)
+late.fall.unstack("block")[blocks].round(0)
 
 # %%
-fell = table.loc["defaults"]
-text = f"{fell.fall.min():.0f} to {fell.fall.max():.0f}"
-held = fell.fall >= rule["fall"]
-claim = "Figure 7, defaults: first / last of any block, at least 100"
-claims.check(claim, text, held.all(), enough=whole, otherwise="not reproduced")
-more = f"{(fell.fall >= 1000).sum()} of {len(fell)}; {fell.seeds.sum()} of {fell.of.sum()}"
-claims.check(
-    "blocks that fall 1,000-fold; curves of one seed, 100-fold",
-    more,
-    fell.seeds.sum() > 0.9 * fell.of.sum(),
-    enough=whole,
-)
-launched = table.loc["launcher"].fall
+for step, table in zip(rule["steps"], (early, late), strict=True):
+    fell = table.loc["defaults"]
+    text = f"{fell.fall.min():.0f} to {fell.fall.max():,.0f}; {fell.seeds.sum()} of {fell.of.sum()}"
+    claim = f"Figure 7, {step:,} steps: fall of each block, at least 100; single curves"
+    held = (fell.fall >= rule["fall"]).all()
+    claims.check(claim, text, held, enough=whole, otherwise="not reproduced")
+launched = late.loc["launcher"].fall
 text = f"{launched.min():.0f} to {launched.max():.0f}; {(launched >= rule['fall']).sum()} of 16"
 claims.check("launcher: the same; blocks that reach 100", text, launched.max() < 100, enough=whole)
 
 # %% [markdown]
-# All 16 blocks fall at least 100-fold under the defaults, and ten of them 1,000-fold. Taken one by one, 47 of 48 error curves (block, game,
-# seed) fall at least 100-fold. Under the launcher's settings no block has fallen 100-fold at 50,000 steps. At their lowest, five had; then
-# they rise, while the caption of the paper's figure says that each block "exhibits stable descent".
+# (The launcher's runs end at 50,000 steps.) Under the defaults all 16 blocks fall at least 100-fold, and all twelve of second moments 1,000-fold. Of 48 single
+# curves (block, game, seed) 47 fall 100-fold. The mean has fallen as far by step 10,000; second moments fall another 40- to 3,389-fold after it. Under the launcher's
+# settings no block has fallen 100-fold at 50,000 steps. At their lowest, five had; then second moments rise for good.
+#
+# The caption of the paper's figure says that each block "exhibits stable descent". Under the defaults this is true but for spikes, to at most 3.3 times the least error before
+# for means of seeds, and 18 times for single seeds (3.0 and 7.5 up to 50,000 steps).
 
 # %%
-curve = td.groupby(["settings", "game", "step"], sort=False)[blocks].mean()
-curve = curve.drop(columns="mu").groupby(["settings", "game"], sort=False)
-rise = curve.last() / curve.min()
-most = rise.loc["defaults"].max(axis=None)
-claims.check("defaults: sigma's last error / least", f"{most:.1f}", most < 3, enough=whole)
-text = f"{rise.loc['launcher'].min(axis=None):.0f} to {rise.loc['launcher'].max(axis=None):.0f}"
-rising = rise.loc["launcher"].min(axis=None) > 3
-claims.check("launcher: the same", text, rising, enough=whole)
+begin = min(10_000, defaults.step.max())
+after = results.figure7(defaults[defaults.step >= begin], step).fall.unstack("block")
+sigma = after[blocks[1:]]
+text = f"{after.mu.min():.1f} to {after.mu.max():.1f}"
+text += f"; {sigma.min(axis=None):.0f} to {sigma.max(axis=None):,.0f}"
+claims.check("fall after 10,000 steps, mu; sigma", text, sigma.min(axis=None) > 10, enough=whole)
+
+
+# %%
+run = ["settings", "game", "seed"]
+single = td.set_index([*run, "step"])[blocks[1:]]
+means = single.groupby(["settings", "game", "step"], sort=False).mean()
+single /= single.groupby(run, sort=False).cummin()
+means /= means.groupby(run[:2], sort=False).cummin()
+for step in rule["steps"]:
+    of_means = means.loc["defaults"].query("step <= @step").max(axis=None)
+    alone = single.loc["defaults"].query("step <= @step").max(axis=None)
+    claim = f"{step:,} steps: sigma's error / its least before; single seeds"
+    claims.check(claim, f"{of_means:.1f}; {alone:.1f}", of_means < 10, enough=whole)
+rise = means.loc["launcher"].groupby("game").last()
+text = f"{rise.min(axis=None):.0f} to {rise.max(axis=None):.0f}"
+claims.check("launcher: the same at the end", text, rise.min(axis=None) > 3, enough=whole)
 
 # %%
 launcher = td[td.settings == "launcher"]
@@ -266,16 +279,21 @@ plt.show()
 # 0.02 to 0.04, those of a fresh Gram network by 0.003 at most, since their last layer starts near zero.
 #
 # We crossed the settings, with seed 0: the pair network with the launcher's coupling and the Gram network with the defaults' coupling. This
-# moves two bundles, not two numbers: stickiness goes with the shock, and what is fitted and the gap's weight with the network.
+# moves two bundles, not two numbers: stickiness goes with the shock, and what is fitted and the gap's weight with the network. (The second is a third candidate for Figure 7:
+# Appendix C of the paper describes such a network, and two options of the script select it. Its $\mu$ falls 47- to 722-fold in 50,000 steps and its $\Sigma$
+# 594- to 131,087-fold.)
 
 # %%
 every = chapter.results(td_files + crossed_td_files)
 left = results.floors(every, chapter.results(prediction_files + crossed_prediction_files))
-order = ["launcher", "gram_both", "pair_reward", "defaults"]
-words = ["Gram\n$b=1$", "Gram\n$b=1/4$", "pair\n$b=1$", "pair\n$b=1/4$"]
-ends = results.figure7(every, step)
-last_floor = results.figure7(every.assign(**left), step)["last"]
-ends = ends.assign(floor=last_floor).reset_index("block")
+order = ["launcher", "gram_both", "pair_reward", "defaults", "longer"]
+words = ["Gram\n1", "Gram\n1/4", "pair\n1", "pair\n1/4", "pair\n1/4\n200k"]
+early, late = (
+    results.figure7(every, step).assign(floor=results.figure7(every.assign(**left), step)["last"])
+    for step in rule["steps"]
+)
+ends = pd.concat([early, late.loc[["defaults"]].rename({"defaults": "longer"})])
+ends = ends.reset_index("block")
 
 # %%
 fig, axes = plt.subplots(1, 4, figsize=(6.75, 2.6), sharey=True, layout="constrained")
@@ -283,82 +301,96 @@ for ax, block in zip(axes, blocks, strict=True):
     rows = ends[ends.block == block]
     there = [name for name in order if name in rows.index]
     plots.first_and_last(ax, rows.loc[there, ["first", "last", "floor"]])
-    ax.set_xticks(range(len(there)), [words[order.index(name)] for name in there])
+    labels = [words[order.index(name)] for name in there]
+    ax.set_xticks(range(len(there)), labels, fontsize="x-small")
     ax.set_title(plots.BLOCK_STYLES[block][0])
 axes[0].set_ylabel("squared TD error")
+fig.supxlabel("network; $b$; steps, if not 50k", fontsize="small")
 chapter.save(fig, "fig_first_and_last", ends.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 5.4.** First errors (rings) and last errors (discs) for both networks and both couplings, a line for each game in the order of Figure 5.3; dashes: what the shock alone leaves at the end. The outer columns are the authors' settings (means of three seeds), the inner ones are crossed (one seed).
+# **Figure 5.4.** First errors (rings) and last errors (discs) for both networks and both couplings, a line for each game in the order of Figure 5.3; dashes: what the shock alone leaves at the end. Runs end at 50,000 steps, those on the right at 200,000. The first column is the launcher, the last two are the defaults (means of three seeds); the others are crossed (one seed).
 #
-# <!-- alt: Four panels, one for each block, with four groups of four vertical lines. For the mean nearly all rings lie near 0.001, and discs sit just above their dashes, at 0.000025 for b of one and 0.0000016 for one quarter. For the other blocks rings of the Gram network lie 57 to 1,200 times below those of the pair network; discs of b of one lie between 0.0000001 and 0.000002; with b of one quarter those of the pair network lie near 0.0000002, far above their dashes, and those of the Gram network lie below 0.00000001. -->
+# <!-- alt: Four panels, one for each block, with five groups of four vertical lines. For the mean nearly all rings lie near 0.001, and discs sit just above their dashes, at 0.000025 for b of one and 0.0000016 for one quarter. For the other blocks rings of the Gram network lie 57 to 1,200 times below those of the pair network; discs of b of one lie between 0.0000001 and 0.000002. With b of one quarter, discs of the Gram network lie below 0.00000001, and those of the pair network near 0.0000002 and far above their dashes after 50,000 steps, near 0.00000005 and just above their dashes after 200,000. -->
 
 # %%
-mean_ends = ends[ends.block == "mu"]
-near = mean_ends["last"] / mean_ends.floor
-text = f"{near.min():.2f} to {near.max():.2f}"
-claims.check("last error of mu / floor, all four", text, near.max() < 2, enough=whole)
-sigma = ends[ends.block != "mu"].fall
-both = sigma.loc[["gram_both", "pair_reward"]].min(axis=None)
-text = f"{both:.0f}"
-claims.check("either change alone: least fall of a sigma block", text, both > 100, enough=whole)
+over = ends.set_index("block", append=True)
+near = (over["last"] / over.floor).unstack("block")
+text = f"{near.mu.min():.2f} to {near.mu.max():.2f}"
+claims.check("last error of mu / floor, all", text, near.mu.max() < 2, enough=whole)
+fewest = over.fall.unstack("block")[blocks[1:]].loc[["gram_both", "pair_reward"]].min(axis=None)
+claim = "either change alone: least fall of a sigma block"
+claims.check(claim, f"{fewest:.0f}", fewest > 100, enough=whole)
+before, end = (near.loc[name, ["sigma_diag", "sigma_cross"]] for name in ("defaults", "longer"))
+text = [f"{x.min(axis=None):.1f} to {x.max(axis=None):.1f}" for x in (before, end)]
+claim = "defaults: last diag, cross / floor at 50,000; closer at 200,000"
+claims.check(claim, "; ".join(text), (end < before).all(axis=None), enough=whole)
+excess = results.figure7(every.assign(**(every[blocks] - left)), step).fall.unstack("block").mu
+excess = excess.loc[["launcher", "defaults"]]
+text = f"{excess.min():.0f} to {excess.max():.0f}"
+claims.check("error - floor of mu, first / last", text, excess.min() > 100, enough=whole)
 
 # %% [markdown]
-# **The mean** ends at 1.04 to 1.54 times its floor everywhere, so *the size of the shock decides* how far it falls. What is left over the floor
-# is 4 to 17% of it under the launcher and 33 to 54% under the defaults.
+# **The mean** ends at 1.04 to 1.54 times its floor at 50,000 steps (at 200,000 at 1.58 to 2.00 times), so *the size of the shock decides* how far it falls. Over its floor
+# it has fallen 392- to 717-fold in three games under the launcher's settings, although its curve looks flat, and 919- to 1,607-fold under the defaults. (In
+# Boxing, whose error was below its floor on the way, the launcher's 1,442 means little.)
 #
 # **Second moments** fall about 50-fold or less only in the launcher's setting, where errors start low and meet a large shock. With either
-# bundle exchanged each of them falls at least 255-fold. The network also decides where they end: with the smaller shock, $\sigma_{\mathrm{diag}}$ and
-# $\sigma_{\mathrm{cross}}$ of the pair network end at 14 to 1,200 times their floors, and those of the Gram network at most at 6 times.
-#
-# How much of an error *could* be learned away? Subtract the floor from both ends. For $\sigma_{\mathrm{diag}}$ and $\sigma_{\mathrm{cross}}$
-# it is an estimate, from the mean at other states.
-
-# %%
-over = every.assign(**(every[blocks] - left))
-excess = results.figure7(over, step)
-excess.fall.unstack("block")[blocks].loc[["defaults", "launcher"]].round(0)
-
-# %%
-mean_fall = excess.fall.xs("mu", level="block").loc[["defaults", "launcher"]]
-text = f"{mean_fall.min():.0f} to {mean_fall.max():.0f}"
-claims.check("error - floor of mu, first / last", text, mean_fall.min() > 100, enough=whole)
-
-# %% [markdown]
-# Over its floor the mean has fallen 392- to 717-fold in three games under the launcher's settings, although its curve looks flat, and 1,089- to 3,550-fold
-# under the defaults. (In Boxing, whose error was below its floor on the way, the launcher's 1,442 means little.)
+# bundle exchanged each of them falls at least 255-fold. How near they come to their floors is a matter of time: with the smaller shock, $\sigma_{\mathrm{diag}}$ and
+# $\sigma_{\mathrm{cross}}$ of the pair network are at 14 to 1,179 times their floors after 50,000 steps and at 1.1 to 3.2 times after 200,000.
 #
 # ## 5.5 What a small error does not give
 #
 # We asked the networks of Figure 7 for gap variances at the first 40 frames of a play, for one pair of actions at each, and simulated 32 pairs of
-# branches. (The release evaluates its launcher's networks so, and none of the defaults.)
+# branches. (The release evaluates its launcher's networks so, and none of the defaults. These are few states: 7 to 16 different screens in Pong, 11 in
+# BattleZone, 39 or 40 in the others.) Learned / simulated during training:
 
 # %%
-pairs = chapter.results(pair_files)
+common = settings_of("defaults")
 predicted = chapter.results(prediction_files)
-asked = results.ratios(predicted, pairs, "defaults", settings_of("defaults").b)
-asked = asked[asked.step == asked.step.max()]
-shown = asked.rename(columns={"coupled_ratio": "learned / MC", "negative": "frames below zero"})
-shown.pivot_table("learned / MC", "game", "seed", sort=False).round(2)
+asked = results.ratios(predicted, chapter.results(pair_files), "defaults", common.b)
+shown = asked[asked.step.isin([50_000, 100_000, 150_000, asked.step.max()])]
+shown.pivot_table("coupled_ratio", ["game", "seed"], "step", sort=False).round(2)
 
 # %%
-lost = int((asked.negative == 1).sum())
-text = f"{lost} of {len(asked)}"
-claims.check("negative gap variance at all frames", text, lost >= 3, enough=whole)
-root = np.sqrt(fell["last"].drop("mu", level="block")).min()
-gap = asked.gap_variance.mean()
-text = f"{root:.1e}, {gap:.1e}"
-claims.check("least root of sigma's last errors, MC gap variance", text, root > gap, enough=whole)
-mean = asked.groupby("game")["mean"].mean()
-text = f"{mean.min():.3f} to {mean.max():.3f}"
-claims.check("mean learned; its limit is 0.125", text, mean.max() < 0.125 / 2, enough=whole)
+factor = PROTOCOL["table1"]["factor"]
+within = asked.assign(near=asked.coupled_ratio.between(1 / factor, factor))
+most = within.groupby("step").near.sum().max()
+share = within.groupby(["game", "seed"]).near.mean()
+claim = "networks within a factor of 1.5 of MC, most at any step; share of steps"
+text = f"{most} of {len(share)}; at most {share.max():.0%}"
+claims.check(claim, text, most < len(share) / 2, enough=whole)
+lost = (asked.negative == 1).groupby(asked.step).sum()
+text = f"{lost.iloc[-1]}; {lost.min()} to {lost.max()}"
+claim = "negative at all frames: networks at the end; at any step"
+claims.check(claim, text, lost.min() > 0, enough=whole)
+at = asked[asked.step == asked.step.max()]
+gap = at.gap_variance.mean()
+root = np.sqrt(late["last"].loc["defaults"].drop("mu", level="block"))
+text = f"{root.min():.1e} to {root.max():.1e}; {gap:.1e}"
+amid = root.min() < gap < root.max()
+claims.check("roots of sigma's last errors; MC gap variance", text, amid, enough=whole)
+copied = common.b / 2 * (1 - common.gamma ** (at.copies + 1))
+text = f"{at['mean'].min():.3f} to {at['mean'].max():.3f}, {copied.max():.3f}"
+close = (at["mean"] / copied).between(1 / 1.25, 1.25).all()
+claims.check("mean learned, and by 97 copies (limit 0.125)", text, close, enough=whole)
+
+# %% tags=["hide-cell"]
+play = {
+    (name, k): evaluation_starts(common, name, k) for name in PROTOCOL["games"] for k in range(3)
+}
+screens = [len({start.screen.tobytes() for start in starts}) for starts in play.values()]
+assert screens == [16, 7, 14, 11, 11, 11, 39, 39, 39, 39, 39, 40]
 
 # %% [markdown]
-# Five of twelve networks give a negative gap variance at all 40 frames (it then counts as zero), the others 0.18 to 31 times the simulated one. The reason is in the
-# units. The *root* of a last squared error (mean of the seeds) is $2.3 \cdot 10^{-4}$ to $9.0 \cdot 10^{-4}$, and the variance of a gap, a difference of second moments, is
-# $1.6 \cdot 10^{-4}$. Nor does a mean whose error is at 1.3 to 1.5 times its floor know the return: it is 0.013 to 0.029, and its limit is 0.125. With
-# 22 copies, a mean that starts at zero comes to 0.026 (Section 6.4).
+# No network comes to know the gap: at no step are more than three of twelve within a factor of 1.5, and none is at more than 26% of the steps. At 50,000 steps gap
+# variances are 0 to 31 times the simulated ones, and five networks find them negative at all 40 frames (which counts as zero); at 200,000 they are 0 to 0.76 times,
+# and two networks find them so.
+#
+# The *root* of a last squared error (mean of the seeds) is $0.8 \cdot 10^{-4}$ to $2.5 \cdot 10^{-4}$, and the variance of a gap, a difference of second moments, is
+# $1.6 \cdot 10^{-4}$. So the errors that are left are as large as the gap's variance, which allows such answers but does not explain them. Nor does a TD error compare a network with the truth:
+# 97 copies bring a mean that starts at zero to 0.078 (Section 6.4), those learned are 0.068 to 0.088, and the limit is 0.125.
 
 # %% [markdown]
 # ## What to take away

@@ -89,7 +89,7 @@ def seed_curves(ax: Axes, rows: pd.DataFrame, column: str, color: str, **bold: A
 
 def thousands(steps: float, _: float = 0.0) -> str:
     """20k for 20,000, on an axis of steps."""
-    return f"{steps / 1000:g}k"
+    return f"{steps / 1000:g}k" if steps else "0"
 
 
 def first_and_last(ax: Axes, ends: pd.DataFrame) -> Axes:
