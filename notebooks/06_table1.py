@@ -118,12 +118,14 @@ agree = by_step.between(1 / rule["factor"], rule["factor"]).groupby("step").sum(
 text = f"{alone} of {each.size}"
 claims.check("the same of single seeds", text, alone > 0.75 * each.size, enough=whole)
 steps = agree.index[agree == 8]
+missed = {"enough": whole, "otherwise": "goal missed"}
 text = f"{steps.min():,} to {steps.max():,}"
 claims.check("all eight means agree, steps", text, step in steps, enough=whole)
 first = cells[cells.column == "coupled_ratio"]
-if whole:
-    assert (first.paper < first.least).sum() == 3
-    assert (first["mean"] / first.paper).between(1.10, 1.26).all()
+above = first["mean"] / first.paper
+below = int((first.paper < first.least).sum())
+text = f"{above.min():.2f} to {above.max():.2f}; below all in {below} of {len(first)} games"
+claims.check("first column, ours / paper's; paper below all seeds", text, above.min() > 1, **missed)
 
 # %% [markdown]
 # Of 24 numbers of single seeds 21 agree. Means agree at every record from 41,000 to 50,000 steps, so our rule cannot tell which of
@@ -253,7 +255,6 @@ end = at.assign(ratio=at.independent_ratio / results.recursion(curves, gamma).lo
 end.pivot_table("ratio", "game", "seed", sort=False).round(2)
 
 # %%
-missed = {"enough": whole, "otherwise": "goal missed"}
 text = f"{end.ratio.min():.2f} to {end.ratio.max():.2f}"
 claim = "independent / MC, network / recursion, 12 runs"
 claims.check(claim, text, end.ratio.between(1 / 1.25, 1.25).all(), **missed)
