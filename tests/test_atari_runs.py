@@ -131,7 +131,6 @@ def test_pieces_of_a_part_are_the_whole(tmp_path, monkeypatch, capsys):
             command(tmp_path / "pieces", *words)
     assert "10 runs and" in capsys.readouterr().out
     assert command(tmp_path / "pieces", *words, "--minutes", "0") == 1
-    assert not list(tmp_path.glob("pieces/work/results/*"))  # nothing was simulated yet
     assert command(tmp_path / "pieces", *words) == 0
     whole, pieces = ((tmp_path / name / "work" / "results") for name in ("whole", "pieces"))
     names = sorted(path.name for path in whole.glob("*.csv"))
