@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import re
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,12 +52,14 @@ def in_processes(
     jobs: Sequence[tuple[Any, ...]],
     processes: int,
     label: str,
+    deadline: float = math.inf,
 ) -> list[Result]:
     """[work(*job) for job in jobs] in `processes` processes.
 
     Jobs carry their own seeds, so how many processes share them changes nothing. New processes are
     spawned, not forked, since the parent may run threads (numba, torch): a script must start its
-    work under `if __name__ == "__main__"`.
+    work under `if __name__ == "__main__"`. deadline: on the clock of `time.monotonic`; jobs that it
+    finds under way end with a TimeoutError, which is raised here.
     """
     workers = min(processes, len(jobs))
     context = multiprocessing.get_context("spawn")
@@ -65,10 +69,27 @@ def in_processes(
         ProcessPoolExecutor(workers, context, end_with_parent) as pool,  # starts none by itself
         progress(len(jobs), label, unit="chunk") as bar,
     ):
-        for result in map(work, *columns) if workers == 1 else pool.map(work, *columns):
+        timed = work if deadline == math.inf else partial(_in_time, work, deadline)
+        for result in map(timed, *columns) if workers == 1 else pool.map(timed, *columns):
             results.append(result)
             bar.update()
     return results
+
+
+def _in_time(work: Callable[..., Result], deadline: float, *job: Any) -> Result:
+    """work(*job), which ends with a TimeoutError at the deadline."""
+    if (left := deadline - time.monotonic()) <= 0.0:
+        raise TimeoutError
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, left)
+    try:
+        return work(*job)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 def program(doc: str) -> argparse.ArgumentParser:

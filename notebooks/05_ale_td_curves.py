@@ -177,9 +177,10 @@ claims.check(claim, f"{falls.min(axis=None):.1f}", falls.min(axis=None) > 2)
 # %%
 td = chapter.results(td_files)
 rule = PROTOCOL["figure7"]
-table = results.figure7(td)
+step = rule["steps"][0]
+table = results.figure7(td, step)
 seeds = td.groupby(["settings", "game"]).seed.nunique()
-whole = len(seeds) == 8 and seeds.min() >= 3 and td.step.max() >= rule["step"]
+whole = len(seeds) == 8 and seeds.min() >= 3 and td.step.max() >= step
 defaults = td[td.settings == "defaults"]
 
 # %%
@@ -272,8 +273,8 @@ every = chapter.results(td_files + crossed_td_files)
 left = results.floors(every, chapter.results(prediction_files + crossed_prediction_files))
 order = ["launcher", "gram_both", "pair_reward", "defaults"]
 words = ["Gram\n$b=1$", "Gram\n$b=1/4$", "pair\n$b=1$", "pair\n$b=1/4$"]
-ends = results.figure7(every)
-last_floor = results.figure7(every.assign(**left))["last"]
+ends = results.figure7(every, step)
+last_floor = results.figure7(every.assign(**left), step)["last"]
 ends = ends.assign(floor=last_floor).reset_index("block")
 
 # %%
@@ -316,7 +317,7 @@ claims.check("either change alone: least fall of a sigma block", text, both > 10
 
 # %%
 over = every.assign(**(every[blocks] - left))
-excess = results.figure7(over)
+excess = results.figure7(over, step)
 excess.fall.unstack("block")[blocks].loc[["defaults", "launcher"]].round(0)
 
 # %%

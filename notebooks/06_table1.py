@@ -13,11 +13,13 @@
 # simulation (*MC*). The learned gap variances are 1.03 to 3.97 times the simulated ones. The variances that
 # the network predicts for independent marginals are about 100 times too large. The paper reads this as calibration by coupling.
 #
-# **Table 1 is reproduced.** Under the settings of the authors' launcher, with three seeds, all eight numbers agree with the paper's by our rule, within a factor of
+# **Table 1 is reproduced.** Its settings are those of the launcher in the authors' public release, whose README calls them "the reward-coupled
+# gap diagnostic used in the rebuttal". With them and three seeds all eight numbers agree with the paper's by our rule, within a factor of
 # 1.5, at 50,000 steps.
 #
-# **Made so, it does not show calibration by coupling.** (Which commands the authors ran is not stated.) With a shock of either size, the sum of the two branches'
-# *simulated* variances is 0.86 to 0.99 times that of the gap: here independent marginals overestimate nothing. The second column grows with the copies of the
+# **It does not show calibration by coupling.** With a shock of either size, the sum of the two branches'
+# *simulated* variances is 0.86 to 0.99 times that of the gap: here independent marginals overestimate nothing. (The release, too, plays independent pairs and prints their variance,
+# so the authors' own log has this comparison.) The second column grows with the copies of the
 # target network, as a two-line recursion predicts from what each network says at 6,000 steps. And in the first column a calibrated network would have about 16, not 1,
 # because the shock is four times larger in training than in evaluation.
 #
@@ -30,6 +32,7 @@
 
 # %% tags=["parameters"]
 prediction_files = ["figures/atari/predictions.csv"]
+crossed_prediction_files = ["figures/atari/predictions_extra.csv"]
 pair_files = ["figures/atari/pairs.csv"]
 out_dir = ""
 
@@ -111,10 +114,15 @@ claims.check("the same of single seeds", text, alone > 0.75 * each.size, enough=
 steps = agree.index[agree == 8]
 text = f"{steps.min():,} to {steps.max():,}"
 claims.check("all eight means agree, steps", text, step in steps, enough=whole)
+first = cells[cells.column == "coupled_ratio"]
+if whole:
+    assert (first.paper < first.least).sum() == 3
+    assert (first["mean"] / first.paper).between(1.10, 1.26).all()
 
 # %% [markdown]
 # Of 24 numbers of single seeds 21 agree. Means agree at every record from 41,000 to 50,000 steps, so our rule cannot tell which of
-# these steps the paper used. In the second column the paper's numbers lie within our seeds. In the first one all our means are larger, by 10 to 26%.
+# these steps the paper used. In the second column the paper's numbers lie within our seeds. In the first one all our means are larger, by 10 to 26%, and in
+# three of four games the paper's number lies below all our seeds. A rule of a factor of 1.5 cannot see such a difference.
 #
 # ## 6.2 The same with one shock
 #
@@ -196,6 +204,24 @@ claims.check("coupled / MC, at the end / at first", text, low.max() < 1, enough=
 # %% [markdown]
 # From 28,000 steps to the end the second column grows by factors of 2.5 to 3.4. The first one starts at 9 to 15, which is 0.6 to 0.9 times the right value, and falls.
 #
+# **A snapshot may look calibrated.** Section 5.4 has the same Gram network with the coupling of the training script, where the shock is *the same* in training
+# and evaluation, $b = 1/4$. There a calibrated first column is 1 (one seed).
+
+# %%
+gram = results.ratios(chapter.results(crossed_prediction_files), pairs, "gram_both", 0.25)
+on_the_way = gram.groupby(["game", "step"], sort=False).coupled_ratio.mean().unstack()
+shown = [s for s in (6_000, 10_000, 20_000, 30_000, 40_000, 50_000) if s in on_the_way]
+on_the_way[shown].round(2)
+
+# %%
+ends = on_the_way.iloc[:, -1]
+text = f"{ends.min():.2f} to {ends.max():.2f}; {ends.between(0.95, 1.05).sum()} within 5% of 1"
+fell = (ends < on_the_way.iloc[:, 0] / 2).all()
+claims.check("matching shocks: first column at the end, halved", text, fell, enough=whole)
+
+# %% [markdown]
+# In two of four games the learned variance is within 5% of the simulated one at 50,000 steps, but it comes from 10 and 12 and is still falling. In the other two it has passed 1 long before.
+#
 # ## 6.4 The second column: too few copies of the target
 #
 # **The mean.** Treat all states and actions alike. In training almost every reward is zero before the shock, and 0 or 1 with equal probability after it. Returns are
@@ -232,8 +258,8 @@ text = f"{from_zero.min():.2f} to {from_zero.max():.2f}; {inside.sum()} of {len(
 claims.check("the same, if it starts from zero", text, inside.all(), **missed)
 
 # %% [markdown]
-# The recursion gives the second column of all twelve runs within 15% at 50,000 steps. On the way single runs differ more: between 9,000 and 34,000 steps mostly eight or nine of
-# twelve are within a quarter, and for one the recursion even gives negative variances. From zero it would not: single runs are then off by factors of 0.47 to 1.37, so what decides between
+# The recursion gives the second column of all twelve runs within 15% at 50,000 steps. On the way single runs differ more: from 7,000 to 34,000 steps eight to eleven of
+# twelve are within a quarter, from 35,000 on all are, and for one the recursion even gives negative variances on the way. From zero it would not: single runs are then off by factors of 0.47 to 1.37, so what decides between
 # seeds is where a network starts. A mean that starts too high or too low loses this only by a factor of $\gamma$ with each copy.
 #
 # **How far would it rise?** From zero the recursion peaks at 600 to 700, at the 125th backup, after 254,000 steps. Only after about a thousand copies is it back near

@@ -1,5 +1,6 @@
 """The authors' release: games, losses, training and rules, against other ways to say them."""
 
+import time
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
@@ -16,7 +17,8 @@ from PIL import Image
 from torch import nn
 from torch.testing import assert_close
 
-from experiments.files import claim
+from experiments.files import claim, replacing
+from experiments.processes import in_processes
 from experiments.release import limits, play, results, runs, training
 from experiments.release.network import predictions
 from experiments.release.settings import LOSSES, PROTOCOL, Run, settings_of
@@ -434,7 +436,9 @@ def test_simulated_variances_of_coins(same):
 
 
 def test_steps_that_no_window_ends_are_refused():
-    with pytest.raises(ValueError, match="steps must be a multiple of window = 2, got 25"):
+    with pytest.raises(
+        ValueError, match="steps must be a multiple of window = 2, and at least 6, got 25"
+    ):
         tiny("defaults", steps=25)
 
 
@@ -445,7 +449,7 @@ def test_rule_of_figure_7():
         for seed, (first, last) in enumerate([(400.0, 1.0), (100.0, 3.0)])
         for step, value in ((7000, 50.0), (60000, 1e-9), (50000, last), (5999, first))
     ]
-    table = results.figure7(pd.DataFrame(rows))
+    table = results.figure7(pd.DataFrame(rows), 50000)
     assert len(table) == 4
     diag = table.loc["defaults", "Pong", "sigma_diag"]
     assert diag.tolist() == [250.0, 2.0, 125.0, 1, 2]  # of the means; one seed by itself
@@ -537,6 +541,9 @@ def refused(words, capsys):
         (["--settings", "default"], "settings must be one of 'defaults', 'launcher'"),
         (["--seeds", "-1"], "--seeds must be at least 0"),
         (["--processes", "0"], "--processes must be at least 1"),
+        (["--steps", "60500"], "steps must be a multiple of window = 1000, and at least 6000"),
+        (["--steps", "5000"], "steps must be a multiple of window = 1000, and at least 6000"),
+        (["--minutes", "nan"], "--minutes must be above 0"),
         (["--device", "cuda:99"], "device 'cuda:99' was asked for"),
     ],
 )
@@ -571,11 +578,9 @@ def miniature(monkeypatch):
 def test_the_whole_experiment_in_miniature(tmp_path, capsys):
     """What is there is not made again; what is lost is, and is the same."""
     work, out = tmp_path / "work", tmp_path / "out"
-    words = ["--work", work, "--out", out, "--games", "pong", "--seeds", "0", "--processes", "1"]
-    words = [*map(str, words), "--miniature"]
+    words = miniature_words(work, out)
     runs.main(words)
-    tables = {path.stem: path.read_bytes() for path in out.iterdir()}
-    made = {path: path.stat().st_mtime_ns for path in work.glob("*/*")}
+    tables = contents(out)
     td, predicted, pairs, told = (
         pd.read_csv(out / f"{name}.csv") for name in ("td_errors", "predictions", "pairs", "runs")
     )
@@ -588,11 +593,89 @@ def test_the_whole_experiment_in_miniature(tmp_path, capsys):
     assert len(results.ratios(predicted, pairs, "launcher", 0.25)) == 4
     assert told.steps.tolist() == [24, 24]
     assert set(told.device) == {"cpu"}
-    lost = work / "runs" / "launcher-Pong-0.csv"
-    assert made.pop(lost)
-    lost.unlink()
+    made = {path: path.stat().st_mtime_ns for path in work.glob("*/*")}
+    lost = [work / "runs" / "launcher-Pong-0.csv", work / "states" / "launcher-Pong-0.pt"]
+    for path in lost:
+        assert made.pop(path)
+        path.unlink()
     capsys.readouterr()
     runs.main(words)
     assert capsys.readouterr().out.count("step 24: 1 networks") == 1
     assert {path: path.stat().st_mtime_ns for path in made} == made
-    assert {path.stem: path.read_bytes() for path in out.iterdir()} == tables
+    assert contents(out) == tables
+
+
+def miniature_words(work, out, *more):
+    """A command of two small runs."""
+    words = ["--work", work, "--out", out, "--games", "pong", "--seeds", "0", "--processes", "1"]
+    return [*map(str, words), "--miniature", *more]
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("miniature")
+def test_training_in_pieces_is_that_in_one_piece(tmp_path, capsys, monkeypatch):
+    """First to fewer steps, then, as if the minutes were over, at most one block a command."""
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    runs.main(miniature_words(tmp_path / "work", whole))
+    runs.main(miniature_words(tmp_path / "other", pieces, "--steps", "16"))
+    assert set(pd.read_csv(pieces / "runs.csv").steps) == {16}
+    monkeypatch.setattr(runs, "train", lambda learners, note, deadline: train(learners, note, 0.0))
+    words = miniature_words(tmp_path / "other", pieces)
+    with pytest.raises(SystemExit, match="1"):
+        runs.main(words)
+    assert "2 runs are left: to go on, give the same command again" in capsys.readouterr().out
+    assert set(pd.read_csv(pieces / "runs.csv").steps) == {20}
+    runs.main(words)
+    assert contents(pieces) == contents(whole)
+
+
+@pytest.mark.usefixtures("miniature")
+def test_minutes_bound_plays(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="1"):
+        runs.main(miniature_words(tmp_path / "work", tmp_path / "out", "--minutes", "1e-9"))
+    assert capsys.readouterr().out.splitlines() == [
+        "the time is over before all games are played",
+        "2 runs are left: to go on, give the same command again",
+    ]
+    assert not list(tmp_path.rglob("*.npz")) + list(tmp_path.rglob("*.part"))
+
+
+def stop_at_once(path):
+    with replacing(path) as part:
+        part.write_text("half")
+        time.sleep(60.0)
+
+
+def test_a_job_under_way_ends_at_the_deadline_and_leaves_nothing(tmp_path):
+    """Even in a process of its own."""
+    with pytest.raises(TimeoutError):
+        in_processes(
+            stop_at_once, [(tmp_path / "a",), (tmp_path / "b",)], 2, "x", time.monotonic() + 1.0
+        )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"no state", "Pong-0.pt is damaged: "),
+        ({"step": 12}, "Pong-0.pt is damaged: 'torch'"),
+        ({"torch": "0.1", "device": "cpu"}, "Pong-0.pt is of torch 0.1, and this is torch 2"),
+        ({"torch": str(torch.__version__), "device": "cuda"}, "of device cuda, and this is device"),
+    ],
+)
+def test_state_of_another_training_is_refused_before_work(content, message, tmp_path, capsys):
+    path = tmp_path / "states" / "launcher-Pong-0.pt"
+    path.parent.mkdir()
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
+    words = ["--work", tmp_path, "--settings", "launcher", "--games", "Pong", "--seeds", "0"]
+    assert message in refused(words, capsys)
+    assert not (tmp_path / "plays").exists()
+    assert not (tmp_path / "results").exists()

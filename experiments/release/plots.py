@@ -147,7 +147,7 @@ def ratios(
         ax.plot(step, printed, "o", color=color, mec="black", ms=5, zorder=3)
     recursion = rows.groupby("step")["recursion_ratio"].mean()
     dashed: Any = {"color": "black", "ls": (0, (3, 1.5)), "lw": 1.2}
-    ax.plot(recursion.index, recursion, label="copies alone, no network", **dashed)
+    ax.plot(recursion.index, recursion, label="copies alone after 6,000 steps", **dashed)
     ax.axhline(calibrated, color="0.6", lw=0.8, ls=":", zorder=0, label="coupled, if calibrated")
     ax.plot([], [], "o", mfc="0.7", mec="black", label="the paper")
     ax.set(yscale="log")

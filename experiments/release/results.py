@@ -71,14 +71,14 @@ def falls(td: pd.DataFrame, step: int) -> pd.DataFrame:
     return groups.first() / groups.last()
 
 
-def figure7(td: pd.DataFrame) -> pd.DataFrame:
-    """The rule for Figure 7: a row for each setting, game and block.
+def figure7(td: pd.DataFrame, step: int) -> pd.DataFrame:
+    """The rule for Figure 7 at a step: a row for each setting, game and block.
 
     first, last: means over the seeds. fall: their ratio. seeds: how many reach the rule's fall by
-    themselves, of `of`.
+    themselves, of `of`. Runs that end before the step are judged at their end.
     """
     rule = PROTOCOL["figure7"]
-    td = td[td.step <= rule["step"]].sort_values("step", kind="stable")
+    td = td[td.step <= step].sort_values("step", kind="stable")
     each = td.melt([*KEY, "step"], rule["blocks"], "block").groupby([*KEY, "block"], sort=False)
     ends = each.value.agg(["first", "last"])
     by_block = ends.groupby(["settings", "game", "block"], sort=False)

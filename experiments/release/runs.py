@@ -2,26 +2,36 @@
 
     python -m experiments.release --work DIR --device cuda          both settings, games and seeds
     python -m experiments.release --work DIR --settings defaults --games Pong --seeds 0
+    python -m experiments.release --work DIR --steps 60000 --minutes 9
     python -m experiments.release --work DIR --miniature            does all of it run?
 
 Settings, games, seeds and rules are in settings.toml. Processes play, one per core; then this one
 trains, on a GPU all networks side by side, on a processor one after the other. What is finished is
-a file of the work folder, and is not made again: if the command was stopped, give it again. At the
-end the results of all runs of the folder are written. Those in figures/atari were made with --out
-figures/atari.
+a file of the work folder, and is not made again. If the command was stopped, or its --minutes are
+over, give it again: each training goes on where it was, and ends as one in one piece does. With
+more --steps it goes on, too, on longer plays. At the end the results of all runs of the folder are
+written. Those in figures/atari were made with --out figures/atari.
 
-    settings.json                     what all files of the folder were made with
-    plays/COUPLING-GAME-SEED.npz      steps to learn from
-    pairs/COUPLING-GAME-SEED.npz      recursive pairs
-    runs/SETTINGS-GAME-SEED.csv       a training: errors and predictions on the way
+    settings.json                       what all files of the folder were made with
+    plays/COUPLING-GAME-SEED-STEPS.npz  steps to learn from
+    pairs/COUPLING-GAME-SEED.npz        recursive pairs
+    states/SETTINGS-GAME-SEED.pt        what a training goes on from
+    runs/SETTINGS-GAME-SEED.csv         a training: errors and predictions on the way
+
+The exit status is 0 if nothing is left to be done.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -36,7 +46,7 @@ from experiments.processes import (
 from experiments.release.play import Collected, collect, simulate
 from experiments.release.results import PACKAGES, write_results
 from experiments.release.settings import PROTOCOL, Run, settings_of
-from experiments.release.training import Learner, data_on, train
+from experiments.release.training import Data, Learner, data_on, load_state, save_state, train
 from jmdp_lib import checks
 from jmdp_lib.atari import emulator
 from jmdp_lib.machine import extra
@@ -45,61 +55,121 @@ with extra("torch"):
     import torch
 
 
+STATE_EVERY = 5  # windows of updates
+
+
 def runs_of(options: argparse.Namespace) -> list[Run]:
     """All settings, games and seeds of a command, checked."""
     games = [emulator.title(game) for game in options.games]
     seeds = [checks.at_least("--seeds", seed, 0) for seed in options.seeds]
-    chosen = {name: settings_of(name, options.miniature) for name in options.settings}
+    chosen = {
+        name: settings_of(name, options.miniature, options.steps) for name in options.settings
+    }
     every = dict.fromkeys(product(chosen, games, seeds))
     return [Run(name, chosen[name], game, seed) for name, game, seed in every]
 
 
-def play_all(runs: list[Run], work: Path, processes: int) -> None:
+def play_all(runs: list[Run], options: argparse.Namespace, deadline: float) -> None:
     """Play what the runs learn from, and their recursive pairs."""
+    plays = {run.play(options.work): (collect, run) for run in runs}
+    pairs = {run.pairs(options.work): (simulate, run) for run in runs}
     jobs = [
-        (work / folder / f"{played}.npz", make, run.settings, run.game, run.seed)
-        for folder, make in (("plays", collect), ("pairs", simulate))
-        for played, run in {run.played: run for run in runs}.items()
+        (path, make, run.settings, run.game, run.seed)
+        for path, (make, run) in (plays | pairs).items()
+        if not path.exists()
     ]
-    in_processes(save_once, jobs, processes, "plays and pairs")
+    if jobs:
+        in_processes(save_once, jobs, options.processes, "plays and pairs", deadline)
 
 
-def learn(runs: list[Run], options: argparse.Namespace) -> None:
-    """Train networks side by side, and write what they did on the way."""
-    plays = {run.played: run.settings for run in runs}
-    data = {
-        played: data_on(
-            options.device, Collected.load(options.work / "plays" / f"{played}.npz"), settings
-        )
-        for played, settings in plays.items()
-    }
-    learners = [Learner(run, data[run.played]) for run in runs]
-    train(learners)
+def step_of(run: Run, work: Path) -> int:
+    """The step that the records of a run have reached."""
+    path = run.results(work)
+    return int(pd.read_csv(path, usecols=["step"]).step.max()) if path.exists() else 0
+
+
+def groups_of(runs: list[Run], states: dict[Run, Any], device: str) -> list[list[Run]]:
+    """Runs that are trained together: each alone on a processor, side by side on a GPU."""
+    if device == "cpu":
+        return [[run] for run in runs]
+    groups: dict[Any, list[Run]] = {}
+    for run in runs:
+        at = states[run]["step"] if run in states else 0
+        groups.setdefault((run.settings.steps, at), []).append(run)
+    return list(groups.values())
+
+
+def learn(
+    runs: list[Run], states: dict[Run, Any], options: argparse.Namespace, deadline: float
+) -> None:
+    """Train networks side by side from where they stopped, and write what they do on the way."""
+    work = options.work
     facts = made_with(options)
     facts |= {name: facts["versions"].get(name) for name in PACKAGES}
     noted = {name: facts[name] for name in ("device", "commit", "dirty", *PACKAGES)}
-    for run, learner in zip(runs, learners, strict=True):
-        key = {"settings": run.name, "game": run.game, "seed": run.seed}
-        rows = pd.DataFrame([key | record | noted for record in learner.records])
-        write_whole(run.file(options.work), rows.to_csv(index=False))
+    plays = {run.play(work): run.settings for run in runs}
+
+    def read(path: Path) -> Data:
+        return data_on(options.device, Collected.load(path), plays[path])
+
+    with ThreadPoolExecutor(4) as readers:  # a play of 200,000 steps has 2.8 GB
+        data = dict(zip(plays, readers.map(read, plays), strict=True))
+    learners = [Learner(run, data[run.play(work)]) for run in runs]
+    for learner in learners:
+        if learner.run in states:
+            learner.restore(states[learner.run])
+
+    def note() -> None:
+        ended = learners[0].step == runs[0].settings.steps
+        for learner in learners:
+            learner.records[-1] |= noted
+            if ended or len(learner.records) % STATE_EVERY == 0:
+                save_state(learner.run.state(work), learner)
+            write_records(learner, work)
+
+    train(learners, note, deadline)
+    for learner in learners:
+        save_state(learner.run.state(work), learner)
+        write_records(learner, work)
+
+
+def write_records(learner: Learner, work: Path) -> None:
+    """Write what a network did so far."""
+    run = learner.run
+    key = {"settings": run.name, "game": run.game, "seed": run.seed}
+    rows = pd.DataFrame([key | record for record in learner.records])
+    write_whole(run.results(work), rows.to_csv(index=False))
 
 
 def work_through(options: argparse.Namespace) -> None:
-    """Check all that was asked for, play, train what is missing, and write the results."""
+    """Check all that was requested, play, train what is missing, and write the results."""
+    if not options.minutes > 0.0:
+        raise ValueError(f"--minutes must be above 0, got {options.minutes}")
+    deadline = time.monotonic() + 60.0 * options.minutes
     runs = runs_of(options)
     shared = {key: PROTOCOL[key] for key in ("common", "couplings", "networks", "settings")}
     small = {"miniature": PROTOCOL["miniature"] if options.miniature else None}
     claim(options.work / "settings.json", shared | small)
+    missing = [run for run in runs if step_of(run, options.work) < run.settings.steps]
+    files = {run: run.state(options.work) for run in missing}
+    states = {run: load_state(path, options.device) for run, path in files.items() if path.exists()}
     options.out.mkdir(parents=True, exist_ok=True)
     if options.with_parent:
         end_with_parent()
     torch.backends.cudnn.deterministic = True
     torch.backends.cuda.matmul.allow_tf32 = False  # torch's default, whatever the machine's is
-    play_all(runs, options.work, options.processes)
-    missing = [run for run in runs if not run.file(options.work).exists()]
-    for group in [[run] for run in missing] if options.device == "cpu" else [missing]:
-        learn(group, options)
-    write_results(options)
+    try:
+        play_all(runs, options, deadline)
+        for group in groups_of(missing, states, options.device):
+            if time.monotonic() < deadline:
+                learn(group, states, options, deadline)
+    except TimeoutError:
+        print("the time is over before all games are played", flush=True)
+    if list((options.work / "runs").glob("*.csv")):
+        write_results(options)
+    if left := [run for run in runs if step_of(run, options.work) < run.settings.steps]:
+        print(f"{len(left)} runs are left: to go on, give the same command again", flush=True)
+        sys.exit(1)
 
 
 def main(words: list[str] | None = None) -> None:
@@ -108,6 +178,8 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--settings", nargs="+", default=own, help=", ".join(PROTOCOL["settings"]))
     parser.add_argument("--games", nargs="+", default=PROTOCOL["games"])
     parser.add_argument("--seeds", nargs="+", type=int, default=PROTOCOL["seeds"])
+    parser.add_argument("--steps", type=int, help="in place of those of settings.toml")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after these")
     parser.add_argument("--with-parent", action="store_true", help="end when it has ended")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums on every run
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # streams that run at once

@@ -42,9 +42,11 @@ class Settings:
     gram_start: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.steps % self.window:
+        least = self.learn_from + self.window
+        if self.steps % self.window or self.steps < least:
             raise ValueError(
-                f"steps must be a multiple of window = {self.window}, got {self.steps}"
+                f"steps must be a multiple of window = {self.window}, and at least {least}, "
+                f"got {self.steps}"
             )
 
     def copies(self, step: int) -> int:
@@ -60,20 +62,36 @@ class Run(NamedTuple):
     game: str
     seed: int
 
+    def play(self, work: Path) -> Path:
+        """File of the play that it learns from, shared by runs of the same coupling and length."""
+        return work / "plays" / f"{self._played}-{self.settings.steps}.npz"
+
+    def pairs(self, work: Path) -> Path:
+        """File of the recursive pairs, shared by runs of the same coupling."""
+        return work / "pairs" / f"{self._played}.npz"
+
+    def state(self, work: Path) -> Path:
+        """File that its training goes on from."""
+        return work / "states" / f"{self._key}.pt"
+
+    def results(self, work: Path) -> Path:
+        """File of its records."""
+        return work / "runs" / f"{self._key}.csv"
+
     @property
-    def played(self) -> str:
-        """What it shares with runs of the same coupling."""
+    def _key(self) -> str:
+        return f"{self.name}-{self.game}-{self.seed}"
+
+    @property
+    def _played(self) -> str:
         return f"{self.settings.coupling}-{self.game}-{self.seed}"
 
-    def file(self, work: Path) -> Path:
-        """Where its results are."""
-        return work / "runs" / f"{self.name}-{self.game}-{self.seed}.csv"
 
-
-def settings_of(name: str, miniature: bool = False) -> Settings:
-    """The named settings, in miniature if asked."""
+def settings_of(name: str, miniature: bool = False, steps: int | None = None) -> Settings:
+    """The named settings, in miniature if requested; steps: in place of those of the table."""
     checks.one_of("settings", name, list(PROTOCOL["settings"]))
     chosen = PROTOCOL["settings"][name]
-    table = PROTOCOL["common"] | (PROTOCOL["miniature"] if miniature else {})
+    table = PROTOCOL["common"] | {"steps": PROTOCOL["steps"][name]}
+    table |= PROTOCOL["miniature"] if miniature else {}
     table |= PROTOCOL["couplings"][chosen["coupling"]] | PROTOCOL["networks"][chosen["network"]]
-    return Settings(**table | chosen)
+    return Settings(**table | chosen | ({} if steps is None else {"steps": steps}))

@@ -1,17 +1,23 @@
 """The release's training: draws on the host, updates on the device, records on the way.
 
 Everything random is drawn on the host, a block of steps at a time, so that a device only computes.
-On CUDA one update of all learners is one
-recorded graph, in which they run side by side.
+On CUDA one update of all learners is one recorded graph, in which they run side by side. Between
+two blocks a learner is its networks, its optimiser and its records: what `state` returns, and all
+that a training needs to go on.
 """
 
 from __future__ import annotations
 
+import math
+import pickle
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.files import replacing
 from experiments.graphs import recorded
 from experiments.release.network import (
     Coordinates,
@@ -32,6 +38,9 @@ from jmdp_lib.machine import extra
 with extra("torch"):
     import torch
     from torch import Tensor, nn
+
+
+STATEFUL = ("network", "target", "optimiser")  # parts of a learner that change in training
 
 
 class Data(NamedTuple):
@@ -115,6 +124,19 @@ class Learner:
         self.written.index_copy_(0, self.position, found.detach()[None])
         self.position.add_(1)
 
+    def state(self) -> dict[str, Any]:
+        """What a training goes on from: weights, the optimiser's memory, and what was noted."""
+        parts = {name: getattr(self, name).state_dict() for name in STATEFUL}
+        made = {"torch": str(torch.__version__), "device": self.data.screens.device.type}
+        return parts | made | {"step": self.step, "records": self.records}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Become what `state` returned."""
+        for name in STATEFUL:
+            getattr(self, name).load_state_dict(state[name])
+        self.step = state["step"]
+        self.records = state["records"]
+
     def _losses(self, rows: Tensor, next_chosen: Tensor) -> Tensor:
         """(5,) of batches X, Y and Q: rows (3, B); next_chosen (6, B, A) as in FUTURE_PAIRS."""
         data = self.data
@@ -158,7 +180,7 @@ class Learner:
         These are means of `window` updates, up to the step td_step. The first block has one more.
         """
         window = self.settings.window
-        means = self.written[:window].cpu().numpy().astype(np.float64).mean(0)
+        means = self.written[:window].cpu().numpy().astype(np.float64).mean(0).tolist()
         record = {"step": stop, "copies": self.settings.copies(stop)}
         record |= predictions(self.network, *self.evaluated)
         record |= {"td_step": self.step + window} | dict(zip(LOSSES, means, strict=True))
@@ -194,27 +216,68 @@ def side_by_side(learners: list[Learner]) -> None:
         here.wait_stream(learner.stream)
 
 
-def train(learners: list[Learner]) -> None:
-    """Train learners of equal sizes to their last step."""
+def train(
+    learners: list[Learner],
+    note: Callable[[], object] = lambda: None,
+    deadline: float = math.inf,
+) -> None:
+    """Train learners of equal sizes, all at one step, to their last step or until the deadline.
+
+    note: called after each block. deadline: on the clock of `time.monotonic`; no block begins that
+    would end after it, if it took as long as the longest so far, but one is made in any case.
+    """
     settings = learners[0].settings
     update = recorded(
         lambda: side_by_side(learners),
         learners[0].data.screens.device,
         before=lambda: [x.optimiser.zero_grad(set_to_none=True) for x in learners],
     )
-    started = time.perf_counter()
-    while learners[0].step < settings.steps:
-        step = learners[0].step
-        stop = (step // settings.window + 1) * settings.window
-        stop += settings.window * (stop == settings.learn_from)
-        for learner in learners:
-            learner.begin_block(stop)
-        for t in range(step + 1, stop + 1):
-            update()
-            if t % settings.copy_every == 0:
-                for learner in learners:
-                    learner.copy_target()
-        for learner in learners:
-            learner.end_block(stop)
-        seconds = time.perf_counter() - started
-        print(f"step {stop}: {len(learners)} networks, {seconds:.0f} s", flush=True)
+    started = time.monotonic()
+    longest = -math.inf
+    while learners[0].step < settings.steps and time.monotonic() + longest < deadline:
+        begun = time.monotonic()
+        train_block(learners, update)
+        note()
+        longest = max(longest, time.monotonic() - begun)
+        seconds = time.monotonic() - started
+        print(f"step {learners[0].step}: {len(learners)} networks, {seconds:.0f} s", flush=True)
+
+
+def train_block(learners: list[Learner], update: Callable[[], None]) -> None:
+    """Make the updates up to the end of the next window, and records of them."""
+    settings = learners[0].settings
+    step = learners[0].step
+    stop = (step // settings.window + 1) * settings.window
+    stop += settings.window * (stop == settings.learn_from)
+    for learner in learners:
+        learner.begin_block(stop)
+    for t in range(step + 1, stop + 1):
+        update()
+        if t % settings.copy_every == 0:
+            for learner in learners:
+                learner.copy_target()
+    for learner in learners:
+        learner.end_block(stop)
+
+
+def save_state(path: Path, learner: Learner) -> None:
+    """Write what a learner goes on from."""
+    with replacing(path) as part:
+        torch.save(learner.state(), part)
+
+
+def load_state(path: Path, device: str) -> dict[str, Any]:
+    """Read what `save_state` wrote; a damaged file, or one of another torch, is refused."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        made = {name: state[name] for name in ("torch", "device")}
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+    here = {"torch": str(torch.__version__), "device": torch.device(device).type}
+    for name, there in made.items():
+        if there != here[name]:
+            raise ValueError(
+                f"{path} is of {name} {there}, and this is {name} {here[name]}: its training "
+                f"would not end as one in one piece; go on there, or take another --work folder"
+            )
+    return dict(state)
