@@ -11,6 +11,8 @@ ATARI   ?=
 # SLURM=1: every notebook as a job of a Slurm cluster. SNAKEMAKE: further options for Snakemake.
 SLURM     ?=
 SNAKEMAKE ?=
+# LAB: options for JupyterLab, such as LAB="--allow-root --no-browser" in a container.
+LAB ?=
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
@@ -31,7 +33,7 @@ ifneq ($(and $(wildcard $(STAMP)),$(realpath $(PY)),$(value MADE_IN)),$(CURDIR))
 STALE := stale
 endif
 
-.PHONY: help figures test test-fast test-random test-units test-quick test-programs lint imports \
+.PHONY: help figures test covered test-fast test-random test-units test-quick test-programs lint imports \
   nbval coverage notebooks book lab clean clean-atari stale
 .DEFAULT_GOAL := help
 
@@ -42,7 +44,7 @@ help:
 	@echo "make test-random the same tests with new examples, in a new order"
 	@echo "make notebooks   write notebooks/*.ipynb, executed, from notebooks/*.py"
 	@echo "make coverage    how much of the core chapters 1 to 6 execute"
-	@echo "make lab         the chapters in JupyterLab"
+	@echo "make lab         the chapters in JupyterLab (LAB=\"--allow-root --no-browser\": its options)"
 	@echo "make book        the executed notebooks, figures and reference as a site, out/book"
 	@echo "make clean       remove out/ and caches; .venv stays, and networks that were trained"
 	@echo "make clean-atari remove these, too"
@@ -58,19 +60,19 @@ test test-fast: export OMP_NUM_THREADS = 1
 WORKERS  := 2
 PYTEST   := MPLBACKEND=Agg $(PY) -m pytest -p no:nbval -p no:randomly
 PROGRAMS := $(patsubst %,tests/test_%.py,batch_slurm batch batch_games batch_refusals book site lab)
-# What was skipped is said last of all; tests/conftest.py writes it down.
+# What was skipped is said last of all. exec: a signal to make ends all that it has started.
 test test-fast: export SKIPPED_TESTS = out/skipped.txt
-and_what_was_skipped = code=$$?; if [ -s $(SKIPPED_TESTS) ]; then echo "Skipped:"; \
-  sort -u $(SKIPPED_TESTS); fi; exit $$code
+SUITE := exec $(PY) $(dir $(firstword $(MAKEFILE_LIST)))workflow/suite.py
 # Tests that start programs and wait for them run beside all else, so that no core is idle. The units
 # come after the notebooks: they find what Numba has compiled for those.
+ALL := covered
 test: $(STAMP)
-	@mkdir -p out && : > $(SKIPPED_TESTS)
 	@rm -f .coverage .coverage.*
-	@$(MAKE) --no-print-directory -j 3 IMPORTED=imports lint nbval test-programs test-units \
-	  && $(PY) -m coverage combine -q \
-	  && echo "Of the core, its own tests execute $$($(PY) -m coverage report --format=total)%"; \
-	  $(and_what_was_skipped)
+	@$(SUITE) $(MAKE) --no-print-directory -j 3 IMPORTED=imports $(ALL)
+
+covered: lint nbval test-programs test-units
+	@$(PY) -m coverage combine -q
+	@echo "Of the core, its own tests execute $$($(PY) -m coverage report --format=total)%"
 
 # A new environment has no byte code: one process makes it, before four start together and each do so.
 imports: $(STAMP)
@@ -98,8 +100,7 @@ nbval: $(STAMP) $(IMPORTED)
 
 FAST := lint test-quick
 test-fast: $(STAMP)
-	@mkdir -p out && : > $(SKIPPED_TESTS)
-	@$(MAKE) --no-print-directory -j 2 $(FAST); $(and_what_was_skipped)
+	@$(SUITE) $(MAKE) --no-print-directory -j 2 $(FAST)
 
 test-quick: $(STAMP)
 	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not slow"
@@ -125,7 +126,7 @@ book: $(STAMP)
 	@$(PY) book/build.py
 
 lab: $(STAMP)
-	@exec $(PY) -m jupyterlab --config=workflow/lab.py notebooks/00_start_here.ipynb
+	@exec $(PY) -m jupyterlab --config=workflow/lab.py $(LAB) notebooks/00_start_here.ipynb
 
 # The stamp is removed first and written last: whatever stops this rule, the next make starts afresh.
 # New pins go into an environment that was whole; anything else is made from nothing. uv installs in a

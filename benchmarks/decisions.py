@@ -1,7 +1,7 @@
 """How often `compare_actions` decides falsely, and how many runs it needs.
 
 `python benchmarks/decisions.py` writes decisions.md in some five minutes on two idle cores; `--only
-CASE` counts the false decisions of one case, and writes nothing.
+CASE` measures one row of it, and writes nothing.
 
 All at alpha = 0.05. "Betting" is the confidence sequence for a known range of rewards, "Bernstein"
 the empirical Bernstein sequence for the same case (Waudby-Smith and Ramdas 2024, Theorem 2), and
@@ -147,13 +147,13 @@ def runs_row(name):
 
 
 def main():
-    only = asked(__doc__, FALSE).only
-    false = lines(false_row, FALSE, only)
+    only = asked(__doc__, FALSE | worlds()).only
+    false, runs = lines(false_row, FALSE, only), lines(runs_row, worlds(), only)
     if not only:
         methods = ["Bernstein", "betting", "asymptotic"]
         tables = [
             table([f"false decisions of {CALLS}", *methods], false),
-            table(["runs needed", *methods], lines(runs_row, worlds())),
+            table(["runs needed", *methods], runs),
         ]
         write_page("decisions.md", "Decisions", about(__doc__), *tables)
 

@@ -95,8 +95,10 @@ def bracket(name):
 
 def simulated(name):
     """P(G <= 0) and CVaR of the worst tenth with their standard errors, and the deviation of G."""
-    make, ((state, *actions),), _ = CASES[name]
-    gaps = np.subtract(*jl.simulate_pairs(*make(), actions, state=state, num_pairs=PAIRS, rng=1).T)
+    make, ((state, a, b),), _ = CASES[name]
+    jm, policy = make()
+    play = jl.simulate_pairs(jm, policy, (a, b), state=state, num_pairs=PAIRS, rng=1)
+    gaps = np.subtract(*play.T)
     share = float(np.mean(gaps <= 1e-9))
     gaps.partition(PAIRS // 10)
     worst = gaps[: PAIRS // 10]

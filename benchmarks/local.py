@@ -18,6 +18,7 @@ visited, but are solved for.
 import time
 import warnings
 from functools import partial
+from typing import Any
 
 import numpy as np
 import psutil
@@ -128,20 +129,17 @@ def row(name, size, gamma, tol):
     )
     if name == "whole":
         jm, numbers = jl.windy_gridworld(size, gamma=gamma), [size * r + c for r, c in states]
-        work = partial(jl.jipe2, jm, policy.reshape(-1, 4), states=numbers, route="dense")
+        works: list[partial[Any]] = [
+            partial(jl.jipe2, jm, policy.reshape(-1, 4), states=numbers, route="dense")
+        ]
     else:
         groups = [[state] for state in states] if name == "goal" else [states]
-
-        def work():
-            share = tol / model.reward_bound
-            return [
-                jl.large.local_jipe2(model, policy, states=group, tol=share, coupling=coupling)
-                for group in groups
-            ]
-
+        evaluate = partial(jl.large.local_jipe2, model, policy, coupling=coupling)
+        share = tol / model.reward_bound
+        works = [partial(evaluate, states=group, tol=share) for group in groups]
     forget()
     before, start, wall = psutil.Process().memory_info().rss, time.process_time(), time.time()
-    solutions = work()
+    solutions = [work() for work in works]
     times = [time.process_time() - start, time.time() - wall]
     memory = f"{(highest() - before) / 1e6:,.0f} MB"
     explored, certified = f"{size**2:,}", ["", "", ""]

@@ -1,23 +1,12 @@
 """Calls of the library beside what else gives the same: `python benchmarks/run.py`, three minutes.
 
 Writes benchmarks/results.md. The best of up to five runs each; the *ratio* says how many times as
-long the other takes. With `--before CHECKOUT`, a clone of this repository at an older commit, the
-same calls are timed with both versions of the library instead, five times in turn, and the best of
-each are written to benchmarks/compaction.md (about five minutes on two idle cores). A cell is empty
-where the older version has no such call.
-
-    git clone --quiet --shared . ../before && git -C ../before checkout --quiet ea7f0e6
-    python benchmarks/run.py --before ../before
+long the other takes. To compare two versions, run it in a checkout of each, in turn.
 """
 
-import os
-import subprocess
-import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from inspect import signature
-from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -26,39 +15,20 @@ import numpy as np
 from ale_py import ALEInterface, roms
 from gap_law import Depot
 from numpy_pairs import simulate_pairs_numpy, simulate_returns_numpy
-from timing import HERE, asked, commit, duration, lines, once, seconds, table, write_page
+from timing import asked, duration, lines, seconds, table, write_page
 
 import jmdp_lib as jl
 from jmdp_lib.atari import CoupledAtari
 from jmdp_lib.operators.pairs import PairOperator
 
 Work = Callable[[], object]
-REPEATS = 5  # of each version, in turn
 STEPS = 90  # after which a hundredth of a return can be missing on the gridworlds
 
 
-OLDER = {"action_features": "per_action"}
-BY_KEYWORD = "rng" in signature(jl.simulate_pairs).parameters  # as since commit 2a56cf9
-SEED = "rng" if BY_KEYWORD else "seed"
-
-
-def public(name):
-    """A public name, in whichever room this version has it."""
-    for room in (jl, getattr(jl, "laws", jl), jl.simulators):
-        for spelling in (name, OLDER.get(name, name)):
-            if hasattr(room, spelling):
-                return getattr(room, spelling)
-    raise AttributeError(name)
-
-
 def pairs(jm, policy, state, num_pairs, **options):
-    """A call of `simulate_pairs` for actions 0 and 1, in either version."""
-    options |= {SEED: 1}
-    if BY_KEYWORD:
-        play = partial(jl.simulate_pairs, jm, policy, (0, 1), state=state)
-    else:
-        play = partial(jl.simulate_pairs, jm, policy, state, (0, 1))
-    return partial(play, num_pairs=num_pairs, **options)
+    """A call of `simulate_pairs` for actions 0 and 1."""
+    options |= {"state": state, "num_pairs": num_pairs, "rng": 1}
+    return partial(jl.simulate_pairs, jm, policy, (0, 1), **options)
 
 
 class Row(NamedTuple):
@@ -66,7 +36,7 @@ class Row(NamedTuple):
 
     what: str
     call: Work
-    others: dict[str, Work]
+    others: Mapping[str, Work]
     parts: float = 1.0
 
 
@@ -147,7 +117,7 @@ def projection():
     for name, policy in (("goal", jl.goal_policy(5)), ("uniform", jl.uniform_policy(jm))):
         exact = {"exact": partial(jl.jipe2, jm, policy)}
         for centres in (2, 3):
-            features = public("action_features")(jl.rbf_features(5, 5, centres), 4)
+            features = jl.action_features(jl.rbf_features(5, 5, centres), 4)
             call = partial(jl.projected_jipe2, jm, policy, features)
             yield Row(f"projected JIPE-2, d = {features.shape[-1]}, {name} policy", call, exact)
 
@@ -156,35 +126,35 @@ def of_laws():
     """What is told of all couplings or of two policies, beside the evaluation of one."""
     for gamma in (0.95, 0.99):
         jm = jl.windy_gridworld(25, gamma=gamma)
-        call = partial(public("coupling_range"), jm, jl.uniform_policy(jm))
+        ranged = partial(jl.laws.coupling_range, jm, jl.uniform_policy(jm))
         one = partial(jl.jipe2, jm, jl.uniform_policy(jm))
         what = f"coupling_range, 25x25 gridworld, gamma {gamma}"
-        yield Row(what, call, {"jipe2, one coupling": one})
+        yield Row(what, ranged, {"jipe2, one coupling": one})
     jm = jl.windy_gridworld(30)
     goal, uniform = jl.goal_policy(30), jl.uniform_policy(jm)
     for coupling in ("joint", "common"):
-        call = partial(public("policy_gaps"), jm, goal, uniform, coupling=coupling)
+        compared = partial(jl.laws.policy_gaps, jm, goal, uniform, coupling=coupling)
         one = partial(jl.jipe2, jm, uniform, coupling=coupling, route="dense")
         what = f"policy_gaps, 30x30 gridworld, goal against uniform policy, {coupling}"
-        yield Row(what, call, {"jipe2, one policy": one})
+        yield Row(what, compared, {"jipe2, one policy": one})
 
 
 def decisions():
     """And estimates, beside as many queries at one state, or as many pairs."""
-    decide = partial(public("compare_actions"), alpha=1e-9, **{SEED: 0})  # all queries are made
+    decide = partial(jl.simulators.compare_actions, alpha=1e-9, rng=0)  # all queries are made
     policy, rng, depot = np.full((12, 5), 0.2), np.random.default_rng(0), Depot()
     stock = {"state": 5, "budget": 10_000, "reward_range": (-6.0, 33.0)}
     plain = partial(decide, depot, policy, [2, 1], **stock)
     query = {"the queries": partial(depot.query, 5, [2, 1], rng)}
     yield Row("compare_actions, plain depot, 10,000 queries", plain, query, 5_000)
-    lake = public("CoupledEnv")(gymnasium.make("FrozenLake-v1"), **{SEED: 0})
+    lake = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=0)
     lake.reset()
     walk = partial(decide, lake, lambda state: 1, [1, 2], budget=4_000, reward_range=(0.0, 1.0))
     query = {"the queries": partial(lake.query, [1, 2])}
     yield Row("compare_actions, FrozenLake, 4,000 queries", walk, query, 2_000)
     jm = jl.windy_gridworld(5)
     case = jm, jl.uniform_policy(jm)
-    gaps = partial(public("estimate_gaps"), *case, [0, 1], state=20, num_runs=100_000)
+    gaps = partial(jl.simulators.estimate_gaps, *case, [0, 1], state=20, num_runs=100_000)
     played = {"simulate_pairs": pairs(*case, 20, 100_000, truncation=1e-3)}
     yield Row("estimate_gaps, 100,000 pairs of it", gaps, played)
     settings = {"state": 20, "budget": 10**6, "method": "asymptotic"}
@@ -226,70 +196,13 @@ def line(row):
     return [row.what, duration(call), beside, f"{others[best] / call:.2g}"]
 
 
-def serve():
-    """Print the seconds of every call that is named on a line of the input, or nan."""
-    calls: dict[str, Work] = {}
-    for group in GROUPS:
-        try:
-            for row in group():
-                calls[row.what] = row.call
-        except (AttributeError, TypeError, ValueError):  # not of this version
-            continue
-    for what in map(str.strip, sys.stdin):
-        try:
-            print(once(calls[what]), flush=True)
-        except (AttributeError, KeyError, TypeError, ValueError):
-            print("nan", flush=True)
-
-
-def compare(before, only):
-    """The calls whose names have this in them, by both versions in turn, into compaction.md."""
-    command, pipe = [sys.executable, __file__, "--serve"], subprocess.PIPE
-    workers = [
-        subprocess.Popen(
-            command, env=os.environ | {"PYTHONPATH": str(path)}, stdin=pipe, stdout=pipe, text=True
-        )
-        for path in (before.resolve(), HERE.parent)
-    ]
-
-    def took(worker, what):
-        print(what, file=worker.stdin, flush=True)
-        return float(worker.stdout.readline())
-
-    def compared(row):
-        times = np.array([[took(w, row.what) for w in workers] for _ in range(REPEATS + 1)])
-        old, new = times[1:].min(0)  # the first of all compiles
-        return [row.what, *map(duration, (old, new)), f"{new / old:.2f}"]
-
-    rows = lines(compared, named(only))
-    for worker in workers:
-        worker.communicate()
-    if not only:
-        about = f"Both versions in one run, in turn, best of {REPEATS}; before: {commit(before)}."
-        text = table(["what", "before", "after", "time after / before"], rows)
-        write_page("compaction.md", "Before and after", about, text)
-
-
-def named(only):
-    """Rows with this in their names."""
-    return [row for group in GROUPS for row in group() if only in row.what]
-
-
 def main():
-    before = {"type": Path, "metavar": "CHECKOUT", "help": "an older version"}
-    serves = {"action": "store_true", "help": "times for the program that compares"}
-    chosen = asked(__doc__, before=before, serve=serves)
+    chosen = asked(__doc__)
     warnings.simplefilter("ignore")
-    if chosen.serve:
-        serve()
-    elif chosen.before:
-        compare(chosen.before, chosen.only)
-    else:
-        rows = lines(line, named(chosen.only))
-        if not chosen.only:
-            write_page(
-                "results.md", "Benchmarks", table(["what", "here", "beside it", "ratio"], rows)
-            )
+    rows = [row for group in GROUPS for row in group() if chosen.only in row.what]
+    text = table(["what", "here", "beside it", "ratio"], lines(line, rows))
+    if not chosen.only:
+        write_page("results.md", "Benchmarks", text)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """States against time and memory, what exact gap statistics cost: `python benchmarks/scaling.py`.
 
 Under three minutes on two idle cores; `--large` adds grids of up to 316x316 cells, and takes twenty
-minutes. Writes scaling.csv, which chapter 7 draws, and scaling.md. What gpu.csv has was measured by
-this program at commit 1f16ba2, to a certified 1e-9.
+minutes. Writes scaling.csv, which chapter 7 draws, and scaling.md; `--only NAME` measures the
+smallest size of each method, and writes nothing. What gpu.csv has was measured by this program at
+commit 1f16ba2, to a certified 1e-9.
 
 Every evaluation solves all gaps of all states to a certified 1e-8 in the paper's norm. Each number
 is taken in a process of its own (one for all sizes of a method that needs little memory: literal,
@@ -10,17 +11,18 @@ means, Monte Carlo), after a run on a tiny model that compiles. The time is the 
 or the only one where that takes a second; building the model is not part of it. The memory is what
 the first run adds: the highest resident memory of the process less that before the run, and
 nothing where the run set no new height or added less than 0.2 MB. On a GPU it is the most that
-torch had allocated there.
+torch had allocated there. A cell is empty where nothing was measured, or memory was short.
 
-Beside the evaluations stands what a user would otherwise do. For the mean alone, that is QuantEcon
-and SciPy. For the gaps it is Monte Carlo, whose time is a *projection*: the pairs that 1% relative
-standard error of each gap variance takes, (kurtosis - 1) / 0.01^2, over the pairs per second, both
-measured at one state, times all states. On a grid that state is next to the goal, the cheapest
-place: elsewhere pairs live longer and have heavier tails.
+Beside the evaluations stands what a user would otherwise do. *SciPy, the pair system* is forty
+lines (`pair_system.py`) that solve for all ordered pairs of states by BiCGSTAB, to a residual of
+1e-10, without a certificate. QuantEcon finds the mean alone. Monte Carlo needs no linear system;
+its time is a *projection*: the pairs that 1% relative standard error of each gap variance takes,
+(kurtosis - 1) / 0.01^2, over the pairs per second, both measured at one state, times all states. On
+a grid that state is next to the goal, the cheapest place: elsewhere pairs live longer and have
+heavier tails. The last columns say how many times as long these take as our best route.
 """
 
 import gc
-import subprocess
 import sys
 from functools import partial
 from itertools import combinations
@@ -28,8 +30,8 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import psutil
+from pair_system import gap_variances
 from scipy import sparse
-from scipy.sparse.linalg import spsolve
 from timing import (
     HERE,
     about,
@@ -50,19 +52,19 @@ from jmdp_lib.fast.collapsed import CollapsedT2
 
 GAMMA, TOL, STANDARD_ERROR = 0.95, 1e-8, 0.01
 GOAL, UNIFORM, RANDOM = "gridworld, goal policy", "gridworld, uniform policy", "random successors"
-QUANTECON, SCIPY = "QuantEcon, mean only", "SciPy, mean only"
+QUANTECON, SCIPY = "QuantEcon, mean only", "SciPy, the pair system"
 PROJECTED = "Monte Carlo, projected"
 # Their sizes, ascending, share a process: they need little memory.
-TOGETHER = ("literal", QUANTECON, SCIPY, PROJECTED)
+TOGETHER = ("literal", QUANTECON, PROJECTED)
 _LEAST = 2e5  # bytes; less is lost in the noise
 
 # Sides of the model (states are their squares): by default, and those that --large adds.
-_MEANS = {QUANTECON: ([10, 100], [200, 316]), SCIPY: ([10, 100], [200, 316])}
+_MEANS = {QUANTECON: ([10, 100], [200, 316])}
 _ALL_PAIRS = {
     "literal": ([2, 3], [4]),
     "dense": ([10, 20, 40], [70, 100]),
     "reachable": ([10, 20], [40]),
-    "torch, cpu": ([20, 40], [70]),
+    SCIPY: ([10, 20, 40], []),
     PROJECTED: ([10, 20, 40], [70, 100]),
 }
 SIDES = {
@@ -70,12 +72,12 @@ SIDES = {
         "literal": ([2, 3], [4]),
         "dense": ([10, 20, 30], [50]),
         "reachable": ([10, 20, 50, 100], [200, 316]),
-        "torch, cpu": ([20, 30], [50]),
+        SCIPY: ([10, 20, 30], []),
         **_MEANS,
         PROJECTED: ([10, 20, 50, 100], [200, 316]),
     },
     UNIFORM: _ALL_PAIRS | _MEANS,
-    RANDOM: _ALL_PAIRS | {QUANTECON: ([10, 40], [70]), SCIPY: ([10, 40], [70])},
+    RANDOM: _ALL_PAIRS | {QUANTECON: ([10, 40], [70])},
 }
 ORDERS = {3: ([6, 10], [20, 30]), 4: ([6], [8, 10])}
 
@@ -109,13 +111,6 @@ def quantecon_mean(jm, policy):
     return partial(ddp.evaluate_policy, only)
 
 
-def scipy_mean(jm, policy):
-    """The sparse solve of (I - gamma P) m = r."""
-    system = CollapsedT2(jm, policy)
-    matrix = sparse.eye_array(jm.num_states, format="csc") - jm.gamma * system.kernel.tocsc()
-    return partial(spsolve, matrix, system.mean_rewards)
-
-
 def monte_carlo(jm, policy, side):
     """Projected seconds for all gaps, from those of one state: see the head of this file."""
     total, pairs, returns = 0.0, 50_000, np.empty((0, 2))
@@ -143,9 +138,8 @@ def work_of(method, jm, policy):
     if method == QUANTECON:
         return quantecon_mean(jm, policy)
     if method == SCIPY:
-        return scipy_mean(jm, policy)
-    route = {"device": "cpu"} if method == "torch, cpu" else {"route": method}
-    return partial(jl.jipe2, jm, policy, TOL, **route)
+        return partial(gap_variances, jm, policy)
+    return partial(jl.jipe2, jm, policy, tol=TOL, route=method)
 
 
 def timed(work):
@@ -184,7 +178,7 @@ def rows_of_an_order(order, sides):
     jl.jipe(*model(GOAL, 3), order=order)
     for side in sides:
         jm, policy = model(GOAL, side)
-        took, peak, sol = timed(partial(jl.jipe, jm, policy, order, TOL))
+        took, peak, sol = timed(partial(jl.jipe, jm, policy, order=order, tol=TOL))
         row = {"problem": GOAL, "method": f"order {order}", "states": jm.num_states, "gamma": GAMMA}
         rows.append(row | {"seconds": took, "bytes": peak, "coordinates": sol.num_unknowns})
     return rows
@@ -192,32 +186,36 @@ def rows_of_an_order(order, sides):
 
 def rows_of(table, *arguments):
     """Rows of a table, in this process."""
-    rows = {"scaling": rows_of_a_method, "order": rows_of_an_order}[table](*arguments)
+    measured = rows_of_a_method if table == "scaling" else rows_of_an_order
+    rows = measured(*arguments)
     return [{"table": table, **row} for row in rows]
 
 
 def alone(*arguments):
-    """`rows_of` in a process; nothing if it fails, for want of memory, say, and tells so."""
+    """`rows_of` in a process; none if that ran out of memory."""
     try:
         rows = in_a_process(*arguments)
-    except subprocess.CalledProcessError:
+    except MemoryError as error:
+        print(*arguments, error, file=sys.stderr, flush=True)
         return []
     for row in rows:
         print(*row.values(), file=sys.stderr, flush=True)
     return rows
 
 
-def measure(large):
-    """All rows of all tables."""
-    rows = []
+def measure(large, only):
+    """All rows of all tables, or the first of each method of one problem, or of each order."""
+    groups: list[tuple] = []
     for problem, methods in SIDES.items():
         for method, (sides, more) in methods.items():
-            sides = sides + more * large
-            for group in [sides] if method in TOGETHER else [[side] for side in sides]:
-                rows += alone("scaling", problem, method, group)
+            together = method in TOGETHER and not only
+            chosen = sides[:1] if only else sides + more * large
+            each = [chosen] if together else [[side] for side in chosen]
+            groups += [("scaling", problem, method, group) for group in each]
     for order, (sides, more) in ORDERS.items():
-        rows += alone("order", order, sides + more * large)
-    return pd.DataFrame(rows)
+        groups.append(("order", order, sides[:1] if only else sides + more * large))
+    wanted = [group for group in groups if only in ("", group[1], group[0])]
+    return pd.DataFrame([row for group in wanted for row in alone(*group)])
 
 
 def cell(row):
@@ -229,21 +227,25 @@ def cell(row):
 
 
 def scaling_table(data):
-    """A line for each model, a column for each method, and what they cost beside each other."""
+    """A line for each model, a column for each method, and what others cost beside the best."""
     data = data[data.table == "scaling"]
     methods = list(data.method.unique())
+    others = [name for name in (SCIPY, QUANTECON, PROJECTED) if name in methods]
     lines = []
     for (problem, states), each in data.groupby(["problem", "states"]):
         rows = each.set_index("method")
-        exact = rows.seconds.drop([*TOGETHER], errors="ignore").min()
-        ratios = [exact / rows.seconds.get(QUANTECON, np.nan)]
-        ratios += [rows.seconds.get(PROJECTED, np.nan) / exact]
+        best = rows.seconds.drop(["literal", *others], errors="ignore").min()
+        ratios = [rows.seconds.get(name, np.nan) / best for name in others]
         cells = [cell(rows.loc[m]) if m in rows.index else "" for m in methods]
         cells += ["" if np.isnan(r) else f"{r:,.2g}" if r < 10 else f"{r:,.0f}" for r in ratios]
         lines.append([problem, f"{states:,}", *cells])
-    heads = ["model", "states", *methods, "exact gaps / QuantEcon's mean", "Monte Carlo / exact"]
-    kept = [i for i, column in enumerate(zip(*lines, strict=True)) if any(column)]
-    return table([heads[i] for i in kept], [[line[i] for i in kept] for line in lines])
+    heads = [
+        "model",
+        "states",
+        *methods,
+        *(f"{name}: times as long as the best" for name in others),
+    ]
+    return table(heads, lines)
 
 
 def order_table(data):
@@ -276,13 +278,12 @@ def write(data):
 
 def main():
     large = {"action": "store_true", "help": "grids of up to 316x316 cells too"}
-    chosen = asked(__doc__, SIDES, rows_of, large=large)
-    if chosen.only:
-        alone("scaling", chosen.only, "literal", [2])
-        return
-    data = measure(chosen.large).astype({"coordinates": "Int64"})
-    data.to_csv(HERE / "scaling.csv", index=False, float_format="%.4g")
-    write(data)
+    chosen = asked(__doc__, [*SIDES, "order"], rows_of, large=large)
+    data = measure(chosen.large, chosen.only)
+    if not chosen.only:
+        data = data.astype({"coordinates": "Int64"})
+        data.to_csv(HERE / "scaling.csv", index=False, float_format="%.4g")
+        write(data)
 
 
 if __name__ == "__main__":

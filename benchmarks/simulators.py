@@ -8,6 +8,7 @@ Writes the table between the marks of book/own_simulator.md, and book/static/dep
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import matplotlib.pyplot as plt
@@ -44,14 +45,16 @@ def coupled(name):
 def costs(name):
     """Seconds of a step, and of an action in a query of two, at step 10 or before; best of many."""
     env, plain = coupled(name), gymnasium.make(name)
-    space, steps, queries = plain.action_space, [], []
+    space = plain.action_space
+    steps: list[float] = []
+    queries: list[float] = []
     space.seed(0)
     while len(queries) < _REPEATS:
         plain.reset(seed=len(queries))
         env.reset()
         for _ in range(_STEPS):
             here, action = env.snapshot(), space.sample()
-            result = []
+            result: list[Any] = []
             steps.append(once(lambda: result.extend(plain.step(action))))
             if any(result[2:4]):
                 plain.reset()

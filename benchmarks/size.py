@@ -53,13 +53,17 @@ def unformatted(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}:{number}: let ruff format this"
 
 
+def num_lines(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
 def long_functions(path: Path) -> Iterator[str]:
     """Functions of a file that have too many lines, without their docstrings."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = node.end_lineno - node.lineno + 1
+            lines = num_lines(node)
             if ast.get_docstring(node) is not None:
-                lines -= node.body[0].end_lineno - node.body[0].lineno + 1
+                lines -= num_lines(node.body[0])
             if lines > MOST_LINES:
                 where = f"{path.relative_to(ROOT)}:{node.lineno}"
                 yield f"{where}: {node.name} has {lines} lines, more than {MOST_LINES}"

@@ -3,9 +3,11 @@ where they were measured."""
 
 import argparse
 import contextlib
+import errno
 import json
 import platform
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +20,8 @@ import jmdp_lib as jl
 
 HERE = Path(__file__).resolve().parent
 STATUS = Path("/proc/self/status")
+# How a process ends that has no memory left: by itself, or by the system.
+OUT_OF_MEMORY = errno.ENOMEM, -signal.SIGKILL
 sys.path.append(str(HERE.parent / "workflow"))
 from job import hardware, provenance
 
@@ -70,9 +74,15 @@ def forget():
 
 
 def in_a_process(*arguments):
-    """What `asked` measures of these arguments in a process of its own: this program, once more."""
+    """What `asked` measures of these arguments in a process of its own: this program, once more.
+
+    Raises MemoryError if that one ran out of memory, and CalledProcessError if it failed otherwise.
+    """
     command = [sys.executable, sys.argv[0], "--one", json.dumps(arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode in OUT_OF_MEMORY:
+        raise MemoryError("ran out of memory")
+    done.check_returncode()
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -88,7 +98,11 @@ def asked(doc, only=None, one=None, **more):
         parser.add_argument(f"--{name}", **settings)
     chosen = parser.parse_args()
     if chosen.one:
-        print(json.dumps(one(*json.loads(chosen.one))))
+        try:
+            print(json.dumps(one(*json.loads(chosen.one))))
+        except MemoryError as error:
+            print(error, file=sys.stderr)
+            sys.exit(errno.ENOMEM)
         sys.exit()
     return chosen
 

@@ -1,8 +1,8 @@
 """Simulators by the million: a vectorised depot beside a hand-written loop, and on a GPU.
 
 `python benchmarks/vector.py` writes vector.md in a minute on two idle cores; `--only joint` or
-`common` measures one row of it and writes nothing. With `--device cuda` the rows of a GPU go into
-vector_gpu.csv, which chapter 11 shows.
+`common` measures one row of it and writes nothing. With `--device cuda` the rows are those of a GPU
+and go into vector_gpu.csv, which chapter 11 shows.
 
 The depot of book/own_simulator.md: ordering 2 against ordering 1 with 5 in stock, uniform policy,
 gamma 0.9, horizon 66. *Loop* is what twenty lines of NumPy do: they play all pairs to the end.
@@ -19,6 +19,7 @@ took minutes: it compiles every operation anew for each shape, and shapes change
 pairs are dropped.
 """
 
+import sys
 import time
 from functools import partial
 
@@ -28,11 +29,14 @@ from gap_law import Depot
 from timing import HERE, about, asked, duration, lines, seconds, table, write_page
 
 import jmdp_lib as jl
+from jmdp_lib.model.coupling import CouplingName
 
 GPU_ROWS = HERE / "vector_gpu.csv"
 POLICY = np.full((12, 5), 0.2)
 PAIRS, FEW, STEPS = 100_000, 300, 66
-COUPLINGS = {"joint": 36.78, "common": 30.85}  # branch-steps until the branches of a pair are one
+LEAST = 10**7  # pairs on a GPU
+# Branch-steps until the branches of a pair are one.
+COUPLINGS: dict[CouplingName, float] = {"joint": 36.78, "common": 30.85}
 
 
 def sell(stock, order, demand):
@@ -72,7 +76,7 @@ def loop(coupling: str, dropping: bool, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([*finished, gap])
 
 
-def processor_row(coupling: str) -> list[str]:
+def processor_row(coupling: CouplingName) -> list[str]:
     """One line of the first table."""
     estimate = partial(jl.simulators.estimate_gaps, coupling=coupling, horizon=STEPS)
     ours = partial(estimate, depot(), POLICY, [2, 1], state=5, num_runs=PAIRS)
@@ -105,44 +109,50 @@ def gpu_depot(device: str):
     return sim, torch.tensor(5, dtype=torch.int8, device=device)
 
 
-def gpu_rows(device: str) -> pd.DataFrame:
-    """How long 10^7 pairs and more take, each after a warm-up; the best of three."""
+def gpu_row(device: str, coupling: CouplingName, pairs: int) -> dict[str, object]:
+    """How long so many pairs take after a warm-up; the best of three."""
     import torch
 
     sim, state = gpu_depot(device)
+    play = partial(jl.simulators.estimate_gaps, sim, POLICY, [2, 1], state=state, coupling=coupling)
+    play(num_runs=LEAST, horizon=STEPS, rng=0)
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    times = []
+    for seed in range(3):
+        start = time.perf_counter()
+        found = play(num_runs=pairs, horizon=STEPS, rng=seed)
+        times.append(time.perf_counter() - start)
+    return {
+        "device": torch.cuda.get_device_name() if on_gpu else device,
+        "coupling": coupling,
+        "pairs": pairs,
+        "seconds": round(min(times), 4),
+        "branch-steps a pair": COUPLINGS[coupling],
+        "branch-steps a second": float(f"{COUPLINGS[coupling] * pairs / min(times):.3g}"),
+        "peak GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2),
+        "variance": round(float(found.variance[0, 1]), 5),
+        "standard error": float(f"{found.variance_error[0, 1]:.2g}"),
+    }
+
+
+def gpu_table(device: str, only: str) -> None:
+    """Writes vector_gpu.csv; of one coupling alone it prints the smallest row."""
+    sizes = [LEAST] if only else [LEAST, 10 * LEAST, 100 * LEAST]
     rows = []
-    for coupling, steps in COUPLINGS.items():
-        asked = (sim, POLICY, [2, 1], state)
-        jl.simulators.estimate_gaps(*asked, coupling=coupling, num_runs=10**7, horizon=STEPS, rng=0)
-        for pairs in (10**7, 10**8, 10**9):
-            torch.cuda.reset_peak_memory_stats()
-            times = []
-            for seed in range(3):
-                start = time.perf_counter()
-                found = jl.simulators.estimate_gaps(
-                    *asked, coupling=coupling, num_runs=pairs, horizon=STEPS, rng=seed
-                )
-                times.append(time.perf_counter() - start)
-            row = {
-                "device": torch.cuda.get_device_name(),
-                "coupling": coupling,
-                "pairs": pairs,
-                "seconds": round(min(times), 4),
-                "branch-steps a pair": steps,
-                "branch-steps a second": float(f"{steps * pairs / min(times):.3g}"),
-                "peak GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2),
-                "variance": round(float(found.variance[0, 1]), 5),
-                "standard error": float(f"{found.variance_error[0, 1]:.2g}"),
-            }
-            print(row, flush=True)
-            rows.append(row)
-    return pd.DataFrame(rows)
+    for coupling in [each for each in COUPLINGS if only in ("", each)]:
+        for pairs in sizes:
+            rows.append(gpu_row(device, coupling, pairs))
+            print(rows[-1], file=sys.stderr, flush=True)
+    if not only:
+        pd.DataFrame(rows).to_csv(GPU_ROWS, index=False)
 
 
 def main() -> None:
     chosen = asked(__doc__, COUPLINGS, device={"help": "a torch device, such as cuda, alone"})
     if chosen.device:
-        gpu_rows(chosen.device).to_csv(GPU_ROWS, index=False)
+        gpu_table(chosen.device, chosen.only)
         return
     rows = lines(processor_row, COUPLINGS, chosen.only)
     if not chosen.only:

@@ -1,5 +1,4 @@
 from . import atari as atari
-from . import figures as figures
 from . import large as large
 from . import laws as laws
 from . import simulators as simulators
@@ -9,6 +8,8 @@ from .environments import example_1 as example_1
 from .environments import example_2_1 as example_2_1
 from .environments import example_2_2 as example_2_2
 from .environments import goal_policy as goal_policy
+from .environments import inventory as inventory
+from .environments import two_queues as two_queues
 from .environments import uniform_policy as uniform_policy
 from .environments import windy_gridworld as windy_gridworld
 from .model import JMDP as JMDP
@@ -17,14 +18,10 @@ from .moments import cantelli_bound as cantelli_bound
 from .moments import contraction_modulus as contraction_modulus
 from .moments import norm_weight as norm_weight
 from .montecarlo import simulate_pairs as simulate_pairs
+from .montecarlo import simulate_returns as simulate_returns
 from .operators.backups import sample_t2 as sample_t2
 from .operators.literal import apply_t2 as apply_t2
-from .operators.pairs import pair_step as pair_step
-from .simulators.compiled import simulate_returns as simulate_returns
-from .simulators.worlds import inventory as inventory
-from .simulators.worlds import inventory_simulator as inventory_simulator
-from .simulators.worlds import two_queues as two_queues
-from .simulators.worlds import two_queues_simulator as two_queues_simulator
+from .operators.pair_chain import pair_step as pair_step
 from .solvers.fixed_point import ConvergenceWarning as ConvergenceWarning
 from .solvers.fixed_point import Solution as Solution
 from .solvers.incremental import IncrementalSolution as IncrementalSolution

@@ -1,27 +1,31 @@
-"""The environments of the paper, and policies to begin with.
+"""Environments: those of the paper, two that practitioners know, and policies to begin with.
 
 The windy gridworld (Figure 1), in which a gust couples the four moves of a cell; the coupled reward
 chain (Figure 3), whose two actions share one next state and have anti-correlated rewards; and
-Examples 1, 2.1 and 2.2, with equal marginals and different joint distributions.
+Examples 1, 2.1 and 2.2, with equal marginals and different joint distributions. A shop orders
+before it knows demand (`inventory`), and a job joins one of two queues (`two_queues`).
 
 To add one, write a function that returns a `JMDP`: `JMDP.from_step` makes it of a step function,
 which is short, and `JMDP` itself of arrays, which is fast for many states. Draw the noise before
 looking at the action, so that one draw is shared by all actions. The page `book/layout.md` adds one
-from start to end, with its tests and what a public name needs. A world that is also wanted as a
-simulator belongs into `jmdp_lib/simulators/worlds.py`.
+from start to end, with its tests and what a public name needs. A JMDP is a simulator as well:
+`JMDP.query` answers queries, and every function that takes a simulator takes it.
 
-What a policy may be, everywhere, `checks.policy_matrix` says.
+What a policy may be, everywhere, `policies.policy_matrix` says.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy, Sized
+from jmdp_lib.checks import Floats, Ints, Sized
 from jmdp_lib.model import JMDP, room_for_tables
+from jmdp_lib.policies import Policy, policy_matrix
 
 Direction = Literal["U", "R", "D", "L"]
 ACTIONS = get_args(Direction)
@@ -178,6 +182,127 @@ def example_2_2(gamma: float = 0.9) -> JMDP:
     return JMDP.from_step(2, 2, gamma, [0.5, 0.5], lambda s, a, u: (float(s), 1 - u if a else u))
 
 
+def inventory(
+    capacity: int = 10,
+    max_order: int = 5,
+    gamma: float = 0.95,
+    *,
+    demand_probs: ArrayLike | None = None,
+    price: float = 3.0,
+    order_cost: float = 1.5,
+    holding_cost: float = 0.2,
+    lost_sale_cost: float = 0.5,
+    lead_time: int = 0,
+) -> JMDP:
+    """A shop with one product, which orders some units, under the same demand for every order.
+
+    An action is the number of units ordered, 0 to max_order; they arrive after `lead_time` periods.
+    A state is the stock on hand, 0 to capacity. With a lead time of one it is
+    stock * (max_order + 1) + units on order. With a longer one, the units on order are a number in
+    base max_order + 1 whose last digit is the oldest order: the state is
+    stock * (max_order + 1)**lead_time + that number.
+
+    Each table is one demand, the same for every order quantity: the scenario in which a planner
+    compares orders. A delivery beyond the capacity is refused and not paid for; demand beyond the
+    stock is lost. The reward is
+    price * sold - order_cost * delivered - holding_cost * left over - lost_sale_cost * lost.
+
+    Args:
+        capacity: most units on the shelf.
+        max_order: most units in an order.
+        gamma: discount factor in [0, 1).
+        demand_probs: (K,) probabilities of demands 0 to K - 1; by default the Poisson distribution
+            with mean 3, cut at `capacity`.
+        price: earned for a unit sold.
+        order_cost: paid for a unit delivered.
+        holding_cost: paid for a unit left over.
+        lost_sale_cost: paid for a unit of demand that was not met.
+        lead_time: periods until an order arrives.
+
+    Returns:
+        A JMDP of (capacity + 1) * (max_order + 1)**lead_time states and max_order + 1 actions.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> jm = jl.inventory(capacity=4, max_order=2)
+        >>> rewards, stock = jm.query(1, [0, 1, 2], np.random.default_rng(1))
+        >>> print("orders 0, 1, 2 under one demand earn", rewards, "and leave", stock)
+        orders 0, 1, 2 under one demand earn [2. 4. 6.] and leave [0 0 0]
+        >>> moments = jl.jipe2(jm, jl.uniform_policy(jm)).moments
+        >>> gap = (0, 2, 0)
+        >>> print(f"empty shelf, order 2 instead of 0: {moments.gap_mean[gap]:.2f} better,"
+        ...       f" +- {moments.gap_variance[gap] ** 0.5:.2f}")
+        empty shelf, order 2 instead of 0: 3.87 better, +- 3.67
+    """
+    capacity = checks.at_least("capacity", capacity, 1)
+    base = checks.at_least("max_order", max_order, 0) + 1
+    on_road = base ** checks.at_least("lead_time", lead_time, 0)
+    if demand_probs is None:
+        from scipy import special  # slow to import, and solvers do without it
+
+        demand_probs = -np.diff(special.pdtrc(np.arange(capacity), 3.0), prepend=1.0, append=0.0)
+    checks.distributions("demand_probs", demand_probs, "demand")
+    checks.finite("price", price)
+    checks.finite("order_cost", order_cost)
+    checks.finite("holding_cost", holding_cost)
+    checks.finite("lost_sale_cost", lost_sale_cost)
+
+    def step(state: int, order: int, demand: int) -> tuple[float, int]:
+        stock, orders = divmod(state, on_road)
+        orders, arriving = divmod(orders + order * on_road, base)
+        delivered = min(arriving, capacity - stock)
+        sold = min(stock + delivered, demand)
+        left = stock + delivered - sold
+        income = price * sold - order_cost * delivered
+        paid = holding_cost * left + lost_sale_cost * (demand - sold)
+        return income - paid, left * on_road + orders
+
+    return JMDP.from_step((capacity + 1) * on_road, base, gamma, demand_probs, step)
+
+
+def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95) -> JMDP:
+    """Two queues: the next job joins one of them, 0 or 1, under the same arrivals and services.
+
+    With i jobs in the first queue and j in the second, the state is i * (capacity + 1) + j.
+    Three coins are the same for both actions: whether a job arrives, whether the first server
+    finishes one (1/2), and whether the second does (3/10). A job that finds its queue full is lost.
+    The reward is minus the number of jobs at the end of the step, and minus 5 for a job that was
+    lost. Each table is one of the eight events of a step.
+
+    Args:
+        capacity: most jobs in a queue.
+        arrival_prob: probability that a job arrives in a step.
+        gamma: discount factor in [0, 1).
+
+    Returns:
+        A JMDP of (capacity + 1)**2 states and 2 actions.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.two_queues(capacity=2)
+        >>> jm
+        JMDP(num_states=9, num_actions=2, num_tables=72, gamma=0.95)
+        >>> policy = jl.uniform_policy(jm)
+        >>> print(f"{jl.jipe2(jm, policy).moments.gap_mean[0, 0, 1]:.2f} for the fast server")
+        1.13 for the fast server
+    """
+    side = checks.at_least("capacity", capacity, 1) + 1
+    chances = np.array([checks.probability("arrival_prob", arrival_prob), 0.5, 0.3])
+    events = [*product((0, 1), repeat=3)]  # arrival, first service, second service
+
+    def step(state: int, action: int, noise: int) -> tuple[float, int]:
+        arrival, *served = events[noise]
+        jobs = [*divmod(state, side)]
+        lost = arrival and jobs[action] == capacity
+        jobs[action] += arrival - lost
+        left = [max(held - done, 0) for held, done in zip(jobs, served, strict=True)]
+        return -sum(left) - 5.0 * lost, left[0] * side + left[1]
+
+    probs = np.where(events, chances, 1.0 - chances).prod(1)
+    return JMDP.from_step(side**2, 2, gamma, probs, step)
+
+
 def uniform_policy(jm: Sized) -> Floats:
     """The policy that plays every action equally often.
 
@@ -201,7 +326,7 @@ def epsilon_mixture(jm: Sized, policy: Policy, epsilon: float) -> Floats:
 
     Args:
         jm: the model, or anything else that has states and actions.
-        policy: what is played otherwise, in any form that solvers take.
+        policy: the policy that is mixed with random actions, in any form that solvers take.
         epsilon: the probability of a random action, in [0, 1].
 
     Returns:
@@ -213,6 +338,6 @@ def epsilon_mixture(jm: Sized, policy: Policy, epsilon: float) -> Floats:
         >>> jl.epsilon_mixture(jm, jl.goal_policy(2), epsilon=0.2).round(2).tolist()[0]
         [0.05, 0.85, 0.05, 0.05]
     """
-    base = checks.policy_matrix(jm, policy)
+    base = policy_matrix(jm, policy)
     epsilon = checks.probability("epsilon", epsilon)
     return (1.0 - epsilon) * base + epsilon / base.shape[1]

@@ -249,7 +249,7 @@ class Moments(ReadOnly):
         shown: dict[str, Any] = {"state": states, "action": actions, "other": others}
         shown |= {name: getattr(self, name)[states, actions] for name in ("mean", "variance")}
         shown |= {name: getattr(self, name)[pairs] for name in of_pairs}
-        with extra("figures"):  # only now: a plain install does without it
+        with extra("pandas"):  # only now: a plain install does without it
             import pandas as pd
         return pd.DataFrame(shown)
 
@@ -312,6 +312,8 @@ class Moments(ReadOnly):
             >>> print(round(m.gap_central_moment(gap, 2), 6), m.gap_variance[gap].round(6))
             1.0 1.0
         """
+        if not len(gaps):
+            raise ValueError("gaps must have at least one row (state, action, other action)")
         self._need(len(gaps), "gap_moment")
         signed = []
         for gap in gaps:

@@ -33,8 +33,7 @@ import pandas as pd
 from scipy.special import ndtri
 
 import jmdp_lib as jl
-from jmdp_lib import figures
-from notebooks.tools import chapter
+from notebooks.tools import chapter, figures
 
 chapter.style()
 claims = chapter.Claims()

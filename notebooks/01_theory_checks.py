@@ -544,8 +544,8 @@ claims.check("two worlds: residual = gamma^k, error = certificate (ratios)", tex
 def block_modulus(order):
     """How far T_n moves the block of this order, from zero to a collection of norm one."""
     operator = MultisetOperator(always, np.ones((1, 1)), order).system
-    moved = operator.apply(operator.weights) - operator.apply(0 * operator.weights)
-    return np.abs(moved / operator.weights)[operator.orders == order].max()
+    moved = np.abs(operator.all_step(1.0) - operator.all_step(0.0))  # in units of the norm
+    return moved[(operator.orders == order) & (operator.waiting == 0)].max()
 
 
 measured = [block_modulus(order) for order in (1, 2, 3, 4)]

@@ -37,8 +37,7 @@ import numpy as np
 import pandas as pd
 
 import jmdp_lib as jl
-from jmdp_lib import figures
-from notebooks.tools import chapter
+from notebooks.tools import chapter, figures
 
 chapter.style()
 claims = chapter.Claims()

@@ -37,9 +37,8 @@ import seaborn
 from scipy import stats
 
 import jmdp_lib as jl
-from jmdp_lib import figures
 from jmdp_lib.environments import ACTIONS
-from notebooks.tools import chapter
+from notebooks.tools import chapter, figures
 
 chapter.style()
 claims = chapter.Claims()

@@ -403,7 +403,7 @@ plt.show()
 # <!-- alt: Left, a heat map of a corner of the grid, with most visits around the queried cell near the goal and fewer outwards. Right, two falling lines on logarithmic axes; the certified error stays above the true one throughout. -->
 
 # %% [markdown]
-# `local_jipe2` accepts a `JMDP` as well, if its pairs do not fit into memory. [Large models](../book/large_models.md) gives a model by a step function and its noise, and simulates it.
+# [Large models](../book/large_models.md) gives a model by a step function and its noise, and simulates it.
 
 # %% [markdown]
 # ## What to take away

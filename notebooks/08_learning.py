@@ -36,8 +36,7 @@ from matplotlib.colors import LogNorm
 from scipy import stats
 
 import jmdp_lib as jl
-from jmdp_lib import figures
-from notebooks.tools import chapter
+from notebooks.tools import chapter, figures
 
 chapter.style()
 claims = chapter.Claims()

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 11. Simulators by the million
 #
-# If your simulator works on arrays, it can simulate hundreds of runs in the time
+# If your simulator works on arrays, it can simulate a hundred runs and more in the time
 # that one run takes on its own (`benchmarks/vector.md`).
 #
 # **What you will learn.** How to write a vectorised simulator; how many runs you need under each coupling; how to compare two whole policies in

@@ -54,9 +54,8 @@ import jmdp_lib as jl
 from experiments.atari import plots, results
 from experiments.atari.settings import RULES, table_of
 from experiments.atari.small_models import with_shock
-from jmdp_lib import figures
 from jmdp_lib.atari import CoupledAtari
-from notebooks.tools import chapter
+from notebooks.tools import chapter, figures
 
 chapter.style()
 claims = chapter.Claims()

@@ -1,5 +1,8 @@
 """The batch on small projects: see projects.py."""
 
+import contextlib
+
+import psutil
 import pytest
 
 
@@ -33,10 +36,9 @@ def run(project, monkeypatch, capfd):
 @pytest.fixture
 def family():
     """Processes that a test leaves alone for a while; none survives it, even when it fails."""
-    import projects
-
     processes = []
     yield processes
     for process in processes:
-        if projects.alive(process):
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+    assert not psutil.wait_procs(processes, timeout=300)[1]

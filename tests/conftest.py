@@ -29,9 +29,9 @@ EXTRAS = {
     "book": "imagesize myst_nb sphinx",
     "box2d": "Box2D",
     "dev": "axe_core_python bs4 coverage mypy packaging playwright quantecon setuptools",
-    "figures": "matplotlib pandas",
     "mujoco": "mujoco",
-    "notebooks": "IPython jsonschema jupytext nbformat papermill yaml",
+    "notebooks": "IPython jsonschema jupytext matplotlib nbformat papermill yaml",
+    "pandas": "pandas",
     "torch": "torch",
 }
 # Two are of Python: the batch and what measures need them.

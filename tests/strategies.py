@@ -79,6 +79,17 @@ def coupled(problem, coupling):
     return jm, policy, rng
 
 
+def implicit(jm):
+    """The model, its tables looked up state by state."""
+
+    def tables(s):
+        own = slice(*jm.starts[s : s + 2])
+        return jm.probs[own], jm.rewards[own], jm.next_states[own].tolist()
+
+    options = {"reward_range": jm.reward_range, "knows_noise": jm.knows_noise}
+    return jl.large.ImplicitJMDP(tables, jm.num_actions, jm.gamma, **options)
+
+
 class Plain:
     """A JMDP behind the four names that a simulator has."""
 

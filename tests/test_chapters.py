@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import matplotlib.pyplot as plt
 import pages
@@ -88,6 +88,26 @@ def test_results_are_found_wherever_in_the_project_a_notebook_lies(tmp_path, pla
     assert chapter.results(["figures/table.csv"]).x.tolist() == [7]
     monkeypatch.chdir("/")  # a notebook that was downloaded reads what is installed in place
     assert "Pong" in set(chapter.results(["figures/atari/pairs.csv"]).game)
+
+
+def test_a_parameter_of_another_type_is_refused_in_a_line(monkeypatch):
+    """Where papermill runs a chapter by itself; a profile's schema refuses it before."""
+    defaults = 'sweeps = 400  # at least 200\ngammas = [0.9]\nlevel = 0.5\nout_dir = ""'
+
+    def claims(given):
+        cells = ["", defaults, f"# Parameters\n{given}", "claims = chapter.Claims()"]
+        kernel = SimpleNamespace(user_ns={"In": cells})
+        monkeypatch.setattr("IPython.get_ipython", lambda: kernel)
+        return chapter.Claims()
+
+    assert claims('sweeps = 300\ngammas = [1]\nlevel = 1\nout_dir = "here"\nother = 3')
+    for wrong, told in {
+        'sweeps = "x"': "^sweeps='x': must be like its default, 400$",
+        "gammas = 0.9": "^gammas=0.9: must be like",
+        "level = 'a'": "^level='a': must be like",
+    }.items():
+        with pytest.raises(TypeError, match=told):
+            claims(wrong)
 
 
 def test_claims_keep_what_was_found_apart_from_what_holds(capsys):

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from strategies import implicit
 
 import jmdp_lib as jl
 
@@ -23,9 +24,8 @@ def test_models_that_do_not_know_their_noise_refuse_it_however_they_look(made):
     for model in (jm, copy.deepcopy(jm), pickle.loads(pickle.dumps(jm))):
         with pytest.raises(ValueError, match=r'coupling="common" needs a known noise, '):
             jl.jipe2(model, policy, coupling="common")
-    for model in (jm, jl.large.ImplicitJMDP.from_jmdp(jm)):
-        with pytest.raises(ValueError, match=r'coupling="common" needs a known noise, '):
-            jl.large.local_jipe2(model, policy, states=[0], coupling="common")
+    with pytest.raises(ValueError, match=r'coupling="common" needs a known noise, '):
+        jl.large.local_jipe2(implicit(jm), policy, states=[0], coupling="common")
 
 
 ROW = [0.25, 0.75]

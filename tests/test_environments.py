@@ -41,30 +41,6 @@ def test_inventory_with_a_lead_time():
     assert long.next_states[:, 1].tolist() == [2, 6, 3, 7, 6, 10, 7, 11, 10, 10, 11, 11]
 
 
-def test_simulators_declare_the_range_of_their_rewards():
-    """The corners of what a day can earn, against all of it."""
-    rng = np.random.default_rng(3)
-    for _ in range(20):
-        costs = ("price", "order_cost", "holding_cost", "lost_sale_cost")
-        shop = dict(zip(costs, rng.normal(size=4), strict=True))
-        shop |= {"capacity": int(rng.integers(1, 6)), "max_order": int(rng.integers(0, 7))}
-        shop["demand_probs"] = rng.dirichlet(np.ones(rng.integers(1, 9)))
-        declared = jl.inventory_simulator(**shop).reward_range
-        assert declared == pytest.approx(jl.inventory(**shop).reward_range)
-    assert jl.two_queues_simulator(3).reward_range == jl.two_queues(3).reward_range
-
-
-def test_the_simulator_and_the_tables_draw_the_same_from_one_generator():
-    for worlds in (
-        (jl.two_queues(2, 0.37), jl.two_queues_simulator(2, 0.37)),
-        (jl.inventory(5, 2, lead_time=1), jl.inventory_simulator(5, 2, lead_time=1)),
-    ):
-        for state, seed in product(range(worlds[0].num_states), range(50)):
-            rngs = [np.random.default_rng(seed) for _ in worlds]
-            known, drawn = (w.query(state, [1, 0], rng) for w, rng in zip(worlds, rngs))  # noqa: B905
-            np.testing.assert_array_equal(drawn, known)
-
-
 def test_two_queues_share_arrivals_and_services():
     """Against the same world written down anew, event by event."""
     jm = jl.two_queues(capacity=2)

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 import jmdp_lib as jl
-from jmdp_lib import figures
+from notebooks.tools import figures
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_correlation_grid_is_laid_out_as_the_grid(ax):
 
 
 def test_joint_returns_are_blue_where_the_first_wins_and_orange_where_it_does_not(ax, monkeypatch):
-    monkeypatch.setattr("jmdp_lib.figures.curves._CELLS", 4)
+    monkeypatch.setattr("notebooks.tools.figures._CELLS", 4)
     pairs = np.array([[3.0, 1.0], [3.0, 1.0], [1.0, 2.0]])
     figures.joint_returns(ax, pairs, (0.0, 4.0))
     blue, orange = ax.collections
@@ -91,7 +91,7 @@ def test_joint_returns_are_blue_where_the_first_wins_and_orange_where_it_does_no
 
 
 def test_gap_law_says_how_often_the_gap_is_negative(ax, monkeypatch):
-    monkeypatch.setattr("jmdp_lib.figures.curves._BARS", 8)
+    monkeypatch.setattr("notebooks.tools.figures._BARS", 8)
     figures.plot_gap_law(ax, np.array([-1.5, 0.0, 0.5, 3.5]), 4.0)
     assert "0.25" in texts(ax)[0]
     bars = [bar for bar in patches(ax, Rectangle) if bar.get_height() > 0]

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
-from programs import ROOT
+from programs import ROOT, run
 from projects import wait_until
 
 CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9]*.py"))
@@ -89,6 +89,38 @@ def test_a_chapter_opens_after_every_update_and_is_saved_as_it_was(lab, chapter)
     opened["content"]["metadata"]["language_info"] = language
     lab.request(chapter, opened)
     assert [lab.file(chapter, suffix).read_bytes() for suffix in (".py", ".ipynb")] == before
+
+
+def test_a_chapter_that_was_run_is_saved_as_it_was(lab):
+    """Erased progress bars, the line on compiling and lost alt texts made a run a change."""
+    chapter = "09_gap_law"
+    before = lab.file(chapter, ".ipynb").read_bytes()
+    opened = lab.request(chapter)
+    warned = {
+        "output_type": "stream",
+        "name": "stderr",
+        "text": "jmdp_lib compiles it\nWarning: few",
+    }
+    for cell in opened["content"]["cells"]:
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                output["metadata"] = {"image/png": {"width": 500}}
+        if cell["cell_type"] == "code":
+            erased = {**warned, "text": "\r" + 66 * " " + "\r"}
+            compiled = {**warned, "text": "jmdp_lib compiles what is called, once\n"}
+            cell["outputs"] = [erased, compiled, *cell["outputs"]]
+    lab.request(chapter, opened)
+    assert lab.file(chapter, ".ipynb").read_bytes() == before
+    cell["outputs"] = [warned]  # which stays, but for the line
+    lab.request(chapter, opened)
+    assert '"Warning: few"' in lab.file(chapter, ".ipynb").read_text()
+    assert "compiles it" not in lab.file(chapter, ".ipynb").read_text()
+    lab.file(chapter, ".ipynb").write_bytes(before)
+
+
+def test_make_lab_hands_on_its_options():
+    told = run("make", "-n", "lab", "STAMP=", "STALE=", "LAB=--allow-root --no-browser")
+    assert "/lab.py --allow-root --no-browser notebooks/00_start_here.ipynb" in told
 
 
 def test_an_edit_of_one_file_alone_is_taken_or_refused_and_never_lost(lab):

@@ -15,6 +15,7 @@ CHECKS = (
     "tests/test_examples.py::test_every_public_name_is_documented_and_every_function_has_an_example",
     "tests/test_examples.py::test_examples_say_what_happens[environments]",
     "tests/test_chapters.py::test_every_public_name_is_used_by_a_chapter",
+    "tests/test_interface.py",
 )
 
 
@@ -39,11 +40,12 @@ def test_the_worked_example_passes(tmp_path):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=left_out)
     (tmp_path / "workflow").symlink_to(ROOT / "workflow")
     (tmp_path / "experiments").mkdir()
-    (tmp_path / "pyproject.toml").symlink_to(ROOT / "pyproject.toml")
+    for name in ("pyproject.toml", "README.md"):
+        (tmp_path / name).symlink_to(ROOT / name)
     assert len(STEPS) == 4
     for name, code in STEPS:
         follow(tmp_path, name, code)
     own = {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:nbval"]
-    for which in (CHECKS, ("tests/test_environments.py", "-k", "umbrella")):
+    for which in (("-m", "not slow", *CHECKS), ("tests/test_environments.py", "-k", "umbrella")):
         run(*command, *which, cwd=tmp_path, **own)

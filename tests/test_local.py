@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from strategies import on_all_couplings, random_policy
+from strategies import implicit, on_all_couplings, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.large import ImplicitJMDP, local, local_jipe2
@@ -67,7 +67,7 @@ def test_the_certificate_holds_on_many_models(gamma, coupling, reward_range):
     rewards = np.clip((low + high) / 2 + (high - low) / 2 * sizes, low, high)
     tables = base.table_states, base.probs, rewards, base.next_states
     jm = jl.JMDP.from_tables(*tables, base.num_states, gamma)
-    tables_of = ImplicitJMDP.from_jmdp(jm).tables
+    tables_of = implicit(jm).tables
     model = ImplicitJMDP(tables_of, 2, gamma, reward_range)
     states = np.arange(0, jm.num_states, STATES)
     whole = jl.jipe2(jm, policy, tol=1e-11, coupling=coupling, states=states).moments
@@ -126,14 +126,14 @@ def test_branches_that_merge_need_no_exploration():
 def test_everything_explored_is_jipe2():
     """By numbers of states, and by cells: an array has an entry for each."""
     jm, policy = jl.windy_gridworld(4, gamma=0.8), jl.goal_policy(4)
-    numbered = ImplicitJMDP.from_jmdp(jm).tables
+    numbered = implicit(jm)
 
     def tables(cell):
-        probs, rewards, after = numbered(4 * cell[0] + cell[1])
+        probs, rewards, after = numbered.tables(4 * cell[0] + cell[1])
         return probs, rewards, [[divmod(s, 4) for s in row] for row in after]
 
     cells = ImplicitJMDP(tables, 4, 0.8, (0.0, 1.0))
-    local = local_jipe2(jm, policy.argmax(1), states=range(16), tol=1e-5)
+    local = local_jipe2(numbered, policy.argmax(1), states=range(16), tol=1e-5)
     by_cell = local_jipe2(
         cells, policy.reshape(4, 4, 4), states=[divmod(s, 4) for s in range(16)], tol=1e-5
     )

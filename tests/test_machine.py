@@ -18,15 +18,15 @@ from jmdp_lib.machine import extra, process
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it():
     missing = pytest.raises(ImportError, match="no_such_module is not installed")
-    with missing as caught, extra("figures", "torch"):
+    with missing as caught, extra("pandas", "torch"):
         import_module("no_such_module")
-    assert 'pip install "jmdp_lib[figures,torch]"' in str(caught.value)
+    assert 'pip install "jmdp_lib[pandas,torch]"' in str(caught.value)
     assert caught.value.name == "no_such_module"
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
 def test_a_mistake_of_our_own_is_not_blamed_on_an_extra():
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"), extra("figures"):
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), extra("pandas"):
         import_module("jmdp_lib.no_such_module")
 
 
@@ -170,6 +170,33 @@ def test_what_was_compiled_is_on_disk_and_one_line_says_so(tmp_path):
     assert said.count("jmdp_lib compiles what is called, once") == 1
     count, said = run_python(PRELUDE + SHORT, NUMBA_CACHE_DIR=str(tmp_path))
     assert count == said.count("compiles") == 0
+
+
+# Formulas that a user compiles, which are of no module: before a call, as a step, and after it.
+FORMULAS = """
+import numba, sympy
+x, u = sympy.symbols("x u")
+square = numba.njit(sympy.lambdify(x, x**2))
+assert square(3.0) == 9.0
+
+class Walk:
+    num_states, num_actions, gamma = 1, 2, 0.5
+    reward = staticmethod(numba.njit(sympy.lambdify((x, u), x * u)))
+    def query(self, state, actions, rng):
+        shock = rng.random()
+        return [self.reward(float(a), shock) for a in actions], [0] * len(actions)
+
+estimate = jl.simulators.estimate_gaps(Walk(), [0], (0, 1), state=0, num_runs=100, rng=0)
+assert -1.0 < estimate.mean[0, 1] < 0.0
+jl.jipe2(jl.coupled_reward_chain(2), [0, 0])
+assert square(4) == 16
+"""
+
+
+def test_a_user_may_compile_functions_without_a_module():
+    """Such as those of `exec` and `sympy.lambdify`."""
+    pytest.importorskip("sympy")
+    assert run_python(PRELUDE + FORMULAS)[0] >= 3
 
 
 @pytest.mark.slow

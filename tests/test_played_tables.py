@@ -1,14 +1,16 @@
 """`estimate_gaps` and `compare_actions` where states are not numbered: tuples, words, no tables."""
 
 import pickle
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import product
+from multiprocessing import get_context
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from strategies import on_all_couplings
-from test_executors import Pickles
+from strategies import Plain, on_all_couplings
 
 import jmdp_lib as jl
 from jmdp_lib.large import implicit
@@ -103,19 +105,45 @@ def test_few_tables_are_kept_and_the_numbers_stay_the_same(monkeypatch):
     np.testing.assert_array_equal(estimate_gaps(line, mostly_right, **asked, rng=0).returns, before)
 
 
-def test_it_pickles_and_plays_in_other_processes():
-    """Made of a step, or of a JMDP; what `query` kept is not sent along."""
-    asked = {"actions": [0, 1], "num_runs": 20, "keep_returns": True}
-    of_jmdp = jl.large.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3))
-    for model, policy, state in (
-        (replace(LINE), mostly_right, ("cell", 0)),
-        (of_jmdp, [0] * 9, 4),
-    ):
-        size = len(pickle.dumps(model))
-        here = estimate_gaps(model, policy, state=state, **asked, rng=0)
-        there = estimate_gaps(model, policy, state=state, **asked, executor=Pickles(), rng=0)
-        np.testing.assert_array_equal(there.returns, here.returns)
-        assert len(pickle.dumps(model)) == size
+def test_a_step_gives_the_same_draws_lazily_and_as_tables():
+    """In queries, and in decisions that simulate both models by their queries."""
+
+    def ring(state, action, gust):
+        return float(state == 2), (state + 1 - 2 * action - gust) % 5
+
+    lazy = jl.large.ImplicitJMDP.from_step(2, 0.8, [0.7, 0.3], ring, (0.0, 1.0))
+    tables = jl.JMDP.from_step(5, 2, 0.8, [0.7, 0.3], ring)
+    for state, seed in product(range(5), range(20)):
+        rngs = [np.random.default_rng(seed) for _ in range(2)]
+        np.testing.assert_array_equal(
+            lazy.query(state, [1, 0], rngs[0]), tables.query(state, [1, 0], rngs[1])
+        )
+    asked = {"state": 1, "budget": 5_000, "rng": 0, "reward_range": (0.0, 1.0)}
+    one, other = (compare_actions(env, [0] * 5, [0, 1], **asked) for env in (lazy, Plain(tables)))
+    assert (one.verdict, one.best, one.num_queries) == ("better", 0, other.num_queries)
+    np.testing.assert_array_equal(one.intervals, other.intervals)
+
+
+@pytest.mark.slow
+def test_it_pickles_and_is_simulated_in_other_processes():
+    """Tables that `query` kept are not sent along."""
+    options = {"state": ("cell", 0), "num_runs": 300, "keep_returns": True, "rng": 0}
+    line = replace(LINE)
+    size = len(pickle.dumps(line))
+    here = estimate_gaps(line, mostly_right, [0, 1], **options)
+    with ProcessPoolExecutor(2, get_context("spawn")) as processes:
+        there = estimate_gaps(line, mostly_right, [0, 1], **options, executor=processes)
+    np.testing.assert_array_equal(there.returns, here.returns)
+    assert len(pickle.dumps(line)) == size
+
+
+def test_a_step_that_fails_is_named():
+    def lost(cell, action, gust):
+        return None if cell == "bad" else (0.0, "bad")
+
+    line = jl.large.ImplicitJMDP.from_step(2, 0.6, [0.7, 0.3], lost, (0.0, 1.0))
+    with pytest.raises(ValueError, match=r"step\(state 'bad', action 0, noise 0\) must return"):
+        line.query("bad", [0], np.random.default_rng(0))
 
 
 def test_independent_actions_are_queries_of_their_own():

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from strategies import implicit
 
 import jmdp_lib as jl
 
@@ -28,7 +29,7 @@ CALLS = {
     "projected": lambda jm, policy: jl.projected_jipe2(jm, policy, FEATURES).moments.mean,
     "coupling_range": lambda jm, policy: jl.laws.coupling_range(jm, policy).gap_variance_low,
     "cautious_improvement": lambda jm, policy: jl.laws.cautious_improvement(jm, policy).policy,
-    "policy_gaps": lambda jm, policy: jl.laws.policy_gaps(jm, policy, [1] * jm.num_states),
+    "policy_gaps": lambda jm, policy: [*jl.laws.policy_gaps(jm, policy, [1] * jm.num_states)],
     "simulate_pairs": lambda jm, policy: jl.simulate_pairs(
         jm, policy, (0, 1), state=0, num_pairs=50, rng=0
     ),
@@ -48,7 +49,9 @@ CALLS = {
             jm, policy, [0, 1], state=1, budget=200, rng=0
         ).history.intervals
     ),
-    "local_jipe2": lambda jm, policy: jl.large.local_jipe2(jm, policy, states=[0]).gap_variance,
+    "local_jipe2": lambda jm, policy: (
+        jl.large.local_jipe2(implicit(jm), policy, states=[0]).gap_variance
+    ),
 }
 
 

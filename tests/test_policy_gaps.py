@@ -1,21 +1,16 @@
-"""The gap of two rules: against a recursion over its steps, and closed forms."""
+"""The gap of two rules: against rational systems for its moments."""
 
-from functools import cache
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
 import pytest
 from brute import tables_of
 from numpy.testing import assert_allclose, assert_array_equal
-from strategies import (
-    COUPLINGS,
-    on_all_couplings,
-    random_jmdp,
-    random_policy,
-    shared_noise_model,
-)
+from strategies import COUPLINGS, on_all_couplings, random_policy
 
 import jmdp_lib as jl
+from jmdp_lib.fast import Chain
 from jmdp_lib.fast.collapsed import CollapsedT2
 
 RULES = {"mixed": (False, False), "deterministic": (True, True), "one of each": (False, True)}
@@ -26,51 +21,110 @@ def two_rules(jm, kinds, seed=0):
     return [random_policy(rng, jm, deterministic) for deterministic in kinds]
 
 
-def expected(jm, rules, state, coupling):
-    """Mean and variance of the gap, by a recursion over the 40 steps that are left."""
+def exact(jm, rules, coupling):
+    """Means and variances (S,) of the gap: a rational system for E G and one for E G^2."""
+    size = jm.num_states
+    gamma = Fraction(jm.gamma)
+    tables = [[(Fraction(p), r, n) for p, r, n in tables_of(jm, s)] for s in range(size)]
+    first, second = (np.vectorize(Fraction)(rule) for rule in rules)
 
-    def actions(x, y, together):
-        """[(probability, a, b)], from cut points of the unit interval."""
+    def chance_of(x, y, together, a, b):
+        """Of two actions that one number draws, or two numbers."""
+        one, two = first[x], second[y]
         if not together:
-            pairs = product(range(jm.num_actions), repeat=2)
-            return [(rules[0][x, a] * rules[1][y, b], a, b) for a, b in pairs]
-        ends = [np.cumsum(rule[x]) for rule in rules]
-        cuts = np.unique(np.concatenate([[0.0], *ends]).round(12))
-        found = [np.searchsorted(end, (cuts[1:] + cuts[:-1]) / 2) for end in ends]
-        return list(zip(np.diff(cuts), *found, strict=True))
+            return one[a] * two[b]
+        return max(0, min(sum(one[: a + 1]), sum(two[: b + 1])) - max(sum(one[:a]), sum(two[:b])))
 
-    @cache
-    def play(x, y, together, left):
-        """E G and E G^2."""
-        total = np.zeros(2)
-        for w, a, b in actions(x, y, together) if left else ():
-            one = x == y and a == b
-            shared = one or coupling == "common" or (coupling == "joint" and x == y)
-            for (p, r, n), (q, r_, n_) in (zip if shared else product)(
-                tables_of(jm, x), tables_of(jm, y)
-            ):
-                mean, square = jm.gamma * play(int(n[a]), int(n_[b]), one, left - 1)
-                paid = r[a] - r_[b]
-                later = paid**2 + 2.0 * paid * mean + jm.gamma * square
-                total += w * p * (1.0 if shared else q) * np.array([paid + mean, later])
-        return total
+    pairs = [*product(range(size), range(size), [False]), *((s, s, True) for s in range(size))]
+    steps = []  # row, probability, paid, row that follows
+    for (i, pair), a, b in product(enumerate(pairs), *2 * [range(jm.num_actions)]):
+        x, y, _ = pair
+        one = x == y and a == b
+        shared = one or coupling == "common" or (coupling == "joint" and x == y)
+        for (p, r, n), (q, r_, n_) in (zip if shared else product)(tables[x], tables[y]):
+            chance = chance_of(*pair, a, b) * p * (1 if shared else q)
+            paid = Fraction(r[a]) - Fraction(r_[b])
+            steps.append((i, chance, paid, pairs.index((n[a], n_[b], one))))
+    leads = np.full((len(pairs), len(pairs)), Fraction(0))
+    mean, square = leads[0].copy(), leads[0].copy()
+    for i, chance, paid, j in steps:
+        leads[i, j] += chance
+        mean[i] += chance * paid
+    one = np.eye(len(pairs), dtype=int)
+    mean = solved(one - gamma * leads, mean)
+    for i, chance, paid, j in steps:
+        square[i] += chance * (paid**2 + 2 * paid * gamma * mean[j])
+    square = solved(one - gamma**2 * leads, square)
+    return mean[-size:], (square - mean**2)[-size:]
 
-    mean, square = play(state, state, True, 40)
-    return mean, square - mean**2
+
+def solved(matrix, right):
+    """x of a rational system, by elimination."""
+    rows = np.column_stack([matrix, right])
+    for i in range(len(rows)):
+        pivot = i + next(k for k, value in enumerate(rows[i:, i]) if value)
+        rows[[i, pivot]] = rows[[pivot, i]]
+        rows[i] /= rows[i, i]
+        for k in range(len(rows)):
+            if k != i:
+                rows[k] -= rows[k, i] * rows[i]
+    return rows[:, -1]
+
+
+def in_eighths(rng, *shape):
+    """Probabilities that add up to one exactly."""
+    return rng.multinomial(8, np.ones(shape[-1]) / shape[-1], size=shape[:-1]) / 8.0
+
+
+def exact_problem(coupling, seed, gamma, kinds=(False, False), scale=1.0):
+    """A small model whose probabilities are exact, and two rules."""
+    rng = np.random.default_rng(seed)
+    probs = in_eighths(rng, 2 if coupling == "ragged" else 1, 3)
+    rewards = scale * rng.normal(size=(2, 3, 2))
+    jm = jl.JMDP(
+        np.tile(probs, (2 // len(probs), 1)), rewards, rng.integers(2, size=(2, 3, 2)), gamma
+    )
+    rules = [random_policy(rng, jm, True) if one else in_eighths(rng, 2, 2) for one in kinds]
+    return jm, rules
+
+
+def errors(found, jm, rules, coupling):
+    """How far means and variances are off, at most."""
+    pairs = zip(found, exact(jm, rules, coupling), strict=True)
+    return [max(abs(np.vectorize(Fraction)(values) - truth)) for values, truth in pairs]
 
 
 @pytest.mark.parametrize("kinds", RULES.values(), ids=list(RULES))
 @pytest.mark.parametrize("coupling", [*COUPLINGS, "ragged"])
-def test_the_gap_is_that_of_a_recursion_over_its_steps(coupling, kinds):
-    """ragged: states with different numbers of tables, which share none between states."""
-    jm = shared_noise_model(2, 2, 2, 2, gamma=0.5)
-    if coupling == "ragged":
-        jm, coupling = random_jmdp(np.random.default_rng(9), num_states=2, gamma=0.5), "joint"
-    rules = two_rules(jm, kinds, seed=4)
-    mean, variance = jl.laws.policy_gaps(jm, *rules, coupling=coupling)
-    for s in range(jm.num_states):
-        exact = expected(jm, rules, s, coupling)
-        assert_allclose((mean[s], variance[s]), exact, atol=1e-10)
+@pytest.mark.parametrize(("gamma", "scale"), [(0.5, 1.0), (0.99, 1e6), (0.999, 1e-6)])
+def test_gaps_are_within_their_bounds(coupling, kinds, gamma, scale):
+    """ragged: states with different laws of tables, which share none between states."""
+    jm, rules = exact_problem(coupling, 4, gamma, kinds, scale)
+    coupling = coupling if coupling in COUPLINGS else "joint"
+    found = jl.laws.policy_gaps(jm, *rules, coupling=coupling)
+    assert found.converged
+    off = errors(found, jm, rules, coupling)
+    for power, error, bound in zip((1, 2), off, found.error_bound, strict=True):
+        assert error <= bound <= 1e-9 * (scale / (1.0 - gamma)) ** power
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_errors_of_means_are_counted(coupling, monkeypatch):
+    """Values that are wrong by a thousandth: both bounds hold, and are of that size."""
+    jm, rules = exact_problem(coupling, 5, 0.9)
+    solution = Chain.solution
+    wrong = 1e-3 * np.array([1.0, -1.0])
+    monkeypatch.setattr(Chain, "solution", lambda chain, goal: solution(chain, goal) + wrong)
+    with pytest.warns(jl.ConvergenceWarning):
+        found = jl.laws.policy_gaps(jm, *rules, coupling=coupling)
+    for error, bound in zip(errors(found, jm, rules, coupling), found.error_bound, strict=True):
+        assert 1e-5 < error <= bound <= 1e3 * error
+
+
+def test_a_gap_that_rounding_leaves_open_is_said():
+    jm, rules = exact_problem("joint", 6, 1.0 - 1e-9)
+    with pytest.warns(jl.ConvergenceWarning, match="policy_gaps: means may be off by"):
+        assert not jl.laws.policy_gaps(jm, *rules).converged
 
 
 @on_all_couplings
@@ -101,5 +155,5 @@ def test_sparse_rows_and_matrices_give_the_same(coupling, monkeypatch):
     for few in (True, False):
         monkeypatch.setattr(CollapsedT2, "few_successors", few)
         found.append(jl.laws.policy_gaps(jm, *rules, coupling=coupling))
-    assert_allclose(*found, rtol=1e-10, atol=1e-12)
-    assert found[0][1].max() > 0.1
+    assert_allclose(*map(list, found), rtol=1e-10, atol=1e-12)
+    assert found[0].variance.max() > 0.1

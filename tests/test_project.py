@@ -5,8 +5,8 @@ import functools
 import importlib.metadata
 import json
 import re
-import runpy
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,11 +14,14 @@ import batch
 import nbformat
 import notebook_job
 import pair
+import psutil
 import pytest
+import suite
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from programs import PYPROJECT, ROOT, finished, run
+from projects import alive, wait_until
 
 import jmdp_lib
 
@@ -72,7 +75,7 @@ def test_what_is_imported_is_declared_and_what_a_user_must_install_is_imported()
             assert owners(module) & declared, f"{path.name}: pyproject does not name {module}"
             if path.is_relative_to(ROOT / "jmdp_lib"):
                 used |= owners(module)
-    assert brought("", "atari", "figures", "torch") <= used
+    assert brought("", "atari", "pandas", "torch") <= used
 
 
 def asked(source):
@@ -134,10 +137,50 @@ def test_a_solver_imports_nothing_that_it_does_not_need():
     assert not {*loaded} & {*slow.split(), "pandas", "torch"}
 
 
+# `make` of this project, where there is nothing to set up.
+MAKE = ("make", "-f", ROOT / "Makefile", f"PY={sys.executable}", "STAMP=", "STALE=", "WORKERS=0")
+
+
 def make(*targets, folder=ROOT):
-    """`make` of this project in a folder, where there is nothing to set up."""
-    nothing_to_set_up = f"PY={sys.executable}", "STAMP=", "STALE=", "WORKERS=0"
-    return finished("make", "-f", ROOT / "Makefile", *targets, *nothing_to_set_up, cwd=folder)
+    return finished(*MAKE, *targets, cwd=folder)
+
+
+# A test that waits for a program which does not end when it is asked to.
+STUBBORN = """
+import subprocess, sys
+
+CODE = '''
+import signal, time
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open("reached", "w").close()
+time.sleep(900)
+'''
+
+
+def test_a():
+    subprocess.run([sys.executable, "-c", CODE])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_signal_to_make_test_ends_all_that_it_has_started(tmp_path, family, workers):
+    """The outer make alone is told: the inner one, pytest and its workers went on."""
+    assert suite.PATIENCE <= 5.0
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "test_it.py").write_text(STUBBORN)
+    options = "test", "ALL=test-quick", f"WORKERS={workers}"
+    command = [*map(str, MAKE), *options]
+    running = psutil.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    family.append(running)
+    wait_until(lambda: (tmp_path / "reached").exists() or not alive(running))
+    started = running.children(recursive=True)
+    family += started
+    assert len(started) >= 4 + workers  # the program, make, pytest with its workers, a child
+    running.terminate()
+    assert running.wait(timeout=300) != 0
+    assert not any(map(alive, started))
 
 
 @pytest.mark.slow
@@ -238,32 +281,6 @@ def test_the_version_and_the_preprint_are_the_same_everywhere():
     book = (ROOT / "book" / "index.md").read_text(encoding="utf-8")
     assert {*re.findall(r"https://arxiv.org/abs/[\d.]+", book)} == {preprint["url"]}
     assert preprint["url"].endswith(f"/{number}")
-
-
-# ---- benchmarks ---------------------------------------------------------------------------------
-
-BENCHMARKS = ROOT / "benchmarks"
-PROGRAMS = [path for path in sorted(BENCHMARKS.glob("*.py")) if "__main__" in path.read_text()]
-
-
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_a_benchmark_that_is_asked_for_help_measures_nothing(path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [path.name, "--help"])
-    with pytest.raises(SystemExit, match=r"^0$"):
-        runpy.run_path(str(path), run_name="__main__")
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith(f"usage: {path.name} [-h]")
-    assert path.read_text().splitlines()[0].strip('"') in said
-
-
-def test_one_page_names_all_files_of_benchmarks_and_each_page_its_commit():
-    page = (BENCHMARKS / "README.md").read_text()
-    files = {path.name for path in BENCHMARKS.iterdir() if path.is_file()} - {"README.md"}
-    assert files == set(re.findall(r"(?:`|benchmarks/)(\w+\.(?:md|csv|png|py))\b", page))
-    for name in files:
-        first = (BENCHMARKS / name).read_text().split("\n\n")[1] if name.endswith(".md") else ""
-        told = r"$|(\*\*Not of the present code: m|M)easured on .* at commit [0-9a-f]{7,}"
-        assert re.match(told, first), name
 
 
 # ---- committed results --------------------------------------------------------------------------

@@ -8,13 +8,13 @@ from numpy.testing import assert_allclose
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.operators.pairs import (
-    PairOperator,
+from jmdp_lib.operators.pair_chain import (
     occupancy,
     pair_step,
     start_law,
     stationary_pairs,
 )
+from jmdp_lib.operators.pairs import PairOperator
 from jmdp_lib.solvers.fixed_point import iterate
 from jmdp_lib.solvers.projected import ProjectionStep, modulus
 from jmdp_lib.solvers.projection import Projection
@@ -94,13 +94,14 @@ def test_iteration_from_zero_reaches_the_solve(cone):
     features = random_features(jm, 3, 1)
     solved = jl.projected_jipe2(jm, policy, features, cone=cone, tol=1e-7)
     step = ProjectionStep(PairOperator(jm, policy), solved.projection, solved.beta)
-    state, swept = iterate(step, step.zero(), solved.contraction, 1e-7)
+    goal = 1e-7 * (1.0 - solved.contraction)
+    state, residuals, _ = iterate(step, step.zero(), solved.contraction, goal)
     theta, matrix = solved.projection.unwhiten(*state)
     assert_allclose(theta, solved.theta, atol=1e-5)
     assert_allclose(matrix, solved.Theta, atol=1e-4)
-    assert solved.iterations < 5 < swept.iterations
+    assert solved.iterations < 5 < residuals.size
     if cone == "none":  # with theta in the cone the projection moves with theta
-        rates = swept.residuals[1:] <= solved.contraction * swept.residuals[:-1] + 1e-9
+        rates = residuals[1:] <= solved.contraction * residuals[:-1] + 1e-9
         assert rates.all()
 
 
@@ -121,6 +122,7 @@ def test_weights_without_a_contraction_claim_nothing():
         sol = jl.projected_jipe2(jm, policy, random_features(jm, 4), weights="product")
     assert sol.contraction >= 1
     assert sol.beta > 0
+    assert sol.status == "no contraction"
     assert not sol.converged
     exact = jl.jipe2(jm, policy).moments
     assert sol.error_bound == sol.approximation_bound(exact) == np.inf

@@ -84,22 +84,45 @@ def test_the_gymnasium_example_runs():
 
 def test_an_antithetic_action_meets_the_opposite_noise_and_keeps_its_distribution():
     [block] = [block for block in BLOCKS if "def antithetic" in block]
-    scope = {}
+    scope = {"jl": jl}
     exec(block, scope)
-    probs = [0.15, 0.35, 0.35, 0.15]  # as probable as their opposites
-
-    def step(state, action, noise):
-        return 0.5 * noise + action - state, int(noise + action + state > 3)
-
-    worlds = step, scope["antithetic"](step, 4, opposed=[1])
-    usual, opposed = (jl.JMDP.from_step(2, 2, 0.6, probs, world) for world in worlds)
+    usual, opposed = (
+        jl.JMDP.from_step(12, 5, 0.9, scope["demands"], scope[name])
+        for name in ("day", "antithetic")
+    )
     for one, other in zip(usual.marginal_mdp(), opposed.marginal_mdp(), strict=True):
         np.testing.assert_allclose(other, one, atol=1e-12)
-    for state in range(2):
+    for state in range(12):
         rows = opposed.table_states == state
-        product = opposed.probs[rows] @ np.prod(opposed.rewards[rows], axis=1)
-        pays = [step(state, 0, u)[0] * step(state, 1, 3 - u)[0] for u in range(4)]
-        assert product == pytest.approx(np.dot(probs, pays))
+        product = opposed.probs[rows] @ np.prod(opposed.rewards[rows, 1:3], axis=1)
+        pays = [scope["day"](state, 1, 6 - u)[0] * scope["day"](state, 2, u)[0] for u in range(7)]
+        assert product == pytest.approx(np.mean(pays))
+    exact = jl.jipe2(opposed, np.full((12, 5), 0.2)).moments.gap_mean[5, 2, 1]
+    assert abs(scope["found"].mean[0, 1] - exact) <= 4.5 * scope["found"].mean_error[0, 1]
+
+
+def test_demand_that_lasts_has_the_variance_that_the_guide_says(capsys):
+    """Against days that are simulated anew, with one path of demand for both orders."""
+    [block] = [block for block in BLOCKS if "innovations = " in block]
+    exec(block, {"jl": jl})
+    joint, common = (float(line.split()[1]) for line in capsys.readouterr().out.splitlines())
+    assert f"has variance {joint:.0f} and {common:.3f}" in GUIDE
+
+    def returns(first):
+        rng = np.random.default_rng(1)
+        stock, demand, total = np.full(100_000, 5), np.full(100_000, 3), np.zeros(100_000)
+        for day in range(150):
+            order = np.clip(6 - stock, 0, 4) if day else first
+            lasts, new = rng.random(stock.size) < 0.65, rng.integers(7, size=stock.size)
+            demand = np.where(lasts, demand, new)
+            sold = np.minimum(stock + order, demand)
+            total += 0.9**day * (3.0 * sold - 1.5 * order)
+            stock = stock + order - sold
+        return total
+
+    gap = returns(1) - returns(2)
+    squares = (gap - gap.mean()) ** 2
+    assert abs(squares.mean() - common) <= 4.5 * squares.std() / np.sqrt(squares.size)
 
 
 @pytest.mark.filterwarnings("ignore:LunarLander cannot be copied")

@@ -199,7 +199,7 @@ def test_what_is_no_jmdp_is_told_what_to_use(thing):
             call(thing, [[1.0]])
         assert ("from_simulator" in str(caught.value)) == (thing is COINS)
     if thing is SHOP:
-        with pytest.raises(ValueError, match=r"has no query.*simulators.estimate_gaps` plays"):
+        with pytest.raises(ValueError, match=r"has no query.*simulators.estimate_gaps` simulates"):
             jl.JMDP.from_simulator(thing, 10, rng=0)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
-from jmdp_lib import checks
+from jmdp_lib import randomness
 from jmdp_lib.simulators import compare_actions, compare_policies, estimate_gaps
 
 RNG = np.random.default_rng(0)
@@ -73,7 +73,7 @@ def test_bad_calls():
     for count in (1, 0, -3, 2.5, True, "many"):
         with pytest.raises(ValueError, match="queries_per_state must be"):
             jl.JMDP.from_simulator(SMALL, count, rng=0)
-    with pytest.raises(ValueError, match="is no simulator: it has no num_states"):
+    with pytest.raises(ValueError, match="is not a simulator: it has no num_states"):
         jl.JMDP.from_simulator(object(), 10, rng=0)
     failed = r"query\(state 1, actions \[0, 1\]\) must return .*licence server is gone"
     with pytest.raises(ValueError, match=failed):
@@ -178,12 +178,12 @@ def test_declared_independent_draws_are_played_as_such():
 def test_one_seed_gives_every_purpose_streams_of_its_own():
     """State s of `from_simulator`, chunk s of `simulate_pairs` and play s of `estimate_gaps`."""
     purposes = ["from_simulator", "simulate_pairs", "estimate_gaps", "sample_gaps"]
-    first = [checks.generator(7, purpose, 0).random() for purpose in purposes]
-    first += [np.random.default_rng(7).random(), checks.generator(7, 0).random()]
+    first = [randomness.generator(7, purpose, 0).random() for purpose in purposes]
+    first += [np.random.default_rng(7).random(), randomness.generator(7, 0).random()]
     assert len(set(first)) == len(first)
-    assert checks.generator(7, "from_simulator", 0).random() == first[0]
+    assert randomness.generator(7, "from_simulator", 0).random() == first[0]
     given = np.random.default_rng(0)
-    assert checks.generator(given) is given
+    assert randomness.generator(given) is given
     with pytest.raises(TypeError, match="rng must be a numpy"):
         SMALL.query(0, [0], 7)
 

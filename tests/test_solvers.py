@@ -89,22 +89,19 @@ def test_moments_of_several_states_are_solved_when_they_are_read():
 @pytest.mark.filterwarnings("ignore::jmdp_lib.ConvergenceWarning")
 @given(problems(), st.integers(1, 30), st.sampled_from([0.0, 100.0]))
 @settings(max_examples=40)
-def test_history_is_the_literal_iteration(problem, iterations, constant):
+def test_trace_is_the_literal_iteration(problem, iterations, constant):
     """residuals[k] = ||M_k - T M_k||_lambda of M_{k+1} = T M_k from zero, over every coordinate.
 
-    Whatever constant is in all rewards; and the certificate of Theorem 5.3 holds, stopped anywhere.
-    Its rate holds from any start.
+    Whatever constant is in all rewards.
     """
-    jm, policy, rng = problem
+    jm, policy, _ = problem
     jm = raised(jm, constant)
-    sweep = partial(jl.jipe2, jm, policy, tol=1e-300, route="sweeps", max_iterations=iterations)
-    sol = sweep()
-    trace = jl.trace_jipe2(jm, policy, sol.residuals.size)
+    trace = jl.trace_jipe2(jm, policy, iterations)
     weight = 2.0 * jm.reward_bound / (1.0 - jm.gamma)
     mean = np.zeros((jm.num_states, jm.num_actions))
     second = np.zeros(mean.shape * 2)
     for residual, *traced in zip(
-        sol.residuals, trace.mean, trace.second, trace.covariance, strict=True
+        trace.residuals, trace.mean, trace.second, trace.covariance, strict=True
     ):
         after = jl.apply_t2(jm, policy, mean, second)
         centred = [s - np.multiply.outer(m, m) for m, s in ((mean, second), after)]
@@ -114,11 +111,24 @@ def test_history_is_the_literal_iteration(problem, iterations, constant):
         assert residual == pytest.approx(max(largest[0], largest[1] / weight), abs=rounding)
         assert traced == pytest.approx(largest, rel=1e-9, abs=weight * rounding)
         mean, second = after
-    assert_allclose(sol.moments.full_second(), second, rtol=1e-9, atol=1e-9)
-    exact = full_brute(jm, policy)
+
+
+@pytest.mark.filterwarnings("ignore::jmdp_lib.ConvergenceWarning")
+@given(problems(), st.integers(1, 30), st.sampled_from([0.0, 100.0]))
+@settings(max_examples=40)
+def test_sweeps_are_certified_where_they_stop(problem, iterations, constant):
+    """Theorem 5.3, stopped anywhere; its rate holds from any start, and zero gives the trace."""
+    jm, policy, rng = problem
+    jm = raised(jm, constant)
+    sweep = partial(jl.jipe2, jm, policy, tol=1e-300, route="sweeps", max_iterations=iterations)
+    sol = sweep()
+    centred = jl.trace_jipe2(jm.without_offset, policy, sol.iterations)
+    assert_allclose(sol.residuals, centred.residuals)
+    weight = 2.0 * jm.reward_bound / (1.0 - jm.gamma)
+    mean, second = full_brute(jm, policy)
     allowed = sol.error_bound * np.array([1.0, weight]) * (1.0 + 1e-9)
-    assert np.abs(mean - exact[0]).max() <= allowed[0]
-    assert np.abs(second - exact[1]).max() <= allowed[1]
+    assert np.abs(sol.moments.mean - mean).max() <= allowed[0]
+    assert np.abs(sol.moments.full_second() - second).max() <= allowed[1]
     start = rng.normal(size=mean.shape), 10.0 * rng.normal(size=second.shape)
     rates = sweep(initial=start).residuals
     assert (rates[1:] <= jm.gamma * rates[:-1] + 1e-12 * weight).all()
@@ -146,10 +156,12 @@ def test_not_converging_is_never_silent():
     with pytest.warns(jl.ConvergenceWarning, match="after 5 iterations"):
         sol = jl.jipe2(jm, jl.goal_policy(3), route="sweeps", max_iterations=5)
     assert not sol.converged
+    assert sol.status == "max_iterations"
     assert sol.iterations == len(sol.residuals) == 5
-    assert "NOT converged" in repr(sol)
-    with pytest.warns(jl.ConvergenceWarning):  # an accuracy that rounding does not allow
-        assert not jl.jipe2(jm, jl.goal_policy(3), tol=1e-18).converged
+    assert "NOT converged (max_iterations)" in repr(sol)
+    for solver in (jl.jipe2, jl.jipe):  # an accuracy that rounding does not allow
+        with pytest.warns(jl.ConvergenceWarning, match="below double precision"):
+            assert solver(jm, jl.goal_policy(3), tol=1e-18).status == "rounding"
 
 
 @pytest.mark.slow
@@ -157,7 +169,7 @@ def test_accuracy_beyond_rounding_stops_early():
     jm = jl.coupled_reward_chain(2, 0.99)
     with pytest.warns(jl.ConvergenceWarning, match="below double precision"):
         sol = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-15, route="sweeps")
-    assert not sol.converged
+    assert sol.status == "rounding"
     assert sol.iterations < 6_000
 
 
@@ -182,10 +194,10 @@ def test_warm_start():
 
 @pytest.mark.parametrize("gamma", [0.8, 0.95])
 def test_the_certificate_of_sweeps_is_nearly_attained(gamma):
-    """Guards residual / (1 - gamma) of eq. (23): a constant reward, whose mean settles by gamma."""
-    jm = jl.JMDP([[1.0]], [[[3.0]]], [[[0]]], gamma)
+    """Guards residual / (1 - gamma) of eq. (23): returns of two constants settle by gamma."""
+    jm = jl.JMDP(np.ones((2, 1)), [[[3.0]], [[0.0]]], [[[0]], [[1]]], gamma)
     with pytest.warns(jl.ConvergenceWarning, match="stopped after 5"):
-        sol = jl.jipe2(jm, [[1.0]], route="sweeps", max_iterations=5)
+        sol = jl.jipe2(jm, [0, 0], route="sweeps", max_iterations=5)
     off = abs(sol.moments.mean[0, 0] - 3.0 / (1.0 - gamma))
     assert off == pytest.approx(3.0 * gamma**5 / (1.0 - gamma))
     assert off <= sol.error_bound * (1.0 + 1e-12)
@@ -209,6 +221,21 @@ def test_returns_that_are_constant_have_no_correlation(solve, scale):
     found = solve(jm, jl.uniform_policy(jm)).moments
     assert np.isnan(found.correlation).all()
     assert np.sqrt(found.variance).max() <= found.resolution <= 1e-3 * scale
+
+
+@pytest.mark.parametrize("solve", [*(partial(jl.jipe2, **how) for how in ROUTES), jl.jipe])
+def test_equal_actions_are_within_the_resolution(solve):
+    """Their gap is zero, and its variance a difference of numbers that are rounded."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        shape = rng.integers((1, 2), (4, 6))  # states and tables
+        probs = rng.dirichlet(np.ones(shape[1]), size=shape[0])
+        rewards = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 4)
+        after = rng.integers(shape[0], size=shape)
+        gamma = rng.choice([0.0, 0.25, 0.9, 0.99])
+        jm = jl.JMDP(probs, *(np.stack([x, x], axis=2) for x in (rewards, after)), gamma)
+        found = solve(jm, np.zeros(shape[0], int)).moments
+        assert np.sqrt(found.gap_variance).max() <= found.resolution
 
 
 def test_the_least_deviation_that_can_be_told_from_zero():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from strategies import COUPLINGS, ROUTES, Plain, raised, random_policy
+from strategies import COUPLINGS, ROUTES, Plain, implicit, raised, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.solvers.trace import trace_jipe2
@@ -91,7 +91,7 @@ def two_rules(jm, policy):
 def local(jm, policy):
     for coupling in ("joint", "common"):
         found = converged(
-            jl.large.local_jipe2(jm, policy, states=[1], tol=1e-3, coupling=coupling),
+            jl.large.local_jipe2(implicit(jm), policy, states=[1], tol=1e-3, coupling=coupling),
             jm.reward_bound,
             1e-3,
         )
@@ -239,10 +239,13 @@ def deviations(jm, policy):
     for found in (moments, pickle.loads(pickle.dumps(moments))):
         yield found.gap_moment([gap] * 2) ** 0.5
         yield np.cbrt(found.gap_central_moment(gap, 3))
-    yield jl.laws.policy_gaps(jm, policy, np.zeros_like(policy))[1][1] ** 0.5
+    yield jl.laws.policy_gaps(jm, policy, np.zeros_like(policy)).variance[1] ** 0.5
     found = jl.laws.coupling_range(jm, policy)
     yield [found.gap_variance_low[gap] ** 0.5, found.gap_variance_high[gap] ** 0.5]
-    yield jl.large.local_jipe2(jm, policy, states=[1], tol=1e-6).gap_variance[0, 1, 3] ** 0.5
+    yield (
+        jl.large.local_jipe2(implicit(jm), policy, states=[1], tol=1e-6).gap_variance[0, 1, 3]
+        ** 0.5
+    )
     yield np.subtract(*jl.simulate_pairs(jm, policy, (3, 1), state=1, num_pairs=200, rng=0).T)
     asked = {"state": 1, "num_runs": 200, "rng": 0}
     yield jl.simulators.estimate_gaps(jm, policy, [3, 1], **asked).mean
@@ -310,7 +313,7 @@ def test_no_solver_certifies_less_than_rounding(reward, tables):
     exact = Fraction(reward) / (1 - Fraction(0.99))
     solutions = [jl.jipe2(jm, [0], tol=1e-6, **how) for how in ROUTES]
     solutions += [jl.jipe(jm, [0], order=order, tol=1e-6) for order in (1, 2)]
-    local = jl.large.local_jipe2(jm, [0], states=[0])
+    local = jl.large.local_jipe2(implicit(jm), [0], states=[0])
     for found in (*solutions, local):
         bound = local.return_error[0, 1] if found is local else found.error_bound
         assert found.error_bound > 0.0

@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 import jmdp_lib as jl
 from jmdp_lib.atari import CoupledAtari
 from jmdp_lib.simulators import CoupledEnv, Decision, GapEstimate, Simulator
+from notebooks.tools import figures
 
 odds, rng = [0.7, 0.3], np.random.SeedSequence(0)
-simulator: Simulator = jl.inventory_simulator(10, 5)
+simulator: Simulator = jl.inventory(10, 5)
 jm: jl.JMDP = jl.windy_gridworld(5, gust="L")
 jm = jl.inventory(demand_probs=odds, price=3.0, order_cost=1.5, lead_time=1)
 jm = jl.coupled_reward_chain(25, rewards="signed")
@@ -36,7 +37,9 @@ pairs = jl.simulate_pairs(jm, [0], (0, 1), state=3, num_pairs=5, horizon=9, trun
 pairs += jl.simulate_returns(jm, policy, 5, rng=None, coupling="joint", truncation=0.1)
 
 law: jl.laws.GapLaw = jl.laws.gap_law(jm, policy, states=[1], points=9, max_points=9)[0]
-law = jl.laws.GapLaw.from_sample((0, 1, 2), odds, alpha=0.1, truncation_error=0.1)
+law = jl.laws.GapLaw.from_sample(
+    (0, 1, 2), odds, alpha=0.1, truncation_error=0.1, limits=(0.0, 9.0)
+)
 print(law.cdf(0.0, strict=True), law.phi and law.phi.cvar(0.1))
 endless = jl.large.ImplicitJMDP(
     lambda place: (odds, [[0.0, 1.0]] * 2, [[place, place + 1]] * 2),
@@ -64,4 +67,4 @@ decision: Decision = jl.simulators.compare_actions(
 )
 CoupledEnv(gymnasium.make("CartPole-v1")).reset(seed=0, options=None)
 CoupledAtari("Pong", obs="pixels", frame_skip=2, shock=0.5)
-jl.figures.correlation_grid(Figure().subplots(), np.zeros(1), 5, "URDL", goal=4, fontsize=6.0)
+figures.correlation_grid(Figure().subplots(), np.zeros(1), 5, "URDL", goal=4, fontsize=6.0)

@@ -12,7 +12,6 @@ Arguments after `--` go to Snakemake (`--slurm -- --default-resources slurm_acco
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import json
 import os
@@ -29,6 +28,7 @@ from typing import Any
 import nbformat
 import psutil
 import yaml
+from children import INTERRUPTED, on_signals, wait_for
 from job import outlive_terminal
 from jsonschema import Draft202012Validator, ValidationError, validators
 from notebook_job import (
@@ -39,7 +39,6 @@ from notebook_job import (
     damaged_files,
     figures_of,
     locked,
-    on_signals,
     parameter_defaults,
     record_of,
 )
@@ -49,7 +48,6 @@ FILES = "_files"  # parameters that end so are lists of files that must be there
 # What training the games anew writes (experiments/release/results.py).
 TABLES = ["td_errors", "predictions", "pairs", "runs"]
 ATARI = "atari"  # the entry of a profile that is not a notebook, and the folder of its results
-INTERRUPTED = 130  # the exit code
 PATIENCE = 1.0  # seconds that jobs have to end before they are killed
 SLURM_PATIENCE = 60.0  # until Snakemake has cancelled its jobs
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
@@ -172,33 +170,6 @@ def cancel_jobs(out: Path) -> None:
         subprocess.run(["scancel", *left])
 
 
-def stop(snakemake: psutil.Popen, patience: float) -> None:
-    """Ask Snakemake, its jobs and their kernels to end; those that do not are killed.
-
-    Snakemake cancels its Slurm jobs on SIGINT. On SIGTERM it would wait for them.
-    """
-    family = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        family = snakemake.children(recursive=True)
-        snakemake.send_signal(signal.SIGINT)
-    for process in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-    for process in psutil.wait_procs([snakemake, *family], timeout=patience)[1]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def wait_for(snakemake: psutil.Popen, patience: float) -> int:
-    """Wait for the end of Snakemake, or for a signal, which ends it; its code or INTERRUPTED."""
-    try:
-        return int(snakemake.wait())
-    except KeyboardInterrupt:
-        on_signals(signal.SIG_IGN)  # a second one must not stop the tidying up
-        stop(snakemake, patience)
-        return INTERRUPTED
-
-
 def forget_damaged(out: Path, names: Iterable[str]) -> None:
     """Remove the records of damaged results, so that Snakemake makes these again.
 
@@ -266,6 +237,8 @@ def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
         print("\nNothing had to be run: all results are up to date.")
     print(f"\n{len(finished)} of {len(selected)} notebooks done: look into out/{out.name}")
     print("Claims:", ", ".join(f"{verdict} {count}" for verdict, count in verdicts.items()))
+    if verdicts["goal missed"]:
+        print("goal missed: a goal of our own was not reached; the paper claims nothing of it")
     if code == INTERRUPTED:
         return code
     lost = [name for name in selected if name not in finished]

@@ -22,11 +22,13 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import jupytext
 import nbformat
+from children import on_signals
 from job import outlive_terminal, provenance
 from nbformat import NotebookNode
 
@@ -62,6 +64,14 @@ def caption_of(cell: NotebookNode) -> tuple[str, str]:
     """The caption of a figure, and its alt text, from the cell below it."""
     text, _, alt = cell.source.partition("<!-- alt: ")
     return text.strip(), " ".join(alt.removesuffix("-->").split())
+
+
+def describe_figures(nb: NotebookNode) -> None:
+    """Give every figure the alt text that the caption below it has, and nothing else."""
+    for cell, below in pairwise(nb.cells):
+        for output in cell.get("outputs", []) if "caption" in tags(below) else ():
+            if "image/png" in output.get("data", {}):
+                output["metadata"] = {"image/png": {"alt": caption_of(below)[1]}}
 
 
 def folded(cell: NotebookNode) -> bool:
@@ -167,8 +177,10 @@ def isolated() -> Iterator[str]:
     # Paths of sockets may have about 100 characters, so they do not go into a deep TMPDIR.
     base = None if len(tempfile.gettempdir()) < 60 else "/tmp"
     with tempfile.TemporaryDirectory(prefix="nb", dir=base, ignore_cleanup_errors=True) as scratch:
-        for variable in ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "MPLBACKEND"):
+        for variable in ("PYTHONHOME", "PYTHONSTARTUP", "MPLBACKEND"):
             os.environ.pop(variable, None)
+        # The library of this checkout, whichever the environment was installed for.
+        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
         os.environ["JUPYTER_PATH"] = str(Path(sys.prefix) / "share" / "jupyter")
         os.environ["JUPYTER_RUNTIME_DIR"] = f"{scratch}/runtime"
         os.environ["IPYTHONDIR"] = f"{scratch}/ipython"
@@ -237,7 +249,9 @@ def run_job(out: Path, name: str, plan: dict[str, Any]) -> None:
     """Run one notebook of a plan whose results are in `out`; raises when it fails."""
     root, given = (out / plan["root"]).resolve(), plan["notebooks"][name]
     source = root / "notebooks" / f"{name}.py"
-    unfinished = out / "failed" / f"{name}.ipynb"
+    # Relative: the executed notebook has these paths in it, and is passed on.
+    unfinished = Path(os.path.relpath(out / "failed" / f"{name}.ipynb"))
+    shown = f"../out/{plan['profile']}/{figures_of(Path(), name)}"
     notebook = out / "notebooks" / f"{name}.ipynb"
     figures = figures_of(out, name)
     shutil.rmtree(figures, ignore_errors=True)
@@ -247,7 +261,7 @@ def run_job(out: Path, name: str, plan: dict[str, Any]) -> None:
     del values[OUT_DIR]
     started = datetime.now(UTC)
     try:
-        nb = execute(read_source(source), {**given, OUT_DIR: str(figures)}, source, unfinished)
+        nb = execute(read_source(source), {**given, OUT_DIR: shown}, source, unfinished)
     except SystemExit:  # interrupted, not failed
         unfinished.unlink(missing_ok=True)
         raise
@@ -261,12 +275,6 @@ def run_job(out: Path, name: str, plan: dict[str, Any]) -> None:
         "wall_seconds": round((datetime.now(UTC) - started).total_seconds(), 1),
     }
     write_record(out, name, nb, facts)
-
-
-def on_signals(handler: Any) -> None:
-    """Handle Ctrl-C and SIGTERM alike."""
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, handler)
 
 
 def exit_once(signum: int, frame: object) -> None:

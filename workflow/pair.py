@@ -8,14 +8,13 @@ change only when the notebooks do.
 from __future__ import annotations
 
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import nbformat
 from batch import notebook_names
 from job import outlive_terminal
 from nbformat import NotebookNode
-from notebook_job import KERNELSPEC, ProjectError, caption_of, execute, folded, read_source, tags
+from notebook_job import KERNELSPEC, ProjectError, describe_figures, execute, folded, read_source
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -32,10 +31,7 @@ def stable(nb: NotebookNode) -> NotebookNode:
             # A slider's id is new in every run, and without its kernel it is only an empty box.
             shown = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
             cell.outputs = [output for output in shown if output.get("name") != "stderr"]
-    for cell, below in pairwise(nb.cells):
-        for output in cell.get("outputs", []) if "caption" in tags(below) else ():
-            if "image/png" in output.get("data", {}):
-                output.metadata = {"image/png": {"alt": caption_of(below)[1]}}
+    describe_figures(nb)
     language = {"name": "python"}
     nb.metadata = nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": language})
     nb.nbformat, nb.nbformat_minor = 4, 5

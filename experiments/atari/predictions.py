@@ -13,7 +13,7 @@ from experiments.atari.td_errors import look_ahead, state_targets
 from jmdp_lib.checks import Ints
 from jmdp_lib.machine import extra
 
-with extra("figures", "torch"):
+with extra("pandas", "torch"):
     import pandas as pd
     import torch
     from torch import Tensor

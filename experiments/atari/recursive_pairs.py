@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from experiments.atari.tables import Experiment
 from experiments.files import Arrays, Flags
 from experiments.processes import in_processes
-from jmdp_lib import checks
+from jmdp_lib import randomness
 from jmdp_lib.atari.env import Snapshot
-from jmdp_lib.checks import RNG, Floats, Ints
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.randomness import RNG
 from jmdp_lib.simulators.rows import EnvironmentPlayer
 
 
@@ -79,7 +80,7 @@ def first_actions(
 
     Also the generators of the two branches' emulators, and of all later actions.
     """
-    seeds = checks.seed_of(rng, row).spawn(3 * (play + 1))
+    seeds = randomness.seed_of(rng, row).spawn(3 * (play + 1))
     streams = [np.random.default_rng(seed) for seed in seeds]
     pairs = [
         streams[2].choice(num_actions, 2, replace=False) for _ in range(experiment.pairs_per_state)

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from experiments.files import Arrays, Flags
 from experiments.processes import in_processes
-from jmdp_lib import checks
+from jmdp_lib import checks, randomness
 from jmdp_lib.atari.env import CoupledAtari, Draw, Snapshot
-from jmdp_lib.checks import RNG, Floats, Ints
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.randomness import RNG
 from jmdp_lib.simulators.coupled_env import Outcome
 
 Bytes = NDArray[np.uint8]
@@ -182,7 +183,7 @@ def _play(
         (
             experiment,
             min(chunk, experiment.num_states - first),
-            checks.seed_of(rng, first // chunk),
+            randomness.seed_of(rng, first // chunk),
             keep_snapshots,
         )
         for first in range(0, experiment.num_states, chunk)

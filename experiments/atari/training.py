@@ -18,7 +18,7 @@ from experiments.atari.replay import Replay
 from experiments.atari.settings import Config
 from experiments.atari.td_errors import block_errors
 from experiments.graphs import recorded
-from jmdp_lib import checks
+from jmdp_lib import randomness
 from jmdp_lib.machine import extra
 
 with extra("torch"):
@@ -88,7 +88,7 @@ def train(network: Network, data: Replay, seed: int) -> Params:
 
 def _generator(device: torch.device, seed: int, key: int) -> torch.Generator:
     """A stream of a run: 0 its first weights, 1 its batches."""
-    [number] = checks.seed_of(seed, key).generate_state(1, np.uint64)
+    [number] = randomness.seed_of(seed, key).generate_state(1, np.uint64)
     return torch.Generator(device).manual_seed(int(number))
 
 

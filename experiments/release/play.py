@@ -23,7 +23,7 @@ from PIL import Image
 
 from experiments.files import Arrays, Flags
 from experiments.release.settings import Settings
-from jmdp_lib import checks
+from jmdp_lib import randomness
 from jmdp_lib.atari import emulator
 from jmdp_lib.atari.env import MAX_FRAMES
 from jmdp_lib.checks import Floats, Ints
@@ -120,7 +120,7 @@ def collect(settings: Settings, game: str, seed: int) -> Collected:
     num_steps = settings.steps
     player = Emulator(game)
     num_actions = len(player.legal)
-    rng = checks.generator(seed, f"release, play, {settings.coupling}, {game}")
+    rng = randomness.generator(seed, f"release, play, {settings.coupling}, {game}")
     luck = rng.random((num_steps, 4))
     actions = distinct_pairs(luck[:, :2], num_actions)
     signs = np.where(luck[:, 2] < 0.5, 1, -1).astype(np.int8)
@@ -151,7 +151,7 @@ def evaluation_starts(settings: Settings, game: str, seed: int) -> list[Start]:
     """The first states of a play of single uniform actions, each with a random pair to ask."""
     player = Emulator(game)
     num_actions = len(player.legal)
-    rng = checks.generator(seed, f"release, evaluation, {settings.coupling}, {game}")
+    rng = randomness.generator(seed, f"release, evaluation, {settings.coupling}, {game}")
     luck = rng.random((settings.states, 4))
     actions = (luck[:, 2] * num_actions).astype(np.int64).tolist()
     repeats = luck[:, 3] < settings.sticky
@@ -172,7 +172,7 @@ def simulate(settings: Settings, game: str, seed: int) -> Pairs:
     """Play the recursive pairs of the evaluation states."""
     players = [Emulator(game), Emulator(game)]
     num_actions = len(players[0].legal)
-    rng = checks.generator(seed, f"release, pairs, {settings.coupling}, {game}")
+    rng = randomness.generator(seed, f"release, pairs, {settings.coupling}, {game}")
     shape = (settings.pairs, 2, 1 + settings.horizon)
     played = []
     for start in evaluation_starts(settings, game, seed):

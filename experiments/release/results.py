@@ -22,7 +22,7 @@ from experiments.files import write_tables
 from experiments.release.limits import copies_recursion, shock_floors
 from experiments.release.play import Pairs, pair_returns, simulated_variances
 from experiments.release.settings import LOSSES, PROTOCOL, settings_of
-from jmdp_lib import checks
+from jmdp_lib import randomness
 
 KEY = ["settings", "game", "seed"]
 PACKAGES = ["python", "torch", "numpy", "ale_py"]
@@ -51,7 +51,7 @@ def simulated_pairs(options: argparse.Namespace) -> pd.DataFrame:
         coupling, game, seed = path.stem.split("-")
         pairs = Pairs.load(path)
         for b in sorted({common.eval_b, PROTOCOL["couplings"][coupling]["b"]}):
-            rng = checks.generator(int(seed), f"release, shocks, {coupling}, {game}")
+            rng = randomness.generator(int(seed), f"release, shocks, {coupling}, {game}")
             found = simulated_variances(pair_returns(pairs, b, common.gamma, rng))
             rows.append({"coupling": coupling, "game": game, "seed": int(seed), "b": b} | found)
     return pd.DataFrame(rows)

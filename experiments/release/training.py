@@ -31,7 +31,7 @@ from experiments.release.network import (
 )
 from experiments.release.play import Collected, evaluation_starts, shocked
 from experiments.release.settings import LOSSES, Run, Settings
-from jmdp_lib import checks
+from jmdp_lib import randomness
 from jmdp_lib.checks import Ints
 from jmdp_lib.machine import extra
 
@@ -78,7 +78,7 @@ class Learner:
         self.records: list[dict[str, Any]] = []
         device = data.screens.device
         self.num_actions = data.chosen.shape[2]
-        start = checks.seed_of(run.seed, f"release, network, {run.game}")
+        start = randomness.seed_of(run.seed, f"release, network, {run.game}")
         self.network = new_network(settings, self.num_actions, start).to(device)
         self.target = new_network(settings, self.num_actions, start).to(device)
         self.target.requires_grad_(False)
@@ -194,7 +194,9 @@ def block_draws(learner: Learner, stop: int) -> tuple[Ints, Ints]:
     The update of step t draws, with replacement, from the last `replay` of the rows 0, ..., t - 1.
     """
     settings = learner.settings
-    rng = checks.generator(learner.run.seed, f"release, draws, {learner.run.game}", learner.step)
+    rng = randomness.generator(
+        learner.run.seed, f"release, draws, {learner.run.game}", learner.step
+    )
     newest = np.arange(learner.step + 1, stop + 1)[:, None, None]
     oldest = np.maximum(0, newest - settings.replay)
     rows = rng.integers(oldest, newest, size=(len(newest), 3, settings.batch))

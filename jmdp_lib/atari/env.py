@@ -20,8 +20,9 @@ import numpy as np
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
-from jmdp_lib import checks
+from jmdp_lib import checks, randomness
 from jmdp_lib.atari.emulator import compact, load, ram_and_paddles, rom_id
+from jmdp_lib.randomness import RNG
 from jmdp_lib.simulators.coupled_env import Coupled, Outcome
 
 Bytes = NDArray[np.uint8]
@@ -154,7 +155,7 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         frame_skip: int = 4,
         shock: float | None = None,
         obs: Observed = "ram",
-        rng: checks.RNG = None,
+        rng: RNG = None,
     ) -> None:
         self.game = rom_id(game)
         self.sticky_prob = checks.probability("sticky_prob", sticky_prob)
@@ -163,7 +164,7 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         EzPickle.__init__(
             self, game, sticky_prob=sticky_prob, frame_skip=frame_skip, shock=shock, obs=obs
         )
-        self.np_random = checks.generator(rng)
+        self.np_random = randomness.generator(rng)
         self.ale = load(self.game)
         observers: dict[str, Callable[[], Bytes]] = {
             "ram": self.ale.getRAM,

@@ -21,7 +21,7 @@ from jmdp_lib.fast.collapsed import (
     checked_gaps,
     ragged,
 )
-from jmdp_lib.fast.dense import DensePairs, PairArrays, PairMap, scaled_kernels
+from jmdp_lib.fast.dense import DensePairs, PairArrays, PairMap, largest_of, scaled_kernels
 from jmdp_lib.fast.multisets import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.fast.reachable import PairSet
 from jmdp_lib.fast.systems import solve_chains, solve_pairs
@@ -41,6 +41,7 @@ __all__ = [
     "PairStep",
     "checked_gaps",
     "fill_rows",
+    "largest_of",
     "ragged",
     "scaled_kernels",
     "solve",

@@ -36,10 +36,11 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, JOINT, Coupling
 from jmdp_lib.operators.pairs import Backup, PairOperator
+from jmdp_lib.policies import Policy
 
 _CHUNK = 1 << 20  # entries of laws that are worked on at once
 _SPARSE = 0.1  # a term of a sum of rows costs some ten times what one of a matrix product does

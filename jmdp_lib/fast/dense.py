@@ -21,8 +21,8 @@ from jmdp_lib.fast.collapsed import CollapsedBackup, CollapsedT2
 from jmdp_lib.fast.threads import threaded
 from jmdp_lib.machine import hot
 
-_BLOCK = 16  # rows of a tile
-_WIDTH = 2048  # columns of a tile
+_BLOCK = 32  # rows of a tile
+_WIDTH = 256  # columns of a tile
 
 
 class PairArrays(NamedTuple):

@@ -131,7 +131,7 @@ def solve_pairs(
     if route == "dense" or device is not None:
         if device is None:  # torch says itself what a device lacks
             what = f"JIPE-2 on all {system.num_pairs:,} pairs of {system.jm.num_states:,} states"
-            machine.require(dense_bytes(system), what, "use local_jipe2 for a few states")
+            machine.require(dense_bytes(system), what, 'use route="auto", with gaps= or states=')
         return _solved_on(system, None, accuracy, device)
     return _solved_on(system, _choose_pairs(system, gaps, or_all=route == "auto"), accuracy)
 
@@ -193,8 +193,8 @@ def _choose_pairs(system: CollapsedT2, gaps: Gaps, or_all: bool) -> PairSet | No
     if reached is None and not dense_fits:
         raise MemoryError(
             f"JIPE-2 on {num_states:,} states reaches more pairs than fit into the "
-            f"{machine.gibibytes(free)} that are available; ask for fewer gaps (gaps=), or use "
-            "local_jipe2 for a few states"
+            f"{machine.gibibytes(free)} that are available; ask for fewer gaps (gaps= or "
+            "states=), or give the model as an ImplicitJMDP to local_jipe2"
         )
     return reached
 

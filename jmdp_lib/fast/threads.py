@@ -12,7 +12,7 @@ import numpy as np
 from numba import get_num_threads
 from numba.np.ufunc.parallel import get_thread_count, threading_layer
 
-from jmdp_lib import checks
+from jmdp_lib import randomness
 from jmdp_lib.machine import cached, progress
 
 
@@ -71,7 +71,7 @@ def fill_rows(
     """
 
     def fill_chunk(start: int) -> None:
-        stream = np.random.default_rng(checks.part(root, start // per_stream))
+        stream = np.random.default_rng(randomness.part(root, start // per_stream))
         fill(stream, slice(start, start + per_stream))
 
     starts = range(0, size, per_stream)

@@ -1,4 +1,4 @@
-"""What is known of a few states' gaps when only a part of the model has been explored.
+"""Bounds on a few states' gaps when only a part of the model has been explored.
 
 Notation is that of chapter 7. Returns lie in an interval of width 2w. Single branches are followed
 through all *explored* states; one that leaves them, at time tau, earns the middle of the interval
@@ -66,13 +66,13 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A model of the M states met so far, by their numbers, and what could change its answer.
+    """A model of the M states met so far, by their index, and bounds on what may change its answer.
 
     system: rewards are in [-1, 1]; states that are not explored are absorbing and pay nothing.
-    asked: Q gaps. value: (M,) m~. core: (M,) whether a state is in the core. alone: of one branch,
-    (M,). bounds: of both branches of the gaps, (Q,), doubled where that is due. visits: (M,)
-    discounted visits of branches that have not merged, all gaps together. scores: (M,) what each
-    state that is not explored adds to bounds.value.sum().
+    asked: Q requested gaps. value: (M,) m~. core: (M,) true for states of the core. alone: of one
+    branch, (M,). bounds: of both branches of the gaps, (Q,), doubled where that is due. visits:
+    (M,) discounted visits of branches that have not merged, summed over gaps. scores: (M,) the
+    share of each state that is not explored in bounds.value.sum().
     """
 
     system: CollapsedT2
@@ -86,14 +86,14 @@ class View:
 
 
 def view_explored(region: Region, goal: float, theta: float = 0.0) -> View:
-    """What is known of the asked gaps, with the states that are explored by now.
+    """Bounds on the requested gaps from the states that are explored by now.
 
     Branches of a gap are followed for one step, and each on its own after that. Two that are then
-    at one state where the policy has one action have merged. The same numbers say which state
-    outside matters how much: what branches that enter it would add to E^2.
+    at one state where the policy has one action have merged. The same numbers score the states
+    outside: a score is what branches that enter the state would add to E^2.
 
-    goal: what (E / w)^2 is to fall below; it sets the accuracy. States stay out of the core as long
-    as what they add to D sums up to `theta` standard deviations.
+    goal: an upper limit of (E / w)^2 that is aimed at; it sets the accuracy. theta: states stay out
+    of the core as long as their shares of D sum up to at most theta standard deviations.
     """
     system = region.system()
     gaps = Gaps.of(system.jm, states=region.asked)
@@ -123,10 +123,10 @@ def view_explored(region: Region, goal: float, theta: float = 0.0) -> View:
 
 
 class SingleBranches(NamedTuple):
-    """Of a branch from each state, (M,).
+    """Value and bounds of a branch from each state, (M,).
 
-    value: m~. value_error: e / w. deviation: sigma-bar. The bounds are larger by what the solver of
-    m~ and Var Z~ left over. A smaller bound is a minimum in `_single_branches`, and all others
+    value: m~. value_error: e / w. deviation: sigma-bar. The bounds include the residuals of the
+    solver of m~ and Var Z~. A smaller bound is a minimum in `_single_branches`, and all others
     follow. A smaller sigma-bar must bound the L_2 distance of Z and m~ as well, not only sd Z: w
     bounds the latter alone, and (w^2 + e^2)^(1/2) both.
     """
@@ -153,7 +153,7 @@ def _single_branches(system: CollapsedT2, explored: Any, goal: float) -> SingleB
 
 
 def _phi_of_later(system: CollapsedT2, deviation: Floats, top: float) -> Floats:
-    """(M,) phi of D; top: the largest sigma-bar of the core.
+    """The function phi of D (M,); top: the largest sigma-bar of the core.
 
     That is sigma-bar^2. With common noise the other branch is still there, or leaves at the same
     time, and max(sigma-bar^2, 2 sigma-bar top) is added.
@@ -167,7 +167,7 @@ def _phi_of_later(system: CollapsedT2, deviation: Floats, top: float) -> Floats:
 def _matters(
     system: CollapsedT2, branch: SingleBranches, asked: Ints, visits: Floats, theta: float
 ) -> Any:
-    """(M,) all states without those that add least to D; visits: of one gap, on average."""
+    """A mask (M,) of all states but those that add least to D; visits: of one gap, on average."""
     top = branch.deviation[asked].max()  # a guess, as the core is not known yet
     weights = visits * _phi_of_later(system, branch.deviation, top)
     weights[asked] = np.inf
@@ -181,7 +181,7 @@ def _matters(
 def _losses_of_one_branch(
     system: CollapsedT2, branch: SingleBranches, core: Any, accuracy: float
 ) -> Losses:
-    """(M,) of a branch that never merges, from each state."""
+    """Losses (M,) of a branch that never merges, from each state."""
     top = branch.deviation[core].max()
     phi = Losses(
         value=branch.value_error**2,
@@ -194,13 +194,13 @@ def _losses_of_one_branch(
 def _visits(
     system: CollapsedT2, inside: Any, rate: float, start: Floats, accuracy: float
 ) -> Floats:
-    """(M,) discounted visits of branches that start there and stop where they leave `inside`."""
+    """Discounted visits (M,) of branches from `start` that stop where they leave `inside`."""
     moves = _moves(system, inside).T.tocsr()
     return Chain(moves, rate, start).solution(accuracy)
 
 
 def _leaving(system: CollapsedT2, inside: Any, rate: float, phi: Floats, accuracy: float) -> Floats:
-    """(M,) no less than E[rate^tau phi(x)]: a branch leaves `inside` at time tau, and enters x.
+    """Upper bounds (M,) of E[rate^tau phi(x)]: a branch leaves `inside` at time tau to state x.
 
     From a state that is not in it tau is zero.
     """
@@ -210,5 +210,5 @@ def _leaving(system: CollapsedT2, inside: Any, rate: float, phi: Floats, accurac
 
 
 def _moves(system: CollapsedT2, inside: Any) -> sparse.csr_array:
-    """(M, M) the moves of a branch that stops where it leaves `inside`."""
+    """Transitions (M, M) of a branch that stops where it leaves `inside`."""
     return (sparse.diags_array(inside.astype(float)) @ system.kernel).tocsr()

@@ -1,7 +1,7 @@
 """Joint MDPs that nobody enumerates: the outcome tables of a state come from a function.
 
-States are anything hashable: tuples, strings, integers. `local_jipe2` asks for the tables of the
-states that matter to the gaps asked for, and of no others: a `Region` of them.
+States are anything hashable: tuples, strings, integers. `local_jipe2` calls the function for the
+states that matter to the requested gaps, and for no others: a `Region` of them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy, policy_rows
+from jmdp_lib import checks, randomness
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast import CollapsedT2
-from jmdp_lib.model import JMDP, Coupling, CouplingName, require_noise
+from jmdp_lib.model import JMDP, Coupling, CouplingName, checked_coupling
 from jmdp_lib.model.simulator import draw_index
+from jmdp_lib.model.tables import outcome_of
+from jmdp_lib.policies import Policy, policy_rows
 
 _MOST_KEPT = 100_000  # states whose tables `query` keeps
 
@@ -38,11 +40,11 @@ class ImplicitJMDP:
         gamma: discount factor in [0, 1).
         reward_range: (lo, hi), all rewards lie between these. The narrower, the sooner an
             answer is certified.
-        knows_noise: whether table k of every state is what noise k does there, as
-            `coupling="common"` needs it; True unless given.
+        knows_noise: True if table k of every state is the outcome of noise k, as
+            `coupling="common"` needs it. Defaults to True.
 
-    It pickles if the function does that it is made of. A state is checked when its tables are asked
-    for; every message shows the state.
+    The model pickles if its function does. It is a simulator, too: `query` draws a table. The
+    tables of a state are checked when they are needed; every message shows the state.
 
     Example:
         >>> import jmdp_lib as jl
@@ -89,7 +91,7 @@ class ImplicitJMDP:
         step: Callable[[Any, int, int], tuple[float, Hashable]],
         reward_range: tuple[float, float],
     ) -> ImplicitJMDP:
-        """From a step function and its noise, as `JMDP.from_step`.
+        """A model from a step function and its noise, as `JMDP.from_step`.
 
         Args:
             num_actions: $|A|$.
@@ -113,24 +115,6 @@ class ImplicitJMDP:
         probs = checks.distributions("noise_probs", noise_probs, "noise")
         tables = partial(_tables_of_step, probs, num_actions, step)
         return cls(tables, num_actions, gamma, reward_range)
-
-    @classmethod
-    def from_jmdp(cls, jm: JMDP) -> ImplicitJMDP:
-        """A model that was enumerated, with states 0 to $|S| - 1$.
-
-        Args:
-            jm: the model.
-
-        Returns:
-            The same model, whose tables are asked for state by state.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> jl.large.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3)).at(4)[2]
-            [1, 5, 7, 3, 0, 4, 6, 3]
-        """
-        tables = partial(_tables_of_jmdp, jm)
-        return cls(tables, jm.num_actions, jm.gamma, jm.reward_range, knows_noise=jm.knows_noise)
 
     def at(self, state: Hashable) -> tuple[Floats, Floats, list[Hashable]]:
         """The checked tables of a state.
@@ -165,7 +149,7 @@ class ImplicitJMDP:
         return prob, reward, flat
 
     def _asked(self, state: Hashable) -> tuple[ArrayLike, ArrayLike, Any]:
-        """What the function of the tables says."""
+        """The tables of a state, as the user's function returns them."""
         probs, rewards, rows = self.tables(state)
         return probs, rewards, getattr(rows, "tolist", lambda: rows)()  # of an array
 
@@ -174,7 +158,7 @@ class ImplicitJMDP:
     ) -> tuple[list[float], list[Hashable]]:
         """Rewards and next states of distinct actions, from one draw of a table.
 
-        Tables are kept, since asking for them takes longer than drawing one.
+        Tables are cached, since making them takes longer than drawing one.
 
         Args:
             state: any state.
@@ -187,9 +171,12 @@ class ImplicitJMDP:
         Example:
             >>> import jmdp_lib as jl
             >>> import numpy as np
-            >>> grid = jl.large.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3))
-            >>> grid.query(4, [0, 1], np.random.default_rng(0))
-            ([0.0, 0.0], [1, 5])
+            >>> def step(cell, action, gust):
+            ...     return float(cell > 3), cell + (1 if action == 0 else -1) - gust
+            ...
+            >>> line = jl.large.ImplicitJMDP.from_step(2, 0.8, [0.7, 0.3], step, (0.0, 1.0))
+            >>> line.query(10, [0, 1], np.random.default_rng(0))
+            ([1.0, 1.0], [11, 9])
         """
         columns = checks.distinct_actions(actions, self.num_actions)
         if state not in self._kept:
@@ -208,20 +195,14 @@ class ImplicitJMDP:
 
 def _tables_of_step(probs: Floats, num_actions: int, step: Any, state: Any) -> Any:
     """The tables of a state, one for each noise, by a step function."""
-    played = [[step(state, a, u) for a in range(num_actions)] for u in range(probs.size)]
-    rewards, states = zip(*(zip(*row, strict=True) for row in played), strict=True)
+    noises = range(probs.size)
+    rows = [[outcome_of(step, state, a, u) for a in range(num_actions)] for u in noises]
+    rewards, states = zip(*(zip(*row, strict=True) for row in rows), strict=True)
     return probs, rewards, states
 
 
-def _tables_of_jmdp(jm: JMDP, state: int) -> tuple[Floats, Floats, list[list[int]]]:
-    """The tables of a state of a model that was enumerated."""
-    s = checks.index("state", state, jm.num_states)
-    rows = slice(jm.starts[s], jm.starts[s + 1])
-    return jm.probs[rows], jm.rewards[rows], jm.next_states[rows].tolist()
-
-
 def with_law(law: Floats, tables: TableFunction, state: Any) -> Any:
-    """The tables of a state, refused unless they have this law: one noise makes those of all."""
+    """The tables of a state, refused unless they have the probabilities `law` of a common noise."""
     found = tables(state)
     probs = np.asarray(found[0])
     if probs.shape != law.shape or np.abs(probs - law).max() > 1e-12:
@@ -233,7 +214,10 @@ def with_law(law: Floats, tables: TableFunction, state: Any) -> Any:
 
 
 class StateTables(NamedTuple):
-    """Of one state: probs (K,), rewards in [-1, 1], numbers of next states (K, A), policy (A,)."""
+    """Tables of one state: probs (K,), rewards in [-1, 1] and next states (K, A), policy (A,).
+
+    States are given by their index in the region.
+    """
 
     probs: Floats
     rewards: Floats
@@ -243,10 +227,10 @@ class StateTables(NamedTuple):
 
 @dataclass(frozen=True)
 class Region:
-    """The states met so far, numbered as they were met, and the tables of those explored.
+    """The states met so far, in the order in which they were met, and tables of those explored.
 
-    asked: (N,) the numbers of the states asked for. limit: how many may be explored. tables: by the
-    number of a state, the first explored first.
+    numbers: the index of each state. asked: (N,) the index of each requested state. limit: of the
+    number of explored states. tables: by the index of a state, the first explored first.
     """
 
     model: ImplicitJMDP
@@ -260,14 +244,13 @@ class Region:
     @classmethod
     def of(
         cls,
-        model: ImplicitJMDP | JMDP,
+        model: ImplicitJMDP,
         policy: Policy,
         coupling: CouplingName,
         states: Sequence[Hashable],
         max_states: int,
     ) -> Region:
-        """The states asked for, explored."""
-        implicit = ImplicitJMDP.from_jmdp(model) if isinstance(model, JMDP) else model
+        """A region in which the requested states are explored."""
         if isinstance(states, str) or not hasattr(states, "__len__"):
             raise ValueError(f"states must be a list of states: did you mean [{states!r}]?")
         if not len(states):
@@ -277,11 +260,9 @@ class Region:
             asked = np.array([numbers[state] for state in states])
         except TypeError:
             raise ValueError(f"states must be hashable, such as tuples, got {states!r}") from None
-        sharing = Coupling.named(coupling)
-        if sharing.across_states:
-            require_noise(implicit)
+        sharing = checked_coupling(model, coupling)
         limit = checks.at_least("max_states", max_states, len(numbers))
-        region = cls(implicit, policy, sharing, numbers, asked, limit)
+        region = cls(model, policy, sharing, numbers, asked, limit)
         region.explore(range(len(numbers)))
         return region
 
@@ -293,20 +274,20 @@ class Region:
 
     @property
     def num_asked(self) -> int:
-        """How many different states are asked for."""
+        """The number of distinct states that are requested."""
         return int(self.asked.max()) + 1
 
     @property
     def explored(self) -> list[int]:
-        """The numbers of the explored states, the first explored first."""
+        """The index of each explored state, the first explored first."""
         return list(self.tables)
 
     def explore(self, batch: Iterable[int]) -> None:
-        """Ask for the tables of states, given by their numbers."""
+        """Add the tables of states, given by their index."""
         met = list(self.numbers)
         middle = 0.5 * sum(self.model.reward_range)
         numbers = list(batch)
-        with checks.no_global_draws("the function of the tables", "but must be pure"):
+        with randomness.no_global_draws("the function of the tables", "but must be pure"):
             found = [self.model.at(met[number]) for number in numbers]
         rows = policy_rows(self.policy, [met[n] for n in numbers], self.model.num_actions)
         for number, (probs, rewards, successors), row in zip(numbers, found, rows, strict=True):
@@ -317,7 +298,7 @@ class Region:
             self.tables[number] = StateTables(probs[drawn], scaled, to[drawn], row)
 
     def system(self) -> CollapsedT2:
-        """T_2 of all states met; those that are not explored are absorbing and pay nothing."""
+        """The operator T_2 of all states met; unexplored ones are absorbing and pay nothing."""
         probs, rewards, targets, rows = zip(*self.tables.values(), strict=True)
         owners = np.repeat(self.explored, [own.size for own in probs])
         policy = np.zeros((len(self.numbers), self.model.num_actions))

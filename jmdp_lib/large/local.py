@@ -1,12 +1,12 @@
 """Gaps at a few states of a model that nobody enumerates, with a certificate.
 
-Two nested sets of states grow from the asked ones outwards: the *explored* states, through which
-single branches are followed, and in them a *core*, in which pairs of branches are solved for.
+Two nested sets of states grow outwards from the requested ones: the *explored* states, through
+which single branches are followed, and in them a *core*, in which pairs of branches are solved for.
 `large.exploration` says what their edges can change: E, and D of the core. The search (`_search`)
 explores until E is small (`_explored`, `_grow`), solves the pairs of the core as `jipe2` does
-(`_answer`), and asks what the error comes from. If it is D, the core grows; if it is E, more states
-are explored. It ends when the certified error is allowed, or nothing more fits: `_room` has every
-limit on the number of states.
+(`_answer`), and sees which of the two makes the error. If it is D, the core grows; if it is E, more
+states are explored. It ends when the certified error is within the tolerance, or nothing more fits:
+`_room` has every limit on the number of states.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from jmdp_lib import checks, machine
-from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast import CollapsedT2, solve_pairs
 from jmdp_lib.large.exploration import View, view_explored
 from jmdp_lib.large.implicit import ImplicitJMDP, Region, closed
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.moments import Moments, StoredMoments
+from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import warn
 
 _TRIALS = 10  # cores and explored sets that are solved, at most
@@ -32,18 +33,19 @@ _BYTES = 2000  # of free memory for each next state of an explored one
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LocalSolution(machine.ReadOnly):
-    """What `local_jipe2` found: gaps at N states. All arrays are read-only.
+    """The solution of `local_jipe2`: gaps at N states. All arrays are read-only.
 
     Attributes:
         moments: of the N states, in their order, with A actions each.
-        gap_error: (N, A, A), how far the mean and the standard deviation of each gap may be off.
+        gap_error: (N, A, A), a bound on the errors of the mean and of the standard deviation of
+            each gap.
         return_error: (N, A), the same of each return $Z(s, a)$ itself. It may be much larger: the
             errors of two branches cancel once these have merged.
         error_bound: the largest gap_error.
-        converged: whether error_bound is at most what `tol` allows.
-        explored: the states whose tables were asked for, in this order.
-        visits: (num_explored,) expected visits of branches that have not merged, all gaps
-            together, discounted by $gamma^2$ per step.
+        converged: True if error_bound is within the tolerance that `tol` sets.
+        explored: the explored states, in the order of exploration.
+        visits: (num_explored,) expected visits of branches that have not merged, summed over gaps,
+            discounted by $gamma^2$ per step.
     """
 
     moments: Moments
@@ -64,23 +66,23 @@ class LocalSolution(machine.ReadOnly):
 
     @property
     def num_explored(self) -> int:
-        """How many states were explored."""
+        """The number of explored states."""
         return len(self.explored)
 
     @property
     def gap_mean(self) -> Floats:
-        """(N, A, A), $E[Z(s, a) - Z(s, b)]$ at [n, a, b], where s is the n-th asked state."""
+        """Means (N, A, A), $E[Z(s, a) - Z(s, b)]$ at [n, a, b], for the n-th requested state s."""
         return self.moments.gap_mean
 
     @property
     def gap_variance(self) -> Floats:
-        """(N, A, A), $Var[Z(s, a) - Z(s, b)]$."""
+        """Variances (N, A, A), $Var[Z(s, a) - Z(s, b)]$."""
         return self.moments.gap_variance
 
 
 @np.errstate(under="ignore")  # where a user has errors raised: what underflows is zero
 def local_jipe2(
-    model: ImplicitJMDP | JMDP,
+    model: ImplicitJMDP,
     policy: Policy,
     *,
     states: Sequence[Hashable],
@@ -91,19 +93,18 @@ def local_jipe2(
     """Gap means and variances at a few states, exploring only what matters to them.
 
     Args:
-        model: an `ImplicitJMDP`, or a JMDP, of which only a few states are wanted.
+        model: the model. A JMDP is enumerated already: use `jipe2(jm, policy, states=...)`.
         policy: a function of a state that returns probabilities (A,) or an action, or an array
             whose entry policy[state] is one of these: (S, A) if states are 0 to $|S| - 1$, or
             (rows, columns, A) if they are (row, column).
-        states: N states whose gaps are wanted.
-        tol: accuracy of the mean and the standard deviation of every gap, 0.001 unless given. It is
-            relative to the largest absolute reward (of an `ImplicitJMDP`, the larger absolute end
-            of its range), or to the width of the range of rewards if that is less: a constant added
-            to all rewards changes no gap. Exploration goes on until error_bound is at most that;
-            the result has then converged.
-        coupling: "joint", "independent" or "common", as in `jipe2`; "joint" unless given.
-        max_states: how many states are explored at most, 50,000 unless given. If that, or the
-            memory, does not suffice, a `ConvergenceWarning` says what was reached.
+        states: the N states whose gaps are requested.
+        tol: accuracy of the mean and the standard deviation of every gap. Defaults to 0.001. It is
+            relative to the larger absolute end of the range of rewards, or to the width of that
+            range if it is less: a constant added to all rewards changes no gap. Exploration goes on
+            until error_bound is at most that; the result has then converged.
+        coupling: "joint", "independent" or "common", as in `jipe2`. Defaults to "joint".
+        max_states: the largest number of states that are explored. Defaults to 50,000. If that, or
+            the memory, does not suffice, a `ConvergenceWarning` says what was reached.
 
     Returns:
         The gaps of the N states with the error of each, and what was explored.
@@ -111,7 +112,7 @@ def local_jipe2(
     Raises:
         ValueError: an argument makes no sense, or the tables of a state do not; the message shows
             the state.
-        MemoryError: not even the pairs of the wanted states fit.
+        MemoryError: not even the pairs of the requested states fit.
 
     Example:
         >>> import jmdp_lib as jl
@@ -125,6 +126,7 @@ def local_jipe2(
         >>> found.converged, found.num_explored < 100
         (True, True)
     """
+    _require_implicit(model)
     region = Region.of(model, policy, coupling, states, max_states)
     by_width = checks.positive("tol", tol) * 2.0 * region.unit + _rounding(region)
     allowed = min(tol * region.model.reward_bound, by_width)
@@ -139,16 +141,28 @@ def local_jipe2(
     return solution
 
 
+def _require_implicit(model: object) -> None:
+    """Refuse any other model, and say what to use instead."""
+    if isinstance(model, ImplicitJMDP):
+        return
+    instead = (
+        "`jipe2(jm, policy, states=...)` solves for a few states of a JMDP"
+        if isinstance(model, JMDP)
+        else "`ImplicitJMDP.from_step` makes one of a step function and its noise, and "
+        "`jl.simulators.estimate_gaps` estimates the gaps of any simulator"
+    )
+    raise TypeError(f"local_jipe2 needs an ImplicitJMDP, got {model!r}: {instead}")
+
+
 def _rounding(region: Region) -> float:
-    """How far off any answer may be by the rounding of returns."""
+    """A bound on the error of any answer by the rounding of returns."""
     return machine.rounding_of_returns(region.model.gamma, region.model.reward_bound)
 
 
 def _search(region: Region, allowed: float, bar: Any) -> LocalSolution:
     """Explore, solve the core, and mend whatever adds more to the error: explore, or a larger core.
 
-    goal: what (E / w)^2 is to fall below. theta: how much the core may leave out, see
-    `view_explored`. bar: shows progress.
+    goal, theta: see `view_explored`. bar: shows progress.
     """
     w = region.unit / (1.0 - region.model.gamma)
     goal = (0.5 * allowed / w) ** 2
@@ -189,7 +203,7 @@ def _explored(region: Region, goal: float, theta: float, bar: Any) -> tuple[View
 
 
 def _room(region: Region) -> int:
-    """How many states may be explored in all before the next view: every limit stands here."""
+    """The largest number of states explored before the next view, by all limits."""
     doubled = 2 * len(region.explored) + 16
     widest = max(state.targets.size for state in region.tables.values())
     return min(region.limit, doubled, machine.available_bytes() // (_BYTES * widest))
@@ -221,7 +235,7 @@ def _grow(region: Region, view: View, goal: float, bar: Any) -> bool:
 
 
 def _scores_behind(region: Region, scores: Floats, batch: Ints) -> Floats:
-    """What states add, after those of a batch were explored: these hand their scores on."""
+    """Scores of states after those of a batch were explored, which hand their scores on."""
     behind = np.append(scores, np.zeros(len(region.numbers) - scores.size))
     for number in batch.tolist():
         probs, _, targets, policy = region.tables[number]
@@ -232,7 +246,7 @@ def _scores_behind(region: Region, scores: Floats, batch: Ints) -> Floats:
 
 
 def deviation_error(deviation: Floats, moved: Floats, lost: Floats) -> Floats:
-    """How far off a standard deviation may be: by `moved` itself, and its square by `lost` as well.
+    """A bound on the error of a standard deviation, off by `moved`, and its square by `lost`.
 
     These are E and D of `large.exploration`. The worst case subtracts both.
     """
@@ -241,7 +255,7 @@ def deviation_error(deviation: Floats, moved: Floats, lost: Floats) -> Floats:
 
 
 def gap_variance_error(weight: float, error_bound: float) -> float:
-    """How far off a gap variance may be for moments within `error_bound` in ||.||_lambda.
+    """A bound on the error of a gap variance for moments within `error_bound` in ||.||_lambda.
 
     Second moments are within lambda_2 = `weight` times that. Four of them enter, and the square of
     a difference of two means, which is at most lambda_2 itself.
@@ -251,10 +265,10 @@ def gap_variance_error(weight: float, error_bound: float) -> float:
 
 @dataclass(frozen=True)
 class SolvedCore:
-    """What was solved in the core, of the states asked for, in units of `Region.unit`.
+    """The solution in the core, for the requested states, in units of `Region.unit`.
 
-    moments: of returns minus m~; a variance below zero is zero there. error: how far the solver is
-    from them, in ||.||_lambda. weight: lambda_2.
+    moments: of returns minus m~; a variance below zero is zero there. error: of the solver, in
+    ||.||_lambda. weight: lambda_2.
     """
 
     moments: Moments
@@ -262,18 +276,20 @@ class SolvedCore:
     weight: float
 
     def solver_error(self, variance: Floats) -> Floats:
-        """How far off means and standard deviations may be, of gaps or returns of these variances,
-        for the error of the solver."""
+        """Bounds on the errors of means and standard deviations that the solver makes.
+
+        variance: of the gaps or returns.
+        """
         of_variance = gap_variance_error(self.weight, self.error)
         deviation = of_variance / np.sqrt(np.maximum(variance, of_variance) + 1e-300)
         return np.maximum(deviation, 2.0 * self.error)
 
 
 def _cut_errors(view: View, variance: Floats) -> tuple[Floats, Floats]:
-    """What the cut at the core can change, by the bounds of `large.exploration`.
+    """Bounds on the errors that the cut at the core makes, as `large.exploration` derives them.
 
-    Of gaps at N asked states, whose variances are (N, A, A): how far off their means and standard
-    deviations may be, and how much of that is more than E.
+    variance: (N, A, A), of the gaps at N requested states. Returns the bounds for their means and
+    standard deviations, and by how much these exceed E.
     """
     asked = view.asked
     bounds = np.zeros((3, *variance.shape))
@@ -286,7 +302,7 @@ def _cut_errors(view: View, variance: Floats) -> tuple[Floats, Floats]:
 
 
 def _answer(region: Region, view: View, allowed: float) -> tuple[LocalSolution, float]:
-    """The core's answer with its error, and how much of that a larger core could mend."""
+    """The core's answer with its error, and the part of it that a larger core could mend."""
     unit = region.unit
     rounding = _rounding(region)
     system = _core_model(region, view)
@@ -330,14 +346,14 @@ def _solve_core(region: Region, view: View, system: CollapsedT2, accuracy: float
 
 
 def _distances(region: Region, view: View) -> Floats:
-    """(N, A) how far returns of the core may be from the true ones in L_2."""
+    """Bounds (N, A) of the L_2 distance of the core's returns from the true ones."""
     whole = view.system.jm
     after = whole.averaging @ view.alone.distance[whole.next_states]
     return whole.gamma * np.sqrt(after[: region.num_asked])
 
 
 def _moments(region: Region, view: View, core: SolvedCore, error: float) -> Moments:
-    """What a user gets, in the order of the states asked for and in the unit of the rewards."""
+    """The moments in the order of the requested states and in the unit of the rewards."""
     asked = region.asked
     middle = 0.5 * sum(region.model.reward_range) / (1.0 - region.model.gamma)
     mean = region.unit * (core.moments.mean[asked] + view.value[asked, None]) + middle
@@ -346,7 +362,7 @@ def _moments(region: Region, view: View, core: SolvedCore, error: float) -> Mome
 
 
 def _core_model(region: Region, view: View) -> CollapsedT2:
-    """The core as a model of its own, in which the asked states have the numbers that they had.
+    """The core as a model of its own, in which the requested states have the index that they had.
 
     They are the first that were explored, and all of them are in the core. Its rewards are
     temporal-difference errors of m~: its returns are smaller by m~(s), and its gaps are the same.

@@ -241,7 +241,8 @@ class GapLaw(ReadOnly):
             0.14 to 0.20; the truth is 0.16
         """
         values = checks.floats("gaps", gaps, "gap")
-        off = checks.real("truncation_error", truncation_error, "[0, inf)")
+        limits = checks.limits("limits", limits)
+        off = checks.not_negative("truncation_error", truncation_error)
         values[np.abs(values) <= off] = 0.0
         error = off * (values != 0.0)
         outside = (values < limits[0] - off) | (values > limits[1] + off)
@@ -332,7 +333,7 @@ class GapLaw(ReadOnly):
             The lower and the upper bound, in the unit of the rewards; infinite where nothing is
             known.
         """
-        p = checks.real("p", p, "(0, 1)")
+        p = checks.fraction("p", p)
         cuts = self.points.ravel()
         low = np.append(-np.inf, cuts)[np.searchsorted(self.high, p)]
         return float(low), float(np.append(cuts, np.inf)[np.searchsorted(self.low, p)])
@@ -346,7 +347,7 @@ class GapLaw(ReadOnly):
         Returns:
             The lower and the upper bound, in the unit of the rewards.
         """
-        p = checks.real("p", p, "(0, 1)")
+        p = checks.fraction("p", p)
         low, high = self._both.worst_mean(p)
         if self.phi is None:
             return low, high
@@ -359,7 +360,7 @@ def sampled_law(
 ) -> GapLaw:
     """As `GapLaw.from_sample`, of gaps that lie between ends (N, 2), each between its own."""
     size = len(ends)
-    band = np.sqrt(np.log(2.0 / checks.real("alpha", alpha, "(0, 1)")) / (2.0 * size))
+    band = np.sqrt(np.log(2.0 / checks.fraction("alpha", alpha)) / (2.0 * size))
     first, last = np.sort(np.clip(ends, *limits), axis=0).T
     points = np.unique([*limits, *first, *last])
 

@@ -27,7 +27,7 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats
 from jmdp_lib.fast import (
     CollapsedBackup,
     CollapsedT2,
@@ -42,6 +42,7 @@ from jmdp_lib.fast import (
 from jmdp_lib.machine import ReadOnly, require
 from jmdp_lib.model import INDEPENDENT, JMDP
 from jmdp_lib.moments import norm_weight
+from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import warn
 
 _ROUNDS = 50  # of policy iteration, at most

@@ -14,13 +14,14 @@ read or not, is in `brackets`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast import CollapsedT2, Gaps, PairSet
 from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket
 from jmdp_lib.laws.convex import Convex
@@ -28,6 +29,7 @@ from jmdp_lib.laws.rows import Rows
 from jmdp_lib.laws.stochastic import Stochastic, line, with_reads
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
+from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import warn
 
 _COARSE = 16  # spacings on either side of zero in the first grid
@@ -50,7 +52,7 @@ def gap_law(
     width: float = 1e-3,
     coupling: CouplingName = DEFAULT_COUPLING,
     at: ArrayLike = (),
-    points: int = 512,
+    points: int | None = None,
     max_points: int = 4096,
 ) -> list[GapLaw]:
     """The laws of gaps $G = Z(s, a) - Z(s, b)$, one for each, as brackets that contain the truth.
@@ -61,9 +63,9 @@ def gap_law(
 
     If rewards are random, states are many, and you need a probability, a sample is the better
     choice: `estimate_gaps`, or `GapLaw.from_sample` with pairs of `simulate_pairs`. For one gap of
-    30 random states (benchmarks/gap_law.py), `gap_law` took 10 processor seconds and left
-    $P(G <= 0)$ in a bracket 0.008 wide; a million pairs took 4, and their 95% interval is 0.002
-    wide. For `cvar` it is the other way round: the bracket is 70 times narrower, and certain.
+    30 random states (benchmarks/gap_law.py), `gap_law` took 8 processor seconds and left
+    $P(G <= 0)$ in a bracket 0.008 wide; the 95% interval of ten million pairs is 0.0006 wide. For
+    `cvar` it is the other way round: the bracket is 0.0001 standard deviations wide, and certain.
 
     Args:
         jm: the model.
@@ -74,9 +76,9 @@ def gap_law(
             unless given.
         coupling: which branches share a draw, as in `jipe2`: "joint" unless given.
         at: (P,) the read points, in the unit of the rewards, beside zero, which is always one.
-        points: the least number of grid points where gaps are likely to be, 512 unless given. More
-            of them narrow the brackets everywhere: those of probabilities in proportion to their
-            distance, those of `cvar` with its square.
+        points: the least number of grid points where gaps are likely to be; by default 12 / width,
+            and at most 512. More of them narrow the brackets everywhere: those of probabilities in
+            proportion to their distance, those of `cvar` with its square.
         max_points: the largest size of the whole grid, 4096 unless given. If it, or a fixed amount
             of work, cannot be enough for `width`, no time is spent on it: a `ConvergenceWarning`
             says what was reached, and what `width` would take.
@@ -101,12 +103,15 @@ def gap_law(
         >>> print("the worst tenth averages {:.3f} to {:.3f}".format(*law.cvar(0.1)))
         the worst tenth averages 0.365 to 0.366
     """
+    # source: benchmarks/gap_law.md: random, 30 states: time; P; CVaR
     system = CollapsedT2.of("gap_law", jm, policy, coupling)
     asked = Gaps.of(jm, gaps, states)
     listed = np.stack([asked.states, asked.first, asked.second], axis=1)
     if gaps is not None:  # in the order and with the signs given
         listed = np.array(gaps, np.int64)
-    checks.positive("width", width)
+    width = checks.positive("width", width)
+    if points is None:
+        points = math.ceil(min(512.0, 12.0 / width))
     points = checks.at_least("points", points, 1)
     max_points = checks.at_least("max_points", max_points, max(points, 16))
     reads = _read_points(at)
@@ -182,7 +187,7 @@ class _Search:
 
     def refine(self, base: Floats) -> None:
         """Convex order on a new line of points."""
-        x = with_reads(base, self.reads)
+        x = with_reads(base, np.append(self.reads, self.rows.halfway(self.reads)))
         size = max(x.size, self.points)  # of the last grid, at least
         needed = size * (_POINT * self.rows.factors.size + 20.0 * self.psi.num_reads)
         smaller = f"max_points={size // 2:,}, or fewer points or gaps, take less"

@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats
 from jmdp_lib.fast import Chain, CollapsedT2
 from jmdp_lib.laws.gap_law import gap_law
 from jmdp_lib.machine import ReadOnly
 from jmdp_lib.model import JMDP
+from jmdp_lib.policies import Policy
 
 _ALPHA = 0.05  # all confidence intervals of advantages hold at once with one minus this
 _ROUNDING = 1e-10  # advantages that are smaller, relative to the largest return, are none

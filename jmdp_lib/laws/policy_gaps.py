@@ -32,18 +32,23 @@ The coupling decides whether y_a and y~_b share a table. With common noise, dist
 it, and P_pi u P_rho' is the mean over the noise, as in `operators.pairs`. Variances are solved
 for, not second moments, so that nothing large cancels; where the rules agree on all that can still
 come, g and tau are exactly zero.
+
+Errors. The gap is g plus steps gamma^t M_t, M = y_A - y~_B - g, that are uncorrelated. Values that
+are wrong by e and e~ move g by e + e~ at most, and every M by (1 + gamma) (e + e~), so that they
+move the standard deviation by (1 + gamma) (e + e~) / sqrt(1 - gamma^2). What the system of u and
+tau leaves as a residual moves the variance itself, by that over 1 - gamma^2.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats
 from jmdp_lib.fast import (
     Chain,
     CollapsedBackup,
@@ -52,26 +57,43 @@ from jmdp_lib.fast import (
     PairArrays,
     PairMap,
     PairStep,
+    largest_of,
     scaled_kernels,
     solve,
 )
-from jmdp_lib.machine import require
+from jmdp_lib.machine import ReadOnly, require, rounding_of
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
+from jmdp_lib.moments import norm_weight
 from jmdp_lib.operators.pairs import policy_average
+from jmdp_lib.policies import Policy
+from jmdp_lib.solvers.fixed_point import warn
 
 _PRECISE = 1e-12  # residuals, relative to what each system adds in one step
+_TOL = 1e-8  # as that of `jipe2` by default
 
 
-class PolicyGap(NamedTuple):
-    """What `policy_gaps` found: the return of one policy minus that of another, from every state.
+@dataclass(frozen=True, eq=False)
+class PolicyGap(ReadOnly):
+    """Mean and variance of the return of one policy minus that of another, from every state.
+
+    It can be unpacked into these two.
 
     Attributes:
         mean: (S,), its mean.
         variance: (S,), its variance.
+        error_bound: how far off any mean and any variance may be, rounding included.
+        converged: whether both are at most what `jipe2` allows by default: $10^{-8}$ in the norm
+            of eq. (20), relative to the largest absolute reward.
     """
 
     mean: Floats
     variance: Floats
+    error_bound: tuple[float, float]
+    converged: bool
+
+    def __iter__(self) -> Iterator[Floats]:
+        yield self.mean
+        yield self.variance
 
 
 def policy_gaps(
@@ -92,7 +114,8 @@ def policy_gaps(
             state; "independent", those that are one; "common", all of them.
 
     Returns:
-        The mean (S,) and the variance (S,) of the gap, for every state to start in.
+        The mean (S,) and the variance (S,) of the gap, for every state to start in, and how far
+        off they may be.
 
     Raises:
         ValueError: an argument makes no sense.
@@ -110,6 +133,8 @@ def policy_gaps(
         >>> _, shared = jl.laws.policy_gaps(jm, high, low, coupling="common")
         >>> print(f"with the same customers: {shared[0] ** 0.5:.2f}")
         with the same customers: 3.25
+        >>> jl.laws.policy_gaps(jm, high, low).converged
+        True
     """
     first = CollapsedT2.of("policy_gaps", jm, policy, coupling)
     try:
@@ -119,39 +144,69 @@ def policy_gaps(
     states = jm.num_states
     needed = 80.0 * (states + 1) * states + first.table_bytes + second.table_bytes
     require(needed, f"policy_gaps on the {states**2:,} pairs of {states:,} states")
-    mean, backups = _solve_means(first, second)
-    pairs = _GapPairs(first, second, mean, backups)
+    pairs = _GapPairs(first, second, *_solve_means(first, second))
     target = _PRECISE * float(max(pairs.arrays.source.max(), pairs.arrays.shared_source.max()))
-    variance = solve(pairs, target, jm.gamma**2, "policy_gaps", 1.0).x
-    return PolicyGap(mean, np.maximum(variance[states], 0.0))
+    x = solve(pairs, target, jm.gamma**2, "policy_gaps", 1.0).x
+    mean_error, variance_error = pairs.error_bound(x, jm.reward_bound)
+    allowed = _TOL * jm.reward_bound
+    of_variance = allowed * norm_weight(2, jm.gamma, jm.reward_bound)
+    converged = mean_error <= allowed and variance_error <= of_variance
+    if not converged:
+        warn(
+            f"policy_gaps: means may be off by {mean_error:.3g}, variances by {variance_error:.3g}"
+        )
+    variance = np.maximum(x[states], 0.0)
+    return PolicyGap(pairs.mean, variance, (mean_error, variance_error), converged)
 
 
-def _solve_means(
-    first: CollapsedT2, second: CollapsedT2
-) -> tuple[Floats, tuple[CollapsedBackup, CollapsedBackup]]:
-    """g (S,), and what one step makes of the values of both rules."""
+def _solve_means(first: CollapsedT2, second: CollapsedT2) -> tuple[Floats, Floats]:
+    """g (S,) and v~ (S,)."""
     gamma = first.jm.gamma
-    zero = np.zeros(first.jm.num_states)
     small = _PRECISE * first.jm.reward_bound
     base = Chain(second.kernel, gamma, second.mean_rewards).solution(small)
-    after = second.backup(base, zero)
+    after = second.backup(base, np.zeros_like(base))
     source = np.einsum("sa,sa->s", first.policy - second.policy, after.mean)
     small = _PRECISE * float(np.abs(source).max())
-    mean = Chain(first.kernel, gamma, source).solution(small)
-    return mean, (first.backup(base + mean, zero), after)
+    return Chain(first.kernel, gamma, source).solution(small), base
 
 
 @dataclass(frozen=True)
 class _GapPairs(PairMap):
     """The system of u and tau, x (S + 1, S): row s < S is u(s, .), and the last row is tau.
 
-    first, second: of the two rules. mean: g. backups: what one step makes of their values.
+    first, second: of the two rules. mean: (S,) g. base: (S,) v~.
     """
 
     first: CollapsedT2
     second: CollapsedT2
     mean: Floats
-    backups: tuple[CollapsedBackup, CollapsedBackup]
+    base: Floats
+
+    @cached_property
+    def backups(self) -> tuple[CollapsedBackup, CollapsedBackup]:
+        """One step of the values of both rules."""
+        zero = np.zeros_like(self.base)
+        return self.first.backup(self.base + self.mean, zero), self.second.backup(self.base, zero)
+
+    def error_bound(self, x: Floats, largest_reward: float) -> tuple[float, float]:
+        """How far off means and variances may be, if x is the solution found.
+
+        largest_reward: of all rewards, before anything was subtracted from them.
+        """
+        gamma = self.first.jm.gamma
+        steps = 1.0 / (1.0 - gamma**2)
+        values = self.base + self.mean, self.base
+        widest = int(np.diff(self.arrays.shared.indptr).max())
+        rounding = rounding_of(max(self.first.longest_sum, self.second.longest_sum, widest))
+        lost = rounding * (2.0 * largest_reward + sum(largest_of(value) for value in values))
+        pairs = zip(self.backups, values, strict=True)
+        residual = sum(largest_of(backup.value - value) for backup, value in pairs)
+        mean_error = (residual + lost) / (1.0 - gamma)
+        spread = sum(float(backup.value_variance.max()) for backup in self.backups)
+        solved = steps * (self.residual(x) + rounding * (largest_of(x) + spread))
+        moved = np.sqrt(steps) * ((1.0 + gamma) * mean_error + lost)
+        deviation = np.sqrt(largest_of(x) + solved)
+        return mean_error, float(solved + moved * (2.0 * deviation + moved))
 
     @cached_property
     def arrays(self) -> PairArrays:

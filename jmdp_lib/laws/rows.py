@@ -4,10 +4,13 @@ Let D(s, t) = Z(s, A) - Z(t, B), with A and B drawn separately from the policy. 
 state that draw the same action are one branch, so that D = 0; otherwise D(s, t) is
 R - R' + gamma D(S', T') under the coupling. A gap Z(s, a) - Z(s, b) is one more step of this kind.
 
-Branches at different states draw independently, unless noise is common. Where many outcomes would
-come of it, such a step is taken in two halves, in which one branch moves at a time:
+Branches at different states draw independently, unless noise is common, and those at one state do
+if all draws are independent. Where many outcomes would come of it, such a step is taken in two
+halves, in which one branch moves at a time:
 
     D(s, t) = R + H(S', t),        H(j, t) = -R' + gamma D(j, T').
+
+At one state H also depends on the second action, which must differ from the first.
 
 So every row is d + factor * (another row, or its negative), for outcomes of a finite law.
 """
@@ -30,6 +33,7 @@ _DIGITS = 12  # decimals of rewards that count, in units of the largest one
 _ROUNDS = 64  # steps that bound |D|, at least
 _OUTCOME = 400.0  # bytes that one takes while it is made and grouped, roughly
 _WORTH = 3.6  # half-steps must have so many times fewer outcomes
+_ATOMS = 128  # points at which half-steps are read, at most; of more rewards few are equal
 _EPS = float(np.finfo(float).eps)
 
 
@@ -88,7 +92,8 @@ class Rows:
         # At gamma 0 every row leads to zero, and any factor below 1 will do.
         factors = np.full(int(outcomes.row.max()) + 1, gamma or 0.5)
         if halved:
-            factors[: pairs.size][steps.apart] = 1.0
+            for plays in steps.independent:
+                factors[plays.row] = 1.0
         return cls(
             unit=steps.unit,
             gamma=gamma,
@@ -105,6 +110,15 @@ class Rows:
     def halved(self) -> bool:
         """Whether there are half-steps."""
         return bool(self.factors.max() == 1.0)
+
+    def halfway(self, reads: Floats) -> Floats:
+        """(M,) where half-steps are read for the read points (P,) of gaps.
+
+        Equal rewards of both branches make an atom of D. It stays whole if H is read at points.
+        """
+        first = self.outcomes.d[self.factors[self.outcomes.row] == 1.0]
+        points = np.unique(np.subtract.outer(reads, np.unique(first)))
+        return points if points.size <= _ATOMS else points[:0]
 
     @property
     def steps(self) -> float:
@@ -178,6 +192,22 @@ def _rounded(x: Floats) -> Floats:
     return np.round(x, _DIGITS) + 0.0
 
 
+class _Plays(NamedTuple):
+    """Two branches that play, entry by entry: arrays (M,).
+
+    row: whose step it is. states, first: state and action of one branch; others, second: of the
+    other one. The number of actions stands for an action that the policy draws. chance: of these
+    actions.
+    """
+
+    row: Ints
+    states: Ints
+    first: Ints
+    others: Ints
+    second: Ints
+    chance: Floats
+
+
 @dataclass(frozen=True)
 class _Steps:
     """One step of all rows. gaps: (Q, 3)."""
@@ -200,67 +230,138 @@ class _Steps:
         """The two states of every pair, (P,) each."""
         return self.pairs.members
 
-    @cached_property
-    def apart(self) -> Any:
-        """(P,) whether they are two."""
-        return np.not_equal(*self.members)
-
     @property
     def zero(self) -> int:
         """The row after all pairs and gaps; half-steps follow."""
         return self.pairs.size + len(self.gaps)
 
-    def count(self) -> tuple[float, bool]:
-        """How many outcomes there are, at most, and whether steps of branches at different states
-        are better halved."""
-        coupling = self.system.coupling
+    @cached_property
+    def laws(self) -> Floats:
+        """(S, A + 1, A) of the action that a branch takes: a given one, or the policy's."""
+        policy = self.system.policy
+        given = np.broadcast_to(np.eye(policy.shape[1]), (*policy.shape, policy.shape[1]))
+        return np.concatenate([given, policy[:, None]], axis=1)
+
+    @cached_property
+    def at_one_state(self) -> _Plays:
+        """Of gaps, and of pairs at one state whose branches draw distinct actions."""
         first, second = self.members
-        tables = np.diff(self.system.jm.starts)
-        draws = 1.0 * tables * (self.system.policy > 0.0).sum(1)  # of one branch
-        shared = np.where(self.apart, coupling.across_states, coupling.at_one_state)
-        whole = draws[first] * draws[second] / np.where(shared, tables[second], 1)
+        pairs = np.flatnonzero(first == second)
+        policy = self.system.policy[first[pairs]]
+        both = policy[:, :, None] * policy[:, None] * ~np.eye(policy.shape[1], dtype=bool)
+        pair, a, b = np.nonzero(both)
+        s = first[pairs[pair]]
+        t, c, d = self.gaps.T
+        asked = self.pairs.size + np.arange(t.size)
+        parts = [(pairs[pair], s, a, s, b, both[pair, a, b]), (asked, t, c, t, d, np.ones(t.size))]
+        return _Plays(*map(np.concatenate, zip(*parts, strict=True)))
+
+    @cached_property
+    def at_two_states(self) -> _Plays:
+        """Of all other pairs."""
+        pairs = np.flatnonzero(np.not_equal(*self.members))
+        first, second = (x[pairs] for x in self.members)
+        drawn = np.full(pairs.size, self.system.jm.num_actions)
+        return _Plays(pairs, first, drawn, second, drawn, np.ones(pairs.size))
+
+    @property
+    def independent(self) -> list[_Plays]:
+        """Those whose branches draw a table each."""
+        return [plays for plays, shared in self.plays if not shared]
+
+    @property
+    def plays(self) -> list[tuple[_Plays, bool]]:
+        """All of them, and whether their branches share a table."""
+        coupling = self.system.coupling
+        return [
+            (self.at_one_state, coupling.at_one_state),
+            (self.at_two_states, coupling.across_states),
+        ]
+
+    def count(self) -> tuple[float, bool]:
+        """How many outcomes there are, at most, and whether steps of branches that draw
+        independently are better halved."""
+        jm = self.system.jm
+        tables = np.diff(jm.starts)
+        draws = 1.0 * tables[:, None] * (self.laws > 0.0).sum(2)  # (S, A + 1), of one branch
         states = self.pairs.numbering.order
-        half = draws[first[self.apart]].sum() + states.size * draws[states].sum()  # H(j, t)
-        both = whole[self.apart].sum()
-        halved = not coupling.across_states and self.system.jm.gamma > 0.0 and both > _WORTH * half
-        at_one_state = whole[~self.apart].sum() + (tables[self.gaps[:, 0]] ** 2).sum() + 1
-        return at_one_state + (half if halved else both), bool(halved)
+        near = self.at_one_state
+        after = np.diff(jm.transitions.indptr).reshape(self.system.policy.shape).sum(1)
+        seconds = np.unique(np.stack([near.others, near.second]), axis=1)
+        # Outcomes of all H(j, s, b) with j after s, and of all H(j, t).
+        halves = [
+            (after[seconds[0]] * draws[*seconds]).sum(),
+            states.size * draws[states, -1].sum(),
+        ]
+        fixed, whole, half = 1.0 + jm.num_states, 0.0, 0.0
+        for (plays, shared), later in zip(self.plays, halves, strict=True):
+            first, second = draws[plays.states, plays.first], draws[plays.others, plays.second]
+            if shared:
+                fixed += (first * second / tables[plays.states]).sum()
+            else:
+                whole += (first * second).sum()
+                half += first.sum() + later
+        halved = whole > _WORTH * half
+        return fixed + (half if halved else whole), bool(halved)
 
     def outcomes(self, halved: bool) -> Outcomes:
         """Of all rows."""
-        one_state = np.flatnonzero(~self.apart)
+        first, second = self.members
+        one_state = np.flatnonzero(first == second)
         # Branches that draw one action are one, and lead to zero; so does zero.
-        alike = np.append((self.system.policy[self.members[0][one_state]] ** 2).sum(1), 1.0)
+        alike = np.append((self.system.policy[first[one_state]] ** 2).sum(1), 1.0)
         none = np.zeros(alike.size, np.int64)
         merged = np.append(one_state, self.zero)
-        each = np.arange(len(self.gaps))
-        parts = [
-            Outcomes(merged, none.astype(float), none + self.zero, none, alike),
-            self.moves(self.pairs.size + each, Gaps(*self.gaps.T), np.ones(each.size)),
-            self.both_move(one_state),
-        ]
-        apart = np.flatnonzero(self.apart)
-        parts += self.halves(apart) if halved else [self.both_move(apart)]
+        parts = [Outcomes(merged, none.astype(float), none + self.zero, none, alike)]
+        parts += [self.whole(plays) for plays, shared in self.plays if shared or not halved]
+        if halved:
+            apart = map(np.concatenate, zip(*self.independent, strict=True))
+            parts += self.halves(_Plays(*apart))
         return Outcomes(*map(np.concatenate, zip(*parts, strict=True)))
 
-    def both_move(self, pairs: Ints) -> Outcomes:
-        """Steps of some pairs, all of them at one state or none, by all distinct branches."""
-        policy = self.system.policy
-        s, t = (x[pairs] for x in self.members)
-        chance = policy[s][:, :, None] * policy[t][:, None]
-        chance[(s == t)[:, None, None] & np.eye(policy.shape[1], dtype=bool)] = 0.0
-        pair, a, b = np.nonzero(chance)
-        others = None if (s == t).all() else t[pair]
-        return self.moves(pairs[pair], Gaps(s[pair], a, b, others), chance[pair, a, b])
+    def actions(self, states: Ints, actions: Ints) -> tuple[Ints, Ints, Floats]:
+        """All actions that branches (M,) may take: whose they are, actions, probabilities."""
+        laws = self.laws[states, actions]
+        entry, action = np.nonzero(laws)
+        return entry, action, laws[entry, action]
 
-    def moves(self, row: Ints, asked: Gaps, chance: Floats) -> Outcomes:
-        """What follows when two branches play actions, for each row (M,)."""
-        step = self.system.step(asked, by_table=True)
+    def draws(self, states: Ints, actions: Ints) -> tuple[Ints, Floats, Ints, Floats]:
+        """All draws of branches (M,): whose they are, rewards, successors, probabilities."""
+        jm = self.system.jm
+        entry, a, chance = self.actions(states, actions)
+        _, at, within = ragged(np.diff(jm.starts)[states[entry]])
+        table = jm.starts[states[entry[at]]] + within
+        a = a[at]
+        chance = chance[at] * jm.probs[table]
+        return entry[at], self.rewards[table, a], jm.next_states[table, a], chance
+
+    def whole(self, plays: _Plays) -> Outcomes:
+        """Steps in which both branches move."""
+        entry, a, chance = self.actions(plays.states, plays.first)
+        more, b, other = self.actions(plays.others[entry], plays.second[entry])
+        entry, a = entry[more], a[more]
+        chance = plays.chance[entry] * chance[more] * other
+        s, t = plays.states[entry], plays.others[entry]
+        step = self.system.step(Gaps(s, a, b, None if (s == t).all() else t), by_table=True)
         assert step.tables is not None
-        actions = asked.first[step.row], asked.second[step.row]
-        paid, other = self.rewards[step.tables, actions]
+        paid, lost = self.rewards[step.tables, (a[step.row], b[step.row])]
+        row = plays.row[entry[step.row]]
         ends = step.first, step.second
-        return self.between(row[step.row], paid - other, ends, chance[step.row] * step.weights)
+        return self.between(row, paid - lost, ends, chance[step.row] * step.weights)
+
+    def halves(self, plays: _Plays) -> list[Outcomes]:
+        """Steps in which one branch moves, and those in which the other one does."""
+        jm = self.system.jm
+        shape = jm.num_states, jm.num_states, jm.num_actions + 1
+        entry, reward, j, chance = self.draws(plays.states, plays.first)
+        keys = np.ravel_multi_index((j, plays.others[entry], plays.second[entry]), shape)
+        keys, number = np.unique(keys, return_inverse=True)
+        chance *= plays.chance[entry]
+        row = self.zero + 1
+        moved = Outcomes(plays.row[entry], reward, row + number, 0 * entry, chance)
+        j, t, b = np.unravel_index(keys, shape)  # of H(j, t, b)
+        entry, reward, end, chance = self.draws(t, b)
+        return [moved, self.between(row + entry, 0.0 - reward, (j[entry], end), chance)]
 
     def between(self, row: Ints, d: Floats, ends: tuple[Ints, Ints], chance: Floats) -> Outcomes:
         """Of steps that lead to two states, (M,) each; at gamma 0 they lead to zero."""
@@ -269,25 +370,3 @@ class _Steps:
         if self.system.jm.gamma == 0.0:
             after[:] = self.zero
         return Outcomes(row, _rounded(d), after, (x < y).astype(int), chance)
-
-    def draws(self, states: Ints) -> tuple[Ints, Floats, Ints, Floats]:
-        """All draws of one branch at states (M,): which of them, reward, successor, probability."""
-        jm = self.system.jm
-        table, a = np.nonzero(self.system.policy[jm.table_states])
-        starts = np.searchsorted(jm.table_states[table], np.arange(jm.num_states + 1))
-        _, at, within = ragged(np.diff(starts)[states])
-        draw = starts[states[at]] + within
-        table, a = table[draw], a[draw]
-        chance = jm.probs[table] * self.system.policy[states[at], a]
-        return at, self.rewards[table, a], jm.next_states[table, a], chance
-
-    def halves(self, apart: Ints) -> list[Outcomes]:
-        """Steps of branches at different states, in two halves."""
-        first, second = (x[apart] for x in self.members)
-        at, reward, j, chance = self.draws(first)
-        size = self.system.jm.num_states
-        keys, number = np.unique(j * size + second[at], return_inverse=True)
-        moved = Outcomes(apart[at], reward, self.zero + 1 + number, 0 * at, chance)
-        j, t = np.divmod(keys, size)  # of H(j, t)
-        at, reward, end, chance = self.draws(t)
-        return [moved, self.between(self.zero + 1 + at, 0.0 - reward, (j[at], end), chance)]

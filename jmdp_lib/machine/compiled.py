@@ -12,35 +12,27 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numba.core import event
+from numba.core.compiler import Compiler
 from numba.extending import register_jitable
 
 from jmdp_lib.machine.process import output_is_seen
 
 
-class _CompileNotice(event.Listener):
-    """Says, once in a process, that a call compiles, which may take twenty seconds.
+class _Compiler(Compiler):
+    """Numba's compiler, for functions of ours; says, once in a process, that it compiles.
 
-    Numba sends its events only for what it really compiles, not for what it finds on disk.
+    That may take twenty seconds. It is not called for what Numba finds on disk.
     """
 
+    kept = "once: the result is kept on disk"
     said = False
 
-    def on_start(self, event: Any) -> None:
-        compiled = event.data["dispatcher"]
-        if self.said or not compiled.__module__.startswith("jmdp_lib") or not output_is_seen():
-            return
-        self.said = True
-        kept = "once: the result is kept on disk"
-        if compiled.stats.cache_path is None:
-            kept = "in every process, unless NUMBA_CACHE_DIR is a folder it can write to"
-        print(f"jmdp_lib compiles what is called, {kept}", file=sys.stderr, flush=True)
-
-    def on_end(self, event: Any) -> None:
-        """Numba asks for this method, too."""
-
-
-event.register("numba:compile", _CompileNotice())
+    def compile_extra(self, func: Any) -> Any:
+        if not self.said and output_is_seen():
+            _Compiler.said = True
+            print(f"jmdp_lib compiles what is called, {self.kept}", file=sys.stderr, flush=True)
+        compiler: Any = super()
+        return compiler.compile_extra(func)
 
 
 def cached(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -48,12 +40,14 @@ def cached(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     That is a read-only installation whose user has no home.
     """
+    compiler: Any = partial(njit, pipeline_class=_Compiler, **options)
 
     def decorate(function: Callable[..., Any]) -> Any:
         try:
-            return njit(cache=True, **options)(function)
+            return compiler(cache=True)(function)
         except RuntimeError:  # no folder
-            return njit(**options)(function)
+            _Compiler.kept = "in every process, unless NUMBA_CACHE_DIR is a folder it can write to"
+            return compiler()(function)
 
     return decorate
 

@@ -1,4 +1,4 @@
-"""The model: outcome tables, couplings, and what a simulator is."""
+"""The model: outcome tables, couplings, and the protocol of simulators."""
 
 from jmdp_lib.model.coupling import (
     COMMON,

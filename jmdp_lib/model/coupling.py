@@ -1,4 +1,4 @@
-"""Which branches share a draw in one time step: the user's word, and the value that solvers ask.
+"""Couplings: the branches that share a draw in a time step, as a word and as a value for solvers.
 
 No other file knows the words. For a coupling that only changes tables, transform the model: then no
 solver needs to know of it.
@@ -17,7 +17,7 @@ DEFAULT_COUPLING: Final = "joint"
 
 @dataclass(frozen=True)
 class Coupling:
-    """Which branches share a draw in one time step.
+    """The branches that share a draw in one time step.
 
     Whatever the coupling, branches at one state-action are one branch, and branches that are not
     draw their next actions independently.
@@ -45,7 +45,7 @@ _COUPLINGS = {"joint": JOINT, "independent": INDEPENDENT, "common": COMMON}
 
 
 def declared_coupling(simulator: object) -> Coupling:
-    """Whether the actions of a query share a draw: what the simulator says in `coupling`."""
+    """The coupling of a query's actions, as a simulator declares it in its attribute `coupling`."""
     name = getattr(simulator, "coupling", DEFAULT_COUPLING)
     of_one_state = [word for word, value in _COUPLINGS.items() if not value.across_states]
     return Coupling.named(checks.one_of("simulator.coupling", name, of_one_state))

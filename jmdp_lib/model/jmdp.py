@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,17 +27,15 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import ReadOnly, rounding_of
+from jmdp_lib.model.counts import counted_tables
 from jmdp_lib.model.coupling import Coupling
+from jmdp_lib.model.quantiles import quantile_tables
 from jmdp_lib.model.simulator import Simulator, check_simulator, draw_index
-from jmdp_lib.model.tables import (
-    counted_tables,
-    is_product,
-    quantile_tables,
-    tables_of_step,
-)
+from jmdp_lib.model.tables import is_product, tables_of_step
+from jmdp_lib.randomness import RNG
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@dataclass(frozen=True, eq=False)
 class JMDP(ReadOnly):
     """A finite joint MDP (Definition 4.3), immutable, with T outcome tables sorted by state.
 
@@ -58,10 +56,9 @@ class JMDP(ReadOnly):
         probs: (T,) probability of each table in its state.
         rewards: (T, A) reward of each action in each table.
         next_states: (T, A) next state of each action in each table.
-        queries_per_state: how many queries the tables of each state were counted from; None unless
-            they were.
-        knows_noise: whether table k of every state may be what noise k does there, see
-            `noise_probs`.
+        queries_per_state: the number of queries in which the tables of each state were counted;
+            None unless they were.
+        knows_noise: False if table k of a state is not the outcome of a noise k, see `noise_probs`.
 
     Example:
         >>> import jmdp_lib as jl
@@ -89,26 +86,24 @@ class JMDP(ReadOnly):
         self, table_probs: ArrayLike, rewards: ArrayLike, next_states: ArrayLike, gamma: float
     ) -> None:
         gamma = checks.discount(gamma)
-        probs = checks.distributions("table_probs", table_probs, "state", "table")
-        num_states = len(probs)
-        reward, successor = _checked_tables(rewards, next_states, probs.shape, num_states)
+        axes = ("state", "table", "action")
+        probs = checks.distributions("table_probs", table_probs, *axes[:2])
+        reward, successor = _checked_tables(rewards, next_states, axes, probs.shape, len(probs))
         drawn = np.nonzero(probs)
-        self._set(
-            gamma=gamma,
-            starts=np.searchsorted(drawn[0], np.arange(num_states + 1)),
-            probs=probs[drawn],
-            rewards=reward[drawn],
-            next_states=successor[drawn],
-        )
+        starts = np.searchsorted(drawn[0], np.arange(len(probs) + 1))
+        tables = {"probs": probs[drawn], "rewards": reward[drawn], "next_states": successor[drawn]}
+        self.__setstate__({"gamma": gamma, "starts": starts} | tables)
 
-    def _set(self, **fields: Any) -> Self:
-        """Store fields that were checked, read-only from now on."""
-        self.__setstate__(fields)
-        return self
+    @classmethod
+    def _of(cls, **fields: Any) -> JMDP:
+        """A model of fields that were checked."""
+        jm = cls.__new__(cls)
+        jm.__setstate__(fields)
+        return jm
 
     def _with(self, **changes: Any) -> JMDP:
         """This model with some fields replaced."""
-        return JMDP.__new__(JMDP)._set(**self.__getstate__() | changes)
+        return self._of(**self.__getstate__() | changes)
 
     def with_gamma(self, gamma: float) -> JMDP:
         """The same tables with another discount factor.
@@ -156,37 +151,21 @@ class JMDP(ReadOnly):
         num_states = checks.at_least("num_states", num_states, 1)
         state = checks.integers("states", states, "table", below=num_states)
         prob = checks.floats("probs", probs, "table", shape=state.shape)
-        reward, successor = _checked_tables(rewards, next_states, state.shape, num_states)
+        axes = ("table", "action")
+        reward, successor = _checked_tables(rewards, next_states, axes, state.shape, num_states)
         checks.refuse("probs", prob, prob < 0, "is negative", ["table"])
         totals: Floats = np.bincount(state, prob, minlength=num_states).astype(float)
         checks.sums_to_one("probs", probs, totals, ["state"])
         order = np.argsort(state, kind="stable")
         order = order[prob[order] > 0]
         state = state[order]
-        return cls.__new__(cls)._set(
+        return cls._of(
             gamma=gamma,
             starts=np.searchsorted(state, np.arange(num_states + 1)),
             probs=prob[order] / totals[state],
             rewards=reward[order],
             next_states=successor[order],
         )
-
-    @classmethod
-    def _stacked(cls, tables: Sequence[tuple[Floats, Floats]], gamma: float) -> JMDP:
-        """From every state's probabilities (K,) and tables (K, A, 2), (reward, next state).
-
-        Which noise made them is not known.
-        """
-        probs, outcomes = map(np.concatenate, zip(*tables, strict=True))
-        jm = cls.from_tables(
-            states=np.repeat(np.arange(len(tables)), [own.size for own, _ in tables]),
-            probs=probs,
-            rewards=outcomes[..., 0],
-            next_states=outcomes[..., 1].astype(np.int64),
-            num_states=len(tables),
-            gamma=gamma,
-        )
-        return jm._with(knows_noise=False)
 
     @classmethod
     def from_step(
@@ -197,7 +176,7 @@ class JMDP(ReadOnly):
         noise_probs: ArrayLike,
         step: Callable[[int, int, int], tuple[float, int]],
     ) -> JMDP:
-        """A world given by a step function and the distribution of its noise (Assumption 4.5).
+        """A model from a step function and the distribution of its noise (Assumption 4.5).
 
         Args:
             num_states: |S|.
@@ -206,7 +185,7 @@ class JMDP(ReadOnly):
             noise_probs: (K,) probability of each noise $u$ in 0, ..., K - 1. It is drawn once per
                 table, *before* any action is looked at, and afresh for every state and time: all
                 states have one distribution of the noise, but not the same noise, unless a solver
-                is told `coupling="common"`.
+                is given `coupling="common"`.
             step: step(s, a, u) -> (reward, next_state), $r = g(s, a, u)$ and $s' = h(s, a, u)$. It
                 must be pure: all of its randomness is in u. It is called once for every (s, a, u),
                 and for a few of them twice more to see whether it is pure.
@@ -227,7 +206,7 @@ class JMDP(ReadOnly):
 
     @classmethod
     def from_simulator(
-        cls, simulator: Simulator, queries_per_state: int, *, rng: checks.RNG = None
+        cls, simulator: Simulator, queries_per_state: int, *, rng: RNG = None
     ) -> JMDP:
         """The empirical model: all actions of every state, queried again and again.
 
@@ -236,27 +215,26 @@ class JMDP(ReadOnly):
 
         Args:
             simulator: an object with num_states, num_actions, gamma and query.
-            queries_per_state: how many queries, 2 or more.
+            queries_per_state: the number of queries, 2 or more.
             rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
 
         Example:
             >>> import jmdp_lib as jl
-            >>> shop = jl.inventory_simulator(capacity=2, max_order=1, gamma=0.9)
+            >>> shop = jl.inventory(capacity=2, max_order=1, gamma=0.9)
             >>> counted = jl.JMDP.from_simulator(shop, queries_per_state=500, rng=0)
-            >>> exact = jl.inventory(capacity=2, max_order=1, gamma=0.9)
-            >>> models = (exact, counted)
+            >>> models = (shop, counted)
             >>> gaps = [jl.jipe2(jm, [1, 0, 0]).moments.gap_mean[0, 1, 0] for jm in models]
             >>> print(f"exact {gaps[0]:.2f}, counted {gaps[1]:.2f}")
             exact 1.88, counted 1.89
         """
         check_simulator(simulator)
         count = checks.at_least("queries_per_state", queries_per_state, 2)
-        counted = cls._stacked(counted_tables(simulator, count, rng), simulator.gamma)
-        return counted._with(queries_per_state=count)
+        jm = cls.from_tables(*counted_tables(simulator, count, rng), simulator.gamma)
+        return jm._with(queries_per_state=count, knows_noise=False)
 
     @classmethod
     def from_mdp(cls, transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> JMDP:
-        """A model with the marginals of an MDP, in which good luck for one action is so for all.
+        """A model with the marginals of an MDP, in which good luck for one action is luck for all.
 
         One uniform number picks the outcomes of all actions, each action's ordered from worst to
         best, by $r + gamma v(s')$ with $v$ the value of the uniform policy. How states are numbered
@@ -277,7 +255,8 @@ class JMDP(ReadOnly):
             1.0
         """
         gamma = checks.discount(gamma)
-        return cls._stacked(quantile_tables(transition_probs, rewards, gamma), gamma)
+        tables = quantile_tables(transition_probs, rewards, gamma)
+        return cls.from_tables(*tables, gamma)._with(knows_noise=False)
 
     def __repr__(self) -> str:
         return (
@@ -297,7 +276,7 @@ class JMDP(ReadOnly):
 
     @cached_property
     def reward_range(self) -> tuple[float, float]:
-        """(lo, hi), the least and the largest reward of any table."""
+        """The least and the largest reward of any table, (lo, hi)."""
         return float(self.rewards.min()), float(self.rewards.max())
 
     @cached_property
@@ -310,7 +289,7 @@ class JMDP(ReadOnly):
 
     @cached_property
     def reward_offset(self) -> float:
-        """What all rewards have in common: the least by size if they have one sign, else zero."""
+        """The common offset of all rewards: the least by size if they have one sign, else zero."""
         low, high = self.reward_range
         return min(max(low, 0.0), high)
 
@@ -318,8 +297,8 @@ class JMDP(ReadOnly):
     def without_offset(self) -> JMDP:
         """This model without `reward_offset`, which changes no gap; solvers work on it.
 
-        All of its returns are smaller by `return_offset`, so that no digits are spent on that. What
-        differs from the offset by rounding alone becomes zero.
+        All of its returns are smaller by `return_offset`, so that no digits are spent on that. A
+        reward that differs from the offset by rounding alone becomes zero.
         """
         if self.reward_offset == 0.0:
             return self
@@ -329,44 +308,29 @@ class JMDP(ReadOnly):
 
     @property
     def return_offset(self) -> float:
-        """What `reward_offset` is worth in every return."""
+        """The part of every return that `reward_offset` makes."""
         return self.reward_offset / (1.0 - self.gamma)
 
     @cached_property
     def table_states(self) -> Ints:
-        """(T,) the state that owns each table."""
+        """The state (T,) that owns each table."""
         return np.repeat(np.arange(self.num_states), np.diff(self.starts))
 
     @cached_property
     def noise_probs(self) -> Floats:
-        """(K,) probabilities of the noise that all states share: noise k is table k of every state.
+        """Probabilities (K,) of the noise that all states share: noise k is table k of every state.
 
         Models of `from_step` have one, and arrays in which every state lists the same probabilities
         in the same order; tables of probability zero do not count. All other models are refused:
         nothing says which tables of two states belong together. Those of `from_mdp` and
-        `from_simulator` are refused however their tables look.
+        `from_simulator` are refused whatever their tables are.
         """
-        self._check_noise()
-        return self.probs[: self.starts[1]]
-
-    def _check_noise(self) -> None:
-        """Refuse a model whose states have no common noise."""
         require_noise(self)
-        first = self.probs[: self.starts[1]]
-        unlike = np.diff(self.starts) != first.size
-        if not unlike.any():
-            unlike = np.abs(self.probs.reshape(-1, first.size) - first).max(1) > 1e-12
-        if unlike.any():
-            s = int(unlike.argmax())
-            own = self.probs[self.starts[s] : self.starts[s + 1]]
-            raise ValueError(
-                'coupling="common" needs one law of tables for all states, as from_step gives: '
-                f"state {s} has the probabilities {own.round(6)}, state 0 {first.round(6)}"
-            )
+        return self.probs[: self.starts[1]]
 
     @cached_property
     def given_noise(self) -> list[JMDP]:
-        """K models, one for each noise of `noise_probs`: in it this noise is certain."""
+        """K models, one for each noise of `noise_probs`, in which this noise is certain."""
         size = self.noise_probs.size
         certain = {"starts": np.arange(self.num_states + 1), "probs": np.ones(self.num_states)}
         tables = ((self.rewards[k::size], self.next_states[k::size]) for k in range(size))
@@ -374,12 +338,12 @@ class JMDP(ReadOnly):
 
     @cached_property
     def averaging(self) -> sparse.csr_array:
-        """(S, T) sparse: row s has the probabilities of its tables; averaging @ f is $E[f | s]$."""
+        """Sparse (S, T): row s has the probabilities of its tables; averaging @ f is $E[f | s]$."""
         return sparse.csr_array((self.probs, np.arange(self.probs.size), self.starts))
 
     @cached_property
     def transitions(self) -> sparse.csr_array:
-        """(S * A, S) sparse: marginal transitions of every state-action, row s * A + a."""
+        """Sparse (S * A, S): marginal transitions of every state-action, row s * A + a."""
         rows = self.table_states[:, None] * self.num_actions + np.arange(self.num_actions)
         shape = (self.num_states * self.num_actions, self.num_states)
         weights = np.repeat(self.probs, self.num_actions)
@@ -424,7 +388,7 @@ class JMDP(ReadOnly):
 
     @cached_property
     def is_coupled(self) -> bool:
-        """Whether this is a coupled-dynamics environment (Definition 4.2).
+        """True in a coupled-dynamics environment (Definition 4.2).
 
         That is one with a state at which the joint distribution of all actions is not a product.
         """
@@ -439,14 +403,21 @@ def require_tables(solver: str, model: object) -> None:
         countable = hasattr(model, "query") and hasattr(model, "num_states")
         counts = "`JMDP.from_simulator` counts the tables of this one; " if countable else ""
         raise TypeError(
-            f"{solver} needs a JMDP, whose outcome tables are known, got {model!r}. {counts}"
+            f"{solver} needs a JMDP, whose outcome tables are given, got {model!r}. {counts}"
             "`jl.simulators.estimate_gaps` estimates the gaps of any simulator; `JMDP.from_step` "
-            "and `JMDP.from_mdp` make a JMDP of a model that is known"
+            "and `JMDP.from_mdp` make a JMDP of a model that is given"
         )
 
 
 def require_noise(model: Any) -> None:
-    """Refuse a model whose tables do not say which noise made them."""
+    """Refuse a model unless all of its states are known to have one noise.
+
+    It must say so (`knows_noise`), and a JMDP must have the same probabilities in all states.
+    """
+    if not hasattr(model, "knows_noise"):
+        raise ValueError(
+            'coupling="common" needs a JMDP: a query draws the noise of one state, not of two'
+        )
     if not model.knows_noise:
         raise ValueError(
             'coupling="common" needs a known noise, and the tables of this model do not say which '
@@ -454,28 +425,40 @@ def require_noise(model: Any) -> None:
             'not. Use JMDP.from_step; estimate_gaps(sim, ..., coupling="common") plays a simulator '
             "itself"
         )
+    if not isinstance(model, JMDP):
+        return
+    first = model.probs[: model.starts[1]]
+    unlike = np.diff(model.starts) != first.size
+    if not unlike.any():
+        unlike = np.abs(model.probs.reshape(-1, first.size) - first).max(1) > 1e-12
+    if unlike.any():
+        s = int(unlike.argmax())
+        own = model.probs[model.starts[s] : model.starts[s + 1]]
+        raise ValueError(
+            'coupling="common" needs one law of tables for all states, as from_step gives: '
+            f"state {s} has the probabilities {own.round(6)}, state 0 {first.round(6)}"
+        )
 
 
-def checked_coupling(jm: object, name: str | Coupling) -> Coupling:
+def checked_coupling(model: object, name: str | Coupling) -> Coupling:
     """The coupling that a user names; refuses one that is unknown, or has no meaning for the model.
 
     Only a model that knows its noise (`JMDP.noise_probs`) has draws that distinct states share.
     """
     coupling = Coupling.named(name)
     if coupling.across_states:
-        if not isinstance(jm, JMDP):
-            raise ValueError(
-                'coupling="common" needs a JMDP: a query draws the noise of one state, not of two'
-            )
-        jm._check_noise()
+        require_noise(model)
     return coupling
 
 
 def _checked_tables(
-    rewards: ArrayLike, next_states: ArrayLike, shape: tuple[int, ...], num_states: int
+    rewards: ArrayLike,
+    next_states: ArrayLike,
+    axes: Sequence[str],
+    shape: tuple[int, ...],
+    num_states: int,
 ) -> tuple[Floats, Ints]:
-    """Rewards and next states of tables of this shape, (S, K) or (T,); one axis more is actions."""
-    axes = ("state", "table", "action")[-len(shape) - 1 :]
+    """Rewards and next states of tables of this shape; the last axis is that of actions."""
     reward = checks.floats("rewards", rewards, *axes, shape=(*shape, None))
     checks.reward_unit("rewards", float(np.abs(reward).max()))
     return reward, checks.integers(

@@ -1,7 +1,7 @@
-"""What a simulator is: it can be asked for the outcomes of several actions under one shared draw.
+"""Simulators: objects that can be queried for several actions under one shared draw.
 
-Such a call is a query. `Simulator` is what the learning solvers and `JMDP.from_simulator` need, a
-JMDP without its tables. Every answer is checked here.
+The learning solvers and `JMDP.from_simulator` need no more of a model than the protocol
+`Simulator`; a JMDP has its tables beside it. Every answer is checked here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jmdp_lib import checks
+from jmdp_lib import checks, randomness
 from jmdp_lib.checks import Floats, Sized
 from jmdp_lib.model.coupling import declared_coupling
 
@@ -25,13 +25,17 @@ _TRIALS = 16  # draws for which this is done, in all
 
 
 class SimulatorError(ValueError):
-    """A simulator failed, or gave no proper answer; `result` is what was known by then, if set.
+    """A simulator failed, or gave a wrong answer; `result` is the partial result, if any.
 
     Example:
         >>> import jmdp_lib as jl
-        >>> world = jl.simulators.StepSimulator(1, 2, 0.9, [1.0], lambda s, a, noise: (1.0, 7))
+        >>> class Astray:
+        ...     num_states, num_actions, gamma = 1, 2, 0.9
+        ...     def query(self, state, actions, rng):
+        ...         return [1.0 for _ in actions], [7 for _ in actions]
+        ...
         >>> try:
-        ...     jl.incremental_jipe2(world, [0], num_updates=100)
+        ...     jl.incremental_jipe2(Astray(), [0], num_updates=100)
         ... except jl.simulators.SimulatorError as error:
         ...     print(error.__cause__)
         next state of action 0 = 7 is not in range(1)
@@ -42,16 +46,16 @@ class SimulatorError(ValueError):
 
 @runtime_checkable
 class Simulator(Sized, Protocol):
-    """What a simulator must have: num_states, num_actions, gamma and `query`.
+    """The protocol of simulators: num_states, num_actions, gamma and `query`.
 
-    A JMDP is one, and any object of yours with these names is one, too; it need not inherit from
-    this class. It must be pure: the same state, actions and generator give the same answer. That of
-    an action must not depend on the actions that are asked for with it, nor on their order: draw
-    first, then look at the actions. If the actions of a query draw independently instead, declare
-    `coupling = "independent"`: its branches are then played without shared draws. It may declare a
-    `reward_range`, (lo, hi), that holds all rewards: accuracies are relative to it, and decisions
-    rely on it. A reward outside of it is refused. `estimate_gaps` and `compare_actions`
-    do without `num_states`: states are then anything hashable.
+    A JMDP follows it, and so does any object of yours with these names, which need not inherit from
+    this class. `query` must be pure: the same state, actions and generator give the same answer.
+    The answer of an action must not depend on the other actions of the query, nor on their order:
+    draw first, then look at the actions. If the actions of a query draw independently instead,
+    declare `coupling = "independent"`: its branches are then simulated without shared draws. A
+    simulator may declare a `reward_range`, (lo, hi), that contains all rewards: accuracies are
+    relative to it, and decisions rely on it. A reward outside of it is refused. `estimate_gaps` and
+    `compare_actions` do without `num_states`: states are then anything hashable.
 
     Example:
         >>> import jmdp_lib as jl
@@ -89,7 +93,7 @@ class Simulator(Sized, Protocol):
 def declared_range(
     ends: tuple[float, float] | None, name: str = "reward_range"
 ) -> tuple[float, float]:
-    """(lo, hi) that holds all rewards, checked; all finite numbers if none is declared."""
+    """The declared range (lo, hi) of rewards, checked; by default all finite numbers."""
     return ANY_REWARD if ends is None else checks.reward_range(name, ends)
 
 
@@ -99,26 +103,35 @@ def draw_index(cumulative: Sequence[float] | Floats, rng: np.random.Generator) -
 
 
 def check_simulator(
-    simulator: object, discounts: str = "[0, 1)", states: Sequence[Any] | None = None
+    simulator: object, *, states: Sequence[Any] | None = None, undiscounted: bool = False
 ) -> Simulator:
-    """The simulator, once it has all that is asked of it.
+    """The simulator, once it has passed all checks.
 
     A few queries are made twice, in another order, and for one action alone. A simulator is refused
     if it answers the same query in two ways, or draws from a global generator. One that does not
     declare `coupling = "independent"` is refused if the answer of an action depends on the others.
 
-    discounts: the interval that gamma must lie in.
-    states: where it is tried out; None: at some of its `num_states`, which it must have then.
+    states: those at which it is tried out, by default some of its `num_states`. undiscounted: gamma
+    may be one.
     """
     sim: Any = simulator
+    if isinstance(sim, type):
+        raise ValueError(
+            f"simulator must be an object, got the class {sim.__name__}: make one of it"
+        )
     needed = ("num_states", "num_actions", "gamma", "query")[states is not None :]
     missing = ", ".join(part for part in needed if not hasattr(sim, part))
     if missing:
         why = ", so its states cannot be asked one by one" if "num_states" in missing else ""
-        other = "; `jl.simulators.estimate_gaps` plays other kinds" if "query" in missing else ""
-        raise ValueError(f"{simulator!r} is no simulator: it has no {missing}{why}{other}")
+        other = (
+            "; `jl.simulators.estimate_gaps` simulates other kinds" if "query" in missing else ""
+        )
+        raise ValueError(f"{simulator!r} is not a simulator: it has no {missing}{why}{other}")
     checks.at_least("simulator.num_actions", sim.num_actions, 1)
-    checks.real("gamma", sim.gamma, discounts)
+    if undiscounted:
+        checks.probability("gamma", sim.gamma)
+    else:
+        checks.discount(sim.gamma)
     declared_range(getattr(sim, "reward_range", None), "simulator.reward_range")
     if states is None:
         last = checks.at_least("simulator.num_states", sim.num_states, 1) - 1
@@ -127,7 +140,7 @@ def check_simulator(
     shared = declared_coupling(sim).at_one_state
     for state in states:
         what = f"simulator.query(state {state!r}, actions {actions}, rng)"
-        checks.pure(what, _trial, sim, state, actions, 0)
+        randomness.pure(what, _trial, sim, state, actions, 0)
         for seed in range(-(-_TRIALS // len(states)) if shared else 0):
             _check_order(sim, state, actions, seed)
     return sim
@@ -136,12 +149,12 @@ def check_simulator(
 def _trial(
     simulator: Simulator, state: Any, actions: Sequence[int], seed: int
 ) -> list[tuple[float, Any]]:
-    """What a query answers, always from the same numbers."""
+    """The checked answer of a query to a generator with this seed."""
     return checked_query(simulator, state, actions, np.random.default_rng(seed))
 
 
 def _check_order(simulator: Simulator, state: Any, actions: list[int], seed: int) -> None:
-    """Refuse a simulator if an action's answer changes with the actions that are asked for."""
+    """Refuse a simulator if an action's answer changes with the other actions of the query."""
     usual = _trial(simulator, state, actions, seed)
     for order in (actions[::-1], actions[-1:]):
         for action, answer in zip(order, _trial(simulator, state, order, seed), strict=True):
@@ -157,19 +170,19 @@ def _check_order(simulator: Simulator, state: Any, actions: list[int], seed: int
 
 
 def _alike(first: tuple[float, Any], second: tuple[float, Any]) -> bool:
-    """Whether two answers (reward, next state) are one, up to rounding in single precision."""
+    """True if two answers (reward, next state) are equal up to rounding in single precision."""
     if first == second:  # the usual case, kept fast
         return True
     try:
         return np.allclose(np.hstack(first), np.hstack(second), rtol=1e-6, atol=0.0)
-    except (TypeError, ValueError):  # no numbers, or of another length
+    except (TypeError, ValueError):  # not numbers, or of another length
         return False
 
 
 def checked_query(
     simulator: Any, state: Any, actions: Sequence[int], rng: np.random.Generator
 ) -> list[tuple[float, Any]]:
-    """[(reward, next_state)] of the actions, refused if the simulator returns anything else.
+    """The answer [(reward, next_state)] for the actions; anything else is refused.
 
     Plain numbers stay as they are: a query should cost little more than the simulator.
     """

@@ -1,27 +1,25 @@
-"""Outcome tables, as `JMDP` keeps them: made of a step function, of queries, or of marginals.
+"""Outcome tables: from a step function, stacked, and tested for independent actions.
 
-A marginal MDP says what each action does, not what they do *together* (Section 4). Common random
-numbers fill that in (`JMDP.from_mdp`): one uniform number goes through the outcomes of every
-action, from the worst to the best. Conversely, `is_product` says whether the tables of a state
-couple its actions.
+Those of a marginal MDP are in `model/quantiles.py`, and those counted in queries in
+`model/counts.py`.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jmdp_lib import checks
+from jmdp_lib import checks, randomness
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import progress, require
-from jmdp_lib.model.simulator import Simulator, checked_query
 
-OfStates = list[tuple[Floats, Floats]]
-"""The probabilities (K,) and tables (K, A, 2), (reward, next state), of every state."""
+StateTables = tuple[Floats, Floats]
+"""The probabilities (K,) of a state's tables, and these (K, A, 2): reward and next state."""
+Stacked = tuple[Ints, Floats, Floats, Ints, int]
+"""What `JMDP.from_tables` takes: states, probs (T,), rewards, next states (T, A), |S|."""
 
 _TRIALS = 8  # calls of a step function that are made twice
-# Breakpoints of two cumulative distributions that differ by rounding alone are one breakpoint.
-_SLIVER = 1e-14
 
 
 def room_for_tables(argument: str, num_states: int, num_tables: int, num_actions: int) -> None:
@@ -37,15 +35,39 @@ def room_for_tables(argument: str, num_states: int, num_tables: int, num_actions
     )
 
 
+def outcome_of(
+    step: Callable[[Any, int, int], tuple[float, Any]],
+    state: Any,
+    action: int,
+    noise: int,
+    num_states: int | None = None,
+) -> tuple[float, Any]:
+    """Reward and next state of one call of a step function; a failure names its arguments.
+
+    num_states: both are checked if states are 0 to num_states - 1.
+    """
+    try:
+        reward, successor = step(state, action, noise)
+        if num_states is None:
+            return reward, successor
+        paid = checks.finite("reward", reward)
+        return paid, checks.index("state", successor, num_states)
+    except Exception as error:
+        raise ValueError(
+            f"step(state {state!r}, action {action}, noise {noise}) must return (reward, "
+            f"next_state), in this order: {error!r}"
+        ) from error
+
+
 def tables_of_step(
     num_states: int,
     num_actions: int,
     noise_probs: ArrayLike,
     step: Callable[[int, int, int], tuple[float, int]],
 ) -> tuple[Floats, Floats, Ints]:
-    """Table k of a state is what noise k does there: arrays (S, K), (S, K, A) and (S, K, A).
+    """Tables of a step function: probabilities (S, K), rewards and next states (S, K, A).
 
-    The arguments are those of `JMDP.from_step`.
+    Table k of a state is the outcome of noise k. The arguments are those of `JMDP.from_step`.
     """
     num_states = checks.at_least("num_states", num_states, 1)
     num_actions = checks.at_least("num_actions", num_actions, 1)
@@ -54,90 +76,27 @@ def tables_of_step(
     room_for_tables("num_states", *shape)
 
     def called(s: int, u: int, a: int) -> tuple[float, int]:
-        try:
-            reward, successor = step(s, a, u)
-            paid = checks.real("reward", reward, "(-inf, inf)")
-            return paid, checks.index("state", successor, num_states)
-        except Exception as error:
-            raise ValueError(
-                f"step(state {s}, action {a}, noise {u}) must return (reward, next_state), in "
-                f"this order: {error!r}"
-            ) from error
+        return outcome_of(step, s, a, u, num_states)
 
     size = int(np.prod(shape))
     for entry in range(0, size, max(1, size // _TRIALS)):
         s, u, a = (int(i) for i in np.unravel_index(entry, shape))
-        checks.pure(f"step(state {s}, action {a}, noise {u})", called, s, u, a)
+        randomness.pure(f"step(state {s}, action {a}, noise {u})", called, s, u, a)
     calls = progress(size, "from_step", "call", np.ndindex(shape))
     outcomes = np.fromiter((called(*call) for call in calls), (float, 2), size)
     rewards, successors = np.moveaxis(outcomes.reshape(*shape, 2), -1, 0)
     return np.tile(probs, (num_states, 1)), rewards, successors.astype(np.int64)
 
 
-def counted_tables(simulator: Simulator, count: int, rng: checks.RNG) -> OfStates:
-    """Every state queried `count` times for all its actions; equal answers are one table.
-
-    Every state has a random stream of its own.
-    """
-    root = checks.seed_of(rng, "from_simulator")
-    num_states = simulator.num_states
-    actions = list(range(simulator.num_actions))
-    counted = []
-    for s in progress(num_states, "from_simulator", "state", range(num_states)):
-        stream = np.random.default_rng(checks.part(root, s))
-        drawn = [checked_query(simulator, s, actions, stream) for _ in range(count)]
-        tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
-        counted.append((times / count, tables))
-    return counted
-
-
-def quantile(probs: Sequence[Floats]) -> tuple[Floats, Ints]:
-    """Common random numbers: one uniform number through every action's inverse cdf."""
-    cdfs = [np.cumsum(own)[:-1] for own in probs]  # the inner breakpoints; the last one is 1
-    cuts = np.sort(np.concatenate([[0.0, 1.0], *cdfs]))
-    widths = np.diff(cuts)
-    keep = widths > _SLIVER
-    middle = (cuts[:-1] + cuts[1:])[keep] / 2
-    outcomes = [np.searchsorted(cdf, middle, side="right") for cdf in cdfs]
-    return widths[keep] / widths[keep].sum(), np.stack(outcomes, axis=1)
-
-
-def quantile_tables(transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> OfStates:
-    """One uniform number goes through the outcomes of every action, from worst to best.
-
-    The arguments are those of `JMDP.from_mdp`.
-    """
-    axes = ("state", "action", "next state")
-    probs = checks.distributions("transition_probs", transition_probs, *axes)
-    num_states, num_actions = probs.shape[:2]
-    shape = (num_states, num_actions, num_states)
-    checks.same_shape("transition_probs", probs.shape, shape, f"({', '.join(axes)})")
-    ndim = 3 if checks.as_array("rewards", rewards).ndim == 3 else 2
-    reward = checks.floats("rewards", rewards, *axes[:ndim], shape=shape[:ndim])
-    reward = np.broadcast_to(reward.reshape(num_states, num_actions, -1), shape)
-    order = _worst_to_best(probs, reward, gamma)
-    coupled = []
-    for best, own, paid in zip(order, np.take_along_axis(probs, order, -1), reward, strict=True):
-        widths, picks = quantile(own)  # (K,), (K, A)
-        successors = np.take_along_axis(best, picks.T, 1)
-        outcomes = [np.take_along_axis(paid, successors, 1), successors]
-        coupled.append((widths, np.stack(outcomes).T))
-    return coupled
-
-
-def _worst_to_best(probs: Floats, reward: Floats, gamma: float) -> Ints:
-    """(S, A, S) the successors of every state-action, by r + gamma v of the uniform policy."""
-    num_states, num_actions = probs.shape[:2]
-    mean = (probs * reward).sum((1, 2)) / num_actions
-    value = np.linalg.solve(np.eye(num_states) - gamma * probs.mean(1), mean)
-    worth = reward + gamma * value
-    # Rounded, so that outcomes of equal worth are not ordered by rounding errors.
-    worth = np.round(worth / max(np.abs(worth).max(), np.finfo(float).tiny), 12)
-    return np.argsort(worth, kind="stable")
+def stacked(tables: Sequence[StateTables]) -> Stacked:
+    """The tables of states 0, 1, ..., one state after another."""
+    probs, outcomes = map(np.concatenate, zip(*tables, strict=True))
+    states = np.repeat(np.arange(len(tables)), [own.size for own, _ in tables])
+    return states, probs, outcomes[..., 0], outcomes[..., 1].astype(np.int64), len(tables)
 
 
 def is_product(probs: Floats, outcomes: Floats) -> bool:
-    """Whether the joint distribution of the actions' outcomes is the product of its marginals.
+    """True if the joint distribution of the actions' outcomes is the product of its marginals.
 
     probs (K,) of the tables, outcomes (K, A, ...). It is enough to compare the two at the
     tables: the joint one has no mass elsewhere, so that the product, if it is the same there,

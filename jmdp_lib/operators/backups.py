@@ -21,14 +21,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jmdp_lib import checks
-from jmdp_lib.checks import RNG, Floats, Policy
+from jmdp_lib import checks, randomness
+from jmdp_lib.checks import Floats
 from jmdp_lib.machine import both, inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, checked_query
 from jmdp_lib.moments import StoredMoments
 from jmdp_lib.operators.draws import AliasTables, draw, of_actions
 from jmdp_lib.operators.pairs import PairOperator
+from jmdp_lib.policies import Policy, policy_matrix
+from jmdp_lib.randomness import RNG
 
 Coordinate = Sequence[tuple[int, int]]
 Form = Literal["full", "centred"]
@@ -70,7 +72,7 @@ def sample_t2(
         >>> print(f"{np.mean(drawn):.1f} +- {np.std(drawn) / 10:.1f}, exactly {exact:.2f}")
         24.6 +- 0.5, exactly 25.25
     """
-    layout = Layout.of(checks.policy_matrix(simulator, policy), simulator.gamma, "full")
+    layout = Layout.of(policy_matrix(simulator, policy), simulator.gamma, "full")
     values = layout.pack(*checks.collection("M", mean, second, simulator))
     if checks.as_array("coordinate", coordinate).shape not in ((1, 2), (2, 2)):
         raise ValueError(f"coordinate must be [(s, a)] or [(s, a), (t, b)], got {coordinate!r}")
@@ -80,7 +82,7 @@ def sample_t2(
         for s, a in coordinate
     )
     i = layout.policy.size * (1 + x) + other[0] if other else x
-    return backup(checks.generator(rng), values, i, simulator, layout)
+    return backup(randomness.generator(rng), values, i, simulator, layout)
 
 
 class Layout(NamedTuple):

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName, checked_coupling
+from jmdp_lib.policies import Policy, policy_matrix
 
 
 def apply_t2(
@@ -49,7 +50,7 @@ def apply_t2(
         [5. 5.] [[26.316 25.475]
          [25.475 26.316]]
     """
-    policy = checks.policy_matrix(jm, policy)
+    policy = policy_matrix(jm, policy)
     sharing = checked_coupling(jm, coupling)
     mean, second = checks.collection("M", mean, second, jm)
 

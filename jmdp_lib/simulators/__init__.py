@@ -10,14 +10,12 @@ from jmdp_lib.simulators.estimates import estimate_gaps
 from jmdp_lib.simulators.gaps import GapEstimate
 from jmdp_lib.simulators.plans import Decision
 from jmdp_lib.simulators.vector import VectorSimulator
-from jmdp_lib.simulators.worlds import StepSimulator
 
 if TYPE_CHECKING:
     from jmdp_lib.simulators.coupled_env import CoupledEnv, Outcome
 
 __all__ = ["CoupledEnv", "Decision", "GapEstimate", "Outcome", "Simulator", "SimulatorError"]
-__all__ += ["StepSimulator", "VectorSimulator", "compare_actions", "compare_policies"]
-__all__ += ["estimate_gaps"]
+__all__ += ["VectorSimulator", "compare_actions", "compare_policies", "estimate_gaps"]
 
 # They alone need Gymnasium, and are loaded when they are first used.
 __getattr__, *_ = lazy_loader.attach(

@@ -38,10 +38,11 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from jmdp_lib import checks
+from jmdp_lib import randomness
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JOINT
 from jmdp_lib.model.simulator import SimulatorError
+from jmdp_lib.policies import policy_array, policy_matrix
 from jmdp_lib.simulators.plans import Chunk, Player, Runs
 
 Columns = Sequence[Any]
@@ -187,8 +188,8 @@ class BatchPlayer(Player):
         self.coupling = plan.settings.coupling
         self.counted = chunk.counted
         self.limits = chunk.limits or self.limits
-        self.noise = self.columns.generator(checks.part(chunk.seed, 0))
-        self.choices = self.columns.numbers(checks.part(chunk.seed, 1))
+        self.noise = self.columns.generator(randomness.part(chunk.seed, 0))
+        self.choices = self.columns.numbers(randomness.part(chunk.seed, 1))
         self.width = len(plan.names)
         self.goes_on = chunk.whole
         self.parts: list[Columns] = []
@@ -396,7 +397,7 @@ def policy_table(policy: Any, num_actions: int, num_states: int | None) -> Float
     """Probabilities (S, A) of a table; num_states: None if the table itself says it."""
     if array_api_compat.is_array_api_obj(policy) and not isinstance(policy, np.ndarray):
         policy = Arrays.of(policy).host(policy)
-    shown = checks.policy_array(policy)
+    shown = policy_array(policy)
     count = num_states or (len(shown) if shown.ndim else 1)
     sizes: Any = SimpleNamespace(num_states=count, num_actions=num_actions)
-    return checks.policy_matrix(sizes, policy)
+    return policy_matrix(sizes, policy)

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jmdp_lib import checks
-from jmdp_lib.checks import RNG
+from jmdp_lib import checks, randomness
 from jmdp_lib.machine import extra
+from jmdp_lib.randomness import RNG
 
 with extra("atari"):
     import gymnasium
@@ -286,7 +286,7 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
                 stacklevel=2,
             )
         self.env = self._way.new()
-        self.np_random = checks.generator(rng)
+        self.np_random = randomness.generator(rng)
         # There is no episode before the first reset.
         self._enter(EnvSnapshot(type(env.unwrapped), None, (), None, over=True, draw=0))
 
@@ -319,7 +319,7 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
             Observation and info.
         """
         if seed is not None:
-            self.np_random = checks.generator(seed)
+            self.np_random = randomness.generator(seed)
         start = (self._sample(), options)
         seen, info = self.env.reset(seed=start[0], options=options)
         self._arrive(EnvSnapshot(type(self.unwrapped), start, (), seen, over=False))
@@ -375,6 +375,8 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
             seen, reward, *rest = self.env.step(action)
             if not np.isfinite(float(reward)):
                 raise ValueError(f"{name_of(self)} paid {reward} for action {action!r}")
+            for name, value in zip(("terminated", "truncated"), rest, strict=False):
+                checks.flag(f"{name_of(self)}: {name} after action {action!r}", value)
             result = (seen, float(reward), *rest)
         return result
 

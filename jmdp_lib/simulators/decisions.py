@@ -10,10 +10,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from jmdp_lib import checks
-from jmdp_lib.checks import RNG, Floats, Policy
+from jmdp_lib import checks, randomness
+from jmdp_lib.checks import Floats
 from jmdp_lib.machine import progress
 from jmdp_lib.model import DEFAULT_COUPLING, CouplingName
+from jmdp_lib.policies import Policy
+from jmdp_lib.randomness import RNG
 from jmdp_lib.simulators.batch import Arrays
 from jmdp_lib.simulators.estimates import player_of
 from jmdp_lib.simulators.gaps import (
@@ -137,7 +139,8 @@ def compare_policies(
     action draw their next actions with one number, each by its own policy. So equal policies have
     gap 0, and policies that differ in a few states differ only after these; `policy_gaps` has the
     mean and the variance of such a gap exactly. Branches are one for good if their policies are
-    equal arrays or one function.
+    equal arrays or one function: two functions that do the same, such as two equal closures, are
+    two policies, so pass one of them twice.
 
     Args:
         env, state: as of `compare_actions`.
@@ -220,11 +223,11 @@ class _Runs:
     offset = 0.0
 
     def __post_init__(self) -> None:
-        self.alpha = checks.real("alpha", self.alpha, "(0, 1)")
-        self.margin = checks.real("margin", self.margin, "[0, inf)")
+        self.alpha = checks.fraction("alpha", self.alpha)
+        self.margin = checks.not_negative("margin", self.margin)
         self.budget = checks.at_least("budget", self.budget, 1)
-        self.seed = checks.seed_of(self.rng)
-        self.seeds = np.random.default_rng(checks.part(self.seed, self.name))
+        self.seed = randomness.seed_of(self.rng)
+        self.seeds = np.random.default_rng(randomness.part(self.seed, self.name))
         self.active = [*range(len(self.plan.names))]
         self.playing = self.plan
         none = np.zeros(0)
@@ -388,7 +391,7 @@ class _Runs:
             method=self.method(),
             history=History.of(self.history, self.intervals.shape),
             estimates=found,
-            entropy=checks.entropy(self.seed),
+            entropy=randomness.entropy(self.seed),
             **self.outlook(found),
         )
 

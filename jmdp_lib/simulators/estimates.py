@@ -21,13 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jmdp_lib import checks
-from jmdp_lib.checks import RNG, Floats, Policy
+from jmdp_lib import checks, randomness
+from jmdp_lib.checks import Floats
 from jmdp_lib.fast import checked_gaps
 from jmdp_lib.large.implicit import ImplicitJMDP, with_law
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, Coupling, CouplingName, require_noise
 from jmdp_lib.model.simulator import SimulatorError
+from jmdp_lib.policies import Policy
+from jmdp_lib.randomness import RNG
 from jmdp_lib.simulators.batch import Arrays
 from jmdp_lib.simulators.compiled import CompiledPlayer
 from jmdp_lib.simulators.gaps import (
@@ -136,6 +138,7 @@ def estimate_gaps(
             f"Dask client, got {executor!r}"
         )
     num_runs = checks.at_least("num_runs", num_runs, 3)
+    keep_returns = checks.flag("keep_returns", keep_returns)
     settings = Settings.of(env, gamma, coupling, truncation, horizon)
     if gaps is not None:
         if not isinstance(env, JMDP):
@@ -145,7 +148,7 @@ def estimate_gaps(
         return _estimate_rows(env, policy, gaps, num_runs, rng, settings)
     if actions is None:
         raise ValueError("actions must be given, or gaps= of a JMDP")
-    root = checks.seed_of(rng, "estimate_gaps")
+    root = randomness.seed_of(rng, "estimate_gaps")
     plan = Plan.of_actions(player_of(env, state, settings.coupling), policy, actions, settings)
     return estimated(plan, num_runs, root, keep_returns, executor)
 
@@ -191,7 +194,7 @@ def estimated(
         )
     most = plan.player.chunk_size
     chunks = [
-        Chunk(plan, checks.part(root, start // most), min(most, num_runs - start), keep_returns)
+        Chunk(plan, randomness.part(root, start // most), min(most, num_runs - start), keep_returns)
         for start in range(0, num_runs, most)
     ]
     parts, failure = _play(plan, chunks, keep_returns, executor)
@@ -207,9 +210,9 @@ def estimated(
         if keep_returns:
             kept = zip(*(part.kept for part in parts), strict=True)
             rest["returns"], rest["gaps"] = map(np.concatenate, kept)
-            rest["largest_gap"] = plan.largest_gap(extremes)
+            rest["largest_gap"] = plan.largest_gap(extremes, np.isfinite(rest["gaps"]).all())
         tables = gaps.tables(len(plan.names))
-        found = GapEstimate(**tables, **rest, num_runs=done, entropy=checks.entropy(root))
+        found = GapEstimate(**tables, **rest, num_runs=done, entropy=randomness.entropy(root))
     if found is not None and failure is None:
         return found
     ours = isinstance(failure, SimulatorError)
@@ -224,13 +227,13 @@ def _estimate_rows(
 ) -> GapEstimate:
     """Estimates (K,) of rows (state, action, other action), each played by itself."""
     rows = checked_gaps(jm, gaps).tolist()
-    root = checks.seed_of(rng, "sample_gaps")
+    root = randomness.seed_of(rng, "sample_gaps")
     plan = Plan.of_actions(CompiledPlayer(jm, rows[0][0]), policy, rows[0][1:], settings)
     ready: Any = plan.player
     found = []
     for s, *pair in rows:
         own = replace(plan, player=replace(ready, state=s), names=pair)
-        found.append(estimated(own, num_runs, checks.part(root, s, *pair)))
+        found.append(estimated(own, num_runs, randomness.part(root, s, *pair)))
     columns: Any = {
         field.name: np.stack([getattr(each, field.name)[0, 1] for each in found])
         for field in fields(GapStatistics)
@@ -240,7 +243,7 @@ def _estimate_rows(
         value=np.stack([each.value for each in found]),
         value_error=np.stack([each.value_error for each in found]),
         num_runs=num_runs,
-        entropy=checks.entropy(root),
+        entropy=randomness.entropy(root),
     )
 
 
@@ -253,7 +256,7 @@ def _whole_runs(plan: Plan, parts: list[_Summed], root: np.random.SeedSequence) 
     wanted = max(_WHOLE_RUNS, int(steps / plan.settings.horizon))
     most = max(3, sum(part.num_runs for part in parts) // 4)
     size = min(wanted, most, plan.player.chunk_size)
-    return Chunk(plan, checks.part(root, "values"), size, whole=True)
+    return Chunk(plan, randomness.part(root, "values"), size, whole=True)
 
 
 def _play(
@@ -275,8 +278,12 @@ def _play(
                     raise TypeError(f"executor.submit must return a Future, got {future!r}")
                 future.add_done_callback(lambda _: bar.update())
                 futures.append(future)
-            if any(future.result() is None for future in futures):
-                raise TypeError("a future of the executor returned None and not what it played")
+            for future in futures:
+                if not _is_played(future.result()):
+                    got = future.result()
+                    raise TypeError(
+                        f"a future of the executor returned {got!r}, not what it played"
+                    )
     except Exception as error:
         if executor is None and not isinstance(error, SimulatorError):
             raise
@@ -285,10 +292,15 @@ def _play(
         for future in futures:
             future.cancel()
     done = [x for x in futures if x.done() and not x.cancelled() and x.exception() is None]
-    played = [x.result() for x in done if x.result() is not None]
+    played = [x.result() for x in done if _is_played(x.result())]
     if played and not plan.player.sums_chunks:
         played = [_summed(plan, played, keep)]
     return played, failure
+
+
+def _is_played(result: Any) -> bool:
+    """Whether a future returned what chunks of runs are played to."""
+    return isinstance(result, Runs | _Summed)
 
 
 class _Here(Executor):

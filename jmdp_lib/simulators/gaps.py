@@ -254,7 +254,7 @@ class GapEstimate(GapStatistics, ReadOnly):
             Lower and upper ends, of the shape of the estimate.
         """
         value = getattr(self, checks.one_of("name", name, get_args(Statistic)))
-        z = NormalDist().inv_cdf((1.0 + checks.real("level", level, "(0, 1)")) / 2.0)
+        z = NormalDist().inv_cdf((1.0 + checks.fraction("level", level)) / 2.0)
         if name == "mean":
             self._warn_of_few_runs()
             reach = z * self.mean_error + self.truncation_error
@@ -272,7 +272,8 @@ class GapEstimate(GapStatistics, ReadOnly):
         sample alone says nothing of rare gaps that it does not show: the ends of `cvar`, and of
         extreme quantiles, are finite only if something says how large gaps can be. That is the
         range of the rewards: a JMDP and an `ImplicitJMDP` know theirs, and a simulator may declare
-        a `reward_range`. If gamma is 1, no range of returns follows from it.
+        a `reward_range`. If gamma is 1, returns are those of the steps of the horizon, and have
+        a range only if every run ended within them.
 
         Args:
             i: the number of the action whose gap it is, in the order in which actions were given.

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy, frozen
+from jmdp_lib.checks import Floats, Ints, frozen
 from jmdp_lib.machine import ReadOnly
 from jmdp_lib.model import INDEPENDENT, Coupling, CouplingName, declared_coupling
+from jmdp_lib.policies import Policy
 from jmdp_lib.simulators.gaps import GapEstimate, GapStatistics, GapSums, may_change
 
 _LONGEST = 10**6  # steps of a run, unless a horizon is given
@@ -179,7 +180,7 @@ class Settings(NamedTuple):
                 "gamma must lie in [0, 1), or be 1 together with a stated horizon=, by which "
                 f"episodes have ended; got gamma = {given} and no horizon"
             )
-        gamma = checks.discount(given) if horizon is None else checks.real("gamma", given, "[0, 1]")
+        gamma = checks.discount(given) if horizon is None else checks.probability("gamma", given)
         if horizon is None:
             other = "pass horizon=, or a smaller gamma="
             horizon = checks.derived_horizon(gamma, truncation, _LONGEST, other)
@@ -277,12 +278,16 @@ class Plan:
             return math.inf if reward else 0.0
         return self.largest_return(reward)
 
-    def largest_gap(self, seen: tuple[float, float]) -> float:
-        """No gap is larger: infinite if nobody knows. seen: the lowest and the highest reward."""
+    def largest_gap(self, seen: tuple[float, float], ended: Any = False) -> float:
+        """No gap is larger: infinite if nobody knows.
+
+        seen: the lowest and the highest reward. ended: whether all gaps did within the horizon.
+        """
         if self.player.limits is None:
             return math.inf
         lows, highs = zip(self.player.limits, seen, strict=True)
-        return self.largest_future(max(highs) - min(lows))
+        spread = max(highs) - min(lows)
+        return self.largest_return(spread) if ended else self.largest_future(spread)
 
     def rounding(self, largest: float, spread: float) -> tuple[float, float]:
         """Up to which sizes gaps count as ties, and as open, since returns are rounded.

@@ -1,8 +1,7 @@
 """Players of simulators that answer one query at a time: batches of one run.
 
-A kind of simulator that can be wrapped in an object that has `query(state, actions, rng)`, as
-`StepSimulator` wraps a step function, goes to `QueriedPlayer`; otherwise write a class with the
-methods of `RowPlayer`.
+A kind of simulator that can be wrapped in an object that has `query(state, actions, rng)` goes to
+`QueriedPlayer`; otherwise write a class with the methods of `RowPlayer`.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from jmdp_lib import checks
+from jmdp_lib import checks, randomness
 from jmdp_lib.model.simulator import (
     ANY_REWARD,
     SimulatorError,
     check_simulator,
     checked_query,
 )
+from jmdp_lib.policies import policy_row, policy_rows
 from jmdp_lib.simulators.batch import BatchPlayer, Columns, Played, policy_table
 from jmdp_lib.simulators.plans import Chunk, PlayedPolicy
 
 _AT_ONCE = 64  # uniform numbers
 _MOST_KEPT = 100_000  # states for which it is kept what a policy says of them
-_DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a stated horizon
 
 
 class Environment(ABC):
@@ -122,10 +121,10 @@ class RowPlayer(BatchPlayer):
             steps = table[:, :-1].cumsum(1).tolist()
             return PlayedPolicy(table, dict(enumerate(steps)))
         if self.num_actions is None:
-            with checks.no_global_draws("policy", "but must be a function of the observation"):
+            with randomness.no_global_draws("policy", "but must be a function of the observation"):
                 self.number_of(policy(checks.read_only(self.here)))
         else:
-            checks.policy_rows(policy, [self.here], self.num_actions)
+            policy_rows(policy, [self.here], self.num_actions)
         return PlayedPolicy(policy, {} if self.can_keep else None)
 
     def own(self) -> RowPlayer:
@@ -148,7 +147,7 @@ class RowPlayer(BatchPlayer):
         """The action of a policy; of those that it chooses at random, the one of a number."""
         if self.num_actions is None:
             return self.number_of(policy.source(checks.read_only(seen)))
-        probs = checks.policy_row(policy.source, seen, self.num_actions)
+        probs = policy_row(policy.source, seen, self.num_actions)
         steps = probs[:-1].cumsum().tolist()
         if policy.steps is not None and len(policy.steps) < _MOST_KEPT:
             policy.steps[seen] = steps
@@ -205,9 +204,9 @@ class QueriedPlayer(RowPlayer):
                 raise ValueError(
                     f"state must be hashable, such as a tuple, got {state!r}"
                 ) from None
-            check_simulator(simulator, _DISCOUNTS, [state])
+            check_simulator(simulator, states=[state], undiscounted=True)
         else:
-            check_simulator(simulator, _DISCOUNTS)
+            check_simulator(simulator, undiscounted=True)
             self.here = checks.index("state", state, self.num_states)
         self.limits = getattr(simulator, "reward_range", None)
         self.num_actions = simulator.num_actions

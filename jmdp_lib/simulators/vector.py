@@ -18,14 +18,14 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from jmdp_lib import checks
-from jmdp_lib.checks import Policy
+from jmdp_lib import checks, randomness
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
+from jmdp_lib.policies import SAME_POLICY, Policy
 from jmdp_lib.simulators.batch import Arrays, BatchPlayer, Columns, Played, policy_table
 from jmdp_lib.simulators.plans import Chunk, Plan, PlayedPolicy
 
 _SPOT = 16  # rows that are asked for twice
-_ALIKE = checks.SAME_POLICY  # of the largest number: answers that differ by less are rounded
+_ALIKE = SAME_POLICY  # of the largest number: answers that differ by less are rounded
 _REAL = ("bool", "integral", "real floating")
 _ROUNDED = 1e-6  # of the largest reward, since rewards may be float32
 _CHUNK = 2**16  # runs per random stream: few enough for the caches of a processor
@@ -86,7 +86,7 @@ class VectorSimulator:
             if not callable(getattr(self, name)):
                 raise ValueError(f"{name} must be a function, got {getattr(self, name)!r}")
         checks.at_least("num_actions", self.num_actions, 1)
-        checks.real("gamma", self.gamma, "[0, 1]")
+        checks.probability("gamma", self.gamma)
         declared_range(self.reward_range)
         if self.num_states is not None:
             checks.at_least("num_states", self.num_states, 1)
@@ -191,9 +191,9 @@ class VectorPlayer(BatchPlayer):
             trial.noise = self.columns.generator(np.random.SeedSequence(0))
             return self.columns.host(trial._drawn(16))
 
-        checks.pure("draw(n, rng)", noise)
+        randomness.pure("draw(n, rng)", noise)
         seed = np.random.SeedSequence(0, spawn_key=(0,))
-        with checks.no_global_draws("step or policy", "whose draws are not shared"):
+        with randomness.no_global_draws("step or policy", "whose draws are not shared"):
             trial.play(Chunk(replace(plan, settings=few), seed, 32))
         return plan
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -19,11 +19,12 @@ from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, MomentSource, enough_sweeps
 
 State = TypeVar("State")
+Status = Literal["converged", "max_iterations", "rounding", "no contraction"]
 _SUMS = 1e-12  # relative rounding of the sums in a solution, generously
 
 
 class ConvergenceWarning(UserWarning):
-    """A solver stopped before it reached the accuracy that was asked for.
+    """A solver stopped before it reached the requested accuracy.
 
     Example:
         >>> import warnings
@@ -50,24 +51,27 @@ def warn(text: str) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution(ReadOnly):
-    """What every solver returns: the moments, and a certificate of their accuracy (Theorem 5.3).
+    """Result of every solver: the moments, and a certificate of their accuracy (Theorem 5.3).
 
     All arrays are read-only. `pickle` keeps all of it.
 
     Attributes:
         moments: the moment collection.
         residuals: (n,), $||M_k - T M_k||_lambda$ for $k = 0, 1, ...$
-        converged: whether error_bound is at most tol * reward_bound.
+        status: "converged": error_bound is at most tol * reward_bound. Otherwise the reason why the
+            solver stopped: "max_iterations", its limit; "rounding", double precision allows no
+            more; "no contraction" (projections), nothing bounds the error.
         error_bound: a bound on $||M - M^pi||_lambda$, eq. (23): the last residual divided by
             $1 - gamma$, and an allowance for rounding. Means are within it, and moments of order
             $k$ within $lambda_k$ times it.
-        iterations: how often $T$, or the pair operator of the route, was applied.
-        route: how it was solved, None for other solvers. By `jipe2`: "sweeps", $T_2$ repeated, its
-            residuals the paper's curve; "reachable", one linear system on the pairs of states that
-            the gaps asked for reach; "dense", one on all pairs. By `jipe`: "reachable", one linear
-            system on moments of one state and the multisets of states that they reach.
-        num_unknowns: for how many unordered pairs of states, or moments and multisets, that was;
-            None if route is.
+        iterations: number of applications of $T$, or of the pair operator of the route.
+        route: method of solution, None for other solvers. By `jipe2`: "sweeps", $T_2$ repeated, its
+            residuals the paper's curve for rewards of both signs (`trace_jipe2` has it for all);
+            "reachable", one linear system on the pairs of states that the requested gaps reach;
+            "dense", one on all pairs. By `jipe`: "reachable", one linear system on moments of one
+            state and the multisets of states that they reach.
+        num_unknowns: size of the linear system: unordered state pairs (`jipe2`), or moments and
+            multisets (`jipe`); None for other solvers.
 
     An accelerated solver records the sizes of some of its steps; its last residual is that of the
     moments it returns.
@@ -76,13 +80,13 @@ class Solution(ReadOnly):
         >>> import jmdp_lib as jl
         >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
         >>> solution = jl.jipe2(jm, jl.uniform_policy(jm))
-        >>> solution.converged, solution.error_bound < 1e-8, solution.route
-        (True, True, 'reachable')
+        >>> solution.status, solution.error_bound < 1e-8, solution.route
+        ('converged', True, 'reachable')
     """
 
     moments: Moments
     residuals: Floats
-    converged: bool
+    status: Status
     error_bound: float
     iterations: int
     route: str | None = field(default=None, kw_only=True)
@@ -95,20 +99,18 @@ class Solution(ReadOnly):
         )
 
     @property
+    def converged(self) -> bool:
+        """True if error_bound is at most tol * reward_bound."""
+        return self.status == "converged"
+
+    @property
     def _verdict(self) -> str:
-        state = "converged" if self.converged else "NOT converged"
+        state = "converged" if self.converged else f"NOT converged ({self.status})"
         return f"{state} after {self.iterations} iterations"
 
 
 class Operator(Protocol[State]):
-    """What the loop needs of a Bellman operator."""
-
-    @property
-    def longest_sum(self) -> int:
-        """How many terms a coordinate of T M sums at most: what its rounding grows with."""
-
-    def zero(self) -> State:
-        """M = 0."""
+    """A Bellman operator, as the loop needs it."""
 
     def apply(self, state: State) -> State:
         """T M."""
@@ -116,12 +118,15 @@ class Operator(Protocol[State]):
     def distance(self, new: State, old: State) -> float:
         """||new - old||_lambda."""
 
+    def rounding(self, state: State) -> float:
+        """Rounding error of T M in the same norm, which no residual shows."""
+
 
 class Certificate(NamedTuple):
-    """How accurate a solution is; the attributes of `Solution` of these names."""
+    """Accuracy of a solution; the attributes of `Solution` of these names."""
 
     residuals: Floats
-    converged: bool
+    status: Status
     error_bound: float
     iterations: int
 
@@ -129,63 +134,66 @@ class Certificate(NamedTuple):
 def iterate(
     operator: Operator[State],
     state: State,
-    gamma: float,
-    allowed: float,
+    rate: float,
+    goal: float,
     max_iterations: int | None = None,
     name: str = "JIPE",
-) -> tuple[State, Certificate]:
-    """Apply the operator until ||M_k - T M_k||_lambda / (1 - gamma) <= allowed; return T M_k.
+) -> tuple[State, Floats, float]:
+    """Apply the operator until ||M_k - T M_k||_lambda, and rounding, are at most `goal`.
 
-    Without max_iterations the contraction itself says how many can be needed. Running out of
-    iterations is a ConvergenceWarning and converged=False. The bound holds for M_k, and a
-    fortiori for the T M_k that is returned. It counts the rounding of one application of T, which
-    no residual can show: an accuracy beyond that is never claimed.
+    rate: its contraction modulus, which bounds the sweeps that can be needed by default. Returns
+    T M_k, all residuals, and the rounding error of T M_k; `certify` says what they prove of M_k,
+    and a fortiori of T M_k.
     """
     limit = None if max_iterations is None else checks.at_least("max_iterations", max_iterations, 1)
-    target = allowed * (1.0 - gamma)
     residuals: list[float] = []
-    relative = rounding_of(operator.longest_sum)
     with progress(None, name, "sweep") as bar:
         while True:
             new = operator.apply(state)
             residuals.append(operator.distance(new, state))
             state = new
             if limit is None:
-                limit = enough_sweeps(residuals[0], target, gamma)
+                limit = enough_sweeps(residuals[0], goal, rate)
             bar.total = limit
             bar.update()
-            # What rounding allows takes as long as a residual: it is looked at when it may matter.
-            if residuals[-1] <= target or len(residuals) >= limit or len(residuals) % 100 == 0:
-                rounding = relative * operator.distance(state, operator.zero())
-                certified = residuals[-1] + rounding <= target
-                hopeless = residuals[-1] <= rounding and rounding >= target  # nothing certifies it
+            # Rounding takes as long as a residual to compute: only when it may matter.
+            if residuals[-1] <= goal or len(residuals) >= limit or len(residuals) % 100 == 0:
+                rounding = operator.rounding(state)
+                certified = residuals[-1] + rounding <= goal
+                hopeless = residuals[-1] <= rounding and rounding >= goal  # nothing certifies it
                 if certified or hopeless or len(residuals) >= limit:
-                    break
-    end = certify(np.array(residuals), rounding, gamma, allowed, len(residuals), name)
-    return state, end
+                    return state, np.array(residuals), rounding
 
 
 def certify(
-    residuals: Floats, rounding: float, gamma: float, allowed: float, iterations: int, name: str
+    residuals: Floats,
+    rounding: float,
+    gamma: float,
+    allowed: float,
+    iterations: int,
+    name: str,
+    max_iterations: int | None = None,
 ) -> Certificate:
-    """The error bound of eq. (23); a ConvergenceWarning if that is not allowed.
+    """The error bound of eq. (23); a ConvergenceWarning if it is above `allowed`.
 
-    allowed: tol * reward_bound, since ||.||_lambda grows with the rewards.
+    allowed: tol * reward_bound, since ||.||_lambda grows with the rewards. A solver without
+    max_iterations stops for rounding alone.
     """
     error_bound = float(residuals[-1] + rounding) / (1.0 - gamma)
-    converged = error_bound <= allowed
-    if not converged:
-        beyond = rounding >= allowed * (1.0 - gamma)
+    status: Status = "converged"
+    if not error_bound <= allowed:
+        beyond = iterations != max_iterations or rounding >= allowed * (1.0 - gamma)
+        status = "rounding" if beyond else "max_iterations"
         advice = "; tol is below double precision here" if beyond else ""
         warn(
             f"{name} stopped after {iterations} iterations with error bound "
             f"{error_bound:.3g} > tol * reward_bound = {allowed:.3g}{advice}"
         )
-    return Certificate(residuals, converged, error_bound, iterations)
+    return Certificate(residuals, status, error_bound, iterations)
 
 
 def false_variance(gamma: float, error: float) -> float:
-    """The variance that a constant return may seem to have.
+    """The variance that a constant return may seem to have at the fixed point of C.
 
     Means of next states that are wrong by up to e = `error` give it one-step deviations of up to
     gamma e, and so a standard deviation of up to gamma e / sqrt(1 - gamma^2).
@@ -193,12 +201,19 @@ def false_variance(gamma: float, error: float) -> float:
     return (gamma * error) ** 2 / (1.0 - gamma**2)
 
 
+def _rounding_of_gaps(jm: JMDP, covariance: Floats) -> float:
+    """Rounding of a gap variance: it sums four covariances, rounded anew for every later step."""
+    longest_sum = 4 * int(np.diff(jm.starts).max()) * jm.num_actions
+    largest = float(np.nanmax(covariance))
+    return 4.0 * rounding_of(longest_sum) * largest / (1.0 - jm.gamma**2)
+
+
 def solution(
     jm: JMDP,
     end: Certificate,
     *,
     order: int,
-    excess: Floats,
+    centred_mean: Floats,
     covariance: Floats | None,
     source: MomentSource,
     offset: float,
@@ -206,16 +221,19 @@ def solution(
     route: str,
     num_unknowns: int,
 ) -> Solution:
-    """What was solved, with the offset of all returns put back into the means.
+    """The solution, with the offset of all returns put back into the means.
 
-    excess, covariance, source: means (S, A), covariances (S, A, A) and the source of the returns
-    minus `offset`. variance_error: how far off a variance or a gap variance may be. Besides, the
-    rounding of returns says below which size a standard deviation cannot be told from zero.
+    centred_mean, covariance, source: means (S, A), covariances (S, A, A) and the source of the
+    returns minus `offset`. variance_error: the largest error of a variance or a gap variance that
+    is zero.
     """
-    mean = excess + offset
-    # Deviations below these are not told from zero, for the solver and for the returns.
+    mean = centred_mean + offset
+    if covariance is not None:
+        variance_error += _rounding_of_gaps(jm, covariance)
+    # Smallest deviations distinguishable from zero, for the solver and for the returns.
     # Where nothing but the offset is paid, the bound of what is left is one, whatever the unit.
-    largest = min(jm.without_offset.reward_bound, jm.reward_bound) + float(np.abs(excess).max())
+    bound = min(jm.without_offset.reward_bound, jm.reward_bound)
+    largest = bound + float(np.abs(centred_mean).max())
     of_solver = float(np.sqrt(variance_error + (_SUMS * largest) ** 2))
     of_returns = rounding_of_returns(jm.gamma, jm.reward_bound)
     moments = Moments(
@@ -228,7 +246,7 @@ def solution(
         offset=offset,
     )
     if of_returns > of_solver and covariance is not None:
-        # Of gaps that vary by less than returns are rounded by, but by more than nothing.
+        # Gaps that vary by less than returns are rounded by, but by more than nothing.
         deviation = np.sqrt(moments.gap_variance)
         if ((deviation > of_solver) & (deviation < of_returns)).any():
             warn(

@@ -23,14 +23,16 @@ from typing import Any, get_args
 
 import numpy as np
 
-from jmdp_lib import checks
-from jmdp_lib.checks import RNG, Floats, Ints, Policy
+from jmdp_lib import checks, randomness
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import both, hot, progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators.backups import Form, Layout, backup, compiled_backup
 from jmdp_lib.operators.draws import of_tables
+from jmdp_lib.policies import Policy, policy_matrix
+from jmdp_lib.randomness import RNG
 from jmdp_lib.solvers.fixed_point import Solution
 
 _AT_ONCE = 50_000  # updates between two looks at Ctrl-C
@@ -175,7 +177,7 @@ def incremental_jipe2(
         >>> print([round(float(x.moments.gap_variance[0, 0, 1]), 2) for x in (learned, exact)])
         [1.56, 1.57]
     """
-    matrix = checks.policy_matrix(check_simulator(simulator), policy)
+    matrix = policy_matrix(check_simulator(simulator), policy)
     checks.one_of("form", form, get_args(Form))
     layout = Layout.of(matrix, simulator.gamma, form)
     stops = spread_stops(checkpoints, num_updates)
@@ -184,8 +186,8 @@ def incremental_jipe2(
     values = np.zeros(layout.size) if initial is None else _packed("initial", initial, layout)
     truth = None if reference is None else _packed("reference", reference, layout)
     visits = np.zeros(values.size, dtype=np.int64)
-    root = checks.seed_of(rng)
-    stream = np.random.default_rng(checks.part(root, f"learn {form}"))
+    root = randomness.seed_of(rng)
+    stream = np.random.default_rng(randomness.part(root, f"learn {form}"))
     update = updater(simulator, layout, values, visits, StepSize.of(step_size), stream)
     record = partial(_residual_and_error, simulator, layout, values, truth)
     residuals, errors = np.transpose([record() for _ in _at_stops(stops, update)])
@@ -193,7 +195,7 @@ def incremental_jipe2(
     return IncrementalSolution(
         moments=_learned_moments(layout, values, simulator.gamma, error_bound),
         residuals=residuals,
-        converged=False,
+        status="max_iterations",
         error_bound=error_bound,
         iterations=stops[-1],
         updates=np.array(stops),
@@ -201,7 +203,7 @@ def incremental_jipe2(
         values=values,
         visits=visits,
         form=form,
-        entropy=checks.entropy(root),
+        entropy=randomness.entropy(root),
     )
 
 

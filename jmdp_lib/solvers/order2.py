@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Policy
 from jmdp_lib.fast import CollapsedT2, Gaps, solve_pairs
-from jmdp_lib.machine import require, rounding_of, rounding_of_returns
+from jmdp_lib.machine import require, rounding_of
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.operators.pairs import PairOperator, PairState
+from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import (
     Solution,
     certify,
@@ -77,8 +77,9 @@ def jipe2(
             reach, "dense" one on all pairs. "auto" takes the faster of these that fits into memory;
             `route` of the solution says which one it was. "sweeps" repeats $T_2$: it always solves
             all pairs, is slower, and has the residuals of every sweep.
-        initial: $M_0$ of sweeps, moments or arrays (S, A) and (S, A, S, A); zero unless given.
-        max_iterations: sweeps after which to stop; as many as `tol` can need unless given.
+        initial: $M_0$ of sweeps, moments or arrays (S, A) and (S, A, S, A). Defaults to zero, or
+            for rewards of one sign to the moments of a return that always earns the least.
+        max_iterations: sweeps after which to stop; by default as many as `tol` can need.
         device: a torch device, such as "cuda", for the dense route, which "auto" then takes. NumPy
             on the processor unless given.
 
@@ -88,8 +89,8 @@ def jipe2(
     Raises:
         ValueError: an argument makes no sense, or its route does not take it: `initial` and
             `max_iterations` need route="sweeps".
-        MemoryError: the model fits in no way; `local_jipe2` can still answer for a few of its
-            states.
+        MemoryError: the model fits in no way. As an `ImplicitJMDP`, it may still be solved for a
+            few states by `local_jipe2`.
 
     Example:
         >>> import jmdp_lib as jl
@@ -121,54 +122,44 @@ def jipe2(
 def _sweeps(
     operator: PairOperator, tol: float, initial: Any, max_iterations: int | None
 ) -> Solution:
-    """T_2 repeated: from zero, as the paper does, or from moments.
-
-    From moments it is repeated for returns without what the rewards have in common, which comes
-    back at the end, outside of what `iterate` bounds.
-    """
+    """T_2 repeated for returns without the reward offset, from zero or from given moments."""
     jm = operator.jm
+    operator = operator.without_offset
     # Three states, each as C and Sigma, their differences, and arrays over tables and actions.
     needed = 72.0 * operator.policy.size**2 + jm.rewards.size * (150.0 + 24.0 * jm.num_actions)
     require(needed, f"JIPE-2 by sweeps on {jm.num_states:,} states")
-    if initial is None:
-        start = operator.zero()
-    else:
-        operator = operator.without_offset
-        start = _start(operator, initial, jm.return_offset)
-    allowed = tol * operator.jm.reward_bound
-    state, end = iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2")
-    if initial is None:
-        offset = state.offset
-        variance_error = _unplayed(jm.gamma**end.iterations, state)
-    else:
-        offset = jm.return_offset
-        variance_error = 2.0 * operator.weight * end.error_bound
-        variance_error += false_variance(jm.gamma, end.error_bound)
-        error_bound = end.error_bound + rounding_of_returns(jm.gamma, jm.reward_bound)
-        end = end._replace(error_bound=error_bound)
+    start = operator.zero() if initial is None else _start(operator, initial, jm.return_offset)
+    goal = tol * operator.jm.reward_bound * (1.0 - jm.gamma)
+    state, residuals, rounding = iterate(operator, start, jm.gamma, goal, max_iterations, "JIPE-2")
+    rounding += rounding_of(0) * abs(jm.reward_offset)
+    allowed = tol * jm.reward_bound
+    sweeps = residuals.size
+    end = certify(residuals, rounding, jm.gamma, allowed, sweeps, "JIPE-2", max_iterations)
+    variance_error = 2.0 * operator.weight * end.error_bound
+    variance_error += false_variance(jm.gamma, end.error_bound)
     return solution(
         jm,
         end,
         order=2,
-        excess=state.excess,
+        centred_mean=state.mean,
         covariance=state.blocks,
-        source=StoredMoments(replace(state, offset=0.0).second),
-        offset=offset,
-        variance_error=variance_error,
+        source=StoredMoments(state.second),
+        offset=jm.return_offset,
+        variance_error=min(variance_error, _unplayed(jm.gamma**sweeps, start, state)),
         route="sweeps",
         num_unknowns=jm.num_states * (jm.num_states + 1) // 2,
     )
 
 
-def _unplayed(left: float, state: PairState) -> float:
-    """E[(Z - Z_k)^2] at most, where k sweeps from zero have found the moments of k steps, Z_k.
+def _unplayed(left: float, *states: PairState) -> float:
+    """E[(Z - Z_k)^2] at most, for the moments of Z_k that k sweeps make of those of Z_0.
 
-    left: gamma^k. Then Z - Z_k is `left` times the return after k steps, so that its L_2 norm is at
-    most `left` times the largest ||Z||, which is at most the largest ||Z_k|| / (1 - left). An
-    offset of all returns is in no variance, and does not count.
+    left: gamma^k. states: both. Z - Z_k is `left` times the difference of Z and Z_0 after k steps,
+    so that its L_2 norm is at most left / (1 - left) times the largest ||Z_k|| + ||Z_0||.
     """
-    largest = np.max(state.excess**2 + np.einsum("saa->sa", state.blocks))
-    return float(largest * (left / (1.0 - left)) ** 2)
+    seconds = [x.mean**2 + np.abs(np.einsum("sasa->sa", x.covariance)) for x in states]
+    largest = sum(np.sqrt(second.max()) for second in seconds)
+    return float(largest * left / (1.0 - left)) ** 2
 
 
 def _start(
@@ -182,24 +173,19 @@ def _start(
     if not isinstance(given, tuple) or len(given) != 2:
         raise ValueError(f"initial must be moments or (mean, second), got {initial!r}")
     start = operator.centre(*checks.collection("initial", *given, operator.jm))
-    return replace(start, excess=start.excess - offset)
+    return replace(start, mean=start.mean - offset)
 
 
 def _linear_systems(
     operator: PairOperator, tol: float, wanted: Gaps, route: str, device: str | None
 ) -> Solution:
-    """The fixed point, solved for returns without what the rewards have in common."""
+    """The fixed point, solved for returns without the reward offset."""
     jm = operator.jm
     system = CollapsedT2(jm.without_offset, operator.policy, operator.coupling)
     solved = solve_pairs(system, wanted, tol * system.jm.reward_bound, route, device)
-    end = certify(
-        solved.residuals,
-        rounding=solved.rounding + rounding_of(0) * jm.reward_bound,
-        gamma=jm.gamma,
-        allowed=tol * jm.reward_bound,
-        iterations=solved.iterations,
-        name="JIPE-2",
-    )
+    rounding = solved.rounding + rounding_of(0) * jm.reward_bound
+    allowed = tol * jm.reward_bound
+    end = certify(solved.residuals, rounding, jm.gamma, allowed, solved.iterations, "JIPE-2")
     last = float(solved.residuals[-1])
     solver_error = (last + solved.rounding) / (1.0 - jm.gamma)
     # A gap variance sums four entries of C, on which T_2 contracts by gamma^2.
@@ -208,7 +194,7 @@ def _linear_systems(
         jm,
         end,
         order=2,
-        excess=solved.backup.mean,
+        centred_mean=solved.backup.mean,
         covariance=system.blocks(solved.backup, solved.pairs, wanted),
         source=solved,
         offset=jm.return_offset,

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats
 from jmdp_lib.fast import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.operators.pairs import PairOperator
+from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import Solution, certify, false_variance, solution
 
 
@@ -70,16 +71,12 @@ def jipe(
     goal = checks.positive("tol", tol) * operator.jm.reward_bound * (1.0 - jm.gamma)
     source = MomentsFromMultisets(multisets, goal)
     solved = source.solve(multisets.system)
-    longest_sum = int(np.diff(multisets.system.matrix.indptr).max(initial=0))
-    rounding = rounding_of(longest_sum) * float(np.abs(solved.x).max(initial=0.0))
-    end = certify(
-        solved.residuals,
-        rounding=rounding + rounding_of(0) * jm.reward_bound,
-        gamma=jm.gamma,
-        allowed=tol * jm.reward_bound,
-        iterations=solved.iterations,
-        name=source.name,
-    )
+    longest_sum = int(np.diff(multisets.system.kernel.indptr).max(initial=0)) + 1
+    largest = float(np.abs(solved.x).max(initial=0.0))
+    rounding = order * rounding_of(longest_sum) * largest  # a state at a time
+    allowed = tol * jm.reward_bound
+    claimed = rounding + rounding_of(0) * jm.reward_bound
+    end = certify(solved.residuals, claimed, jm.gamma, allowed, solved.iterations, source.name)
     # What is solved when it is read is to be as near as this says, and rounding comes on top.
     source = replace(source, goal=0.25 * end.error_bound * (1.0 - jm.gamma))
     mean, covariance = source.same_state()
@@ -88,7 +85,7 @@ def jipe(
         jm,
         end,
         order=order,
-        excess=mean,
+        centred_mean=mean,
         covariance=covariance,
         source=source,
         offset=jm.return_offset,

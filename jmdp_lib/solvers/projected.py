@@ -31,20 +31,15 @@ from numpy.typing import ArrayLike
 from scipy import linalg
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
-from jmdp_lib.machine import require
+from jmdp_lib.checks import Floats
+from jmdp_lib.machine import require, rounding_of
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments
-from jmdp_lib.operators.pairs import (
-    RESTART,
-    PairOperator,
-    PairState,
-    occupancy,
-    pair_step,
-    stationary_pairs,
-)
+from jmdp_lib.operators.pair_chain import RESTART, occupancy, pair_step, stationary_pairs
+from jmdp_lib.operators.pairs import PairOperator, PairState
+from jmdp_lib.policies import Policy
 from jmdp_lib.solvers import projection
-from jmdp_lib.solvers.fixed_point import Solution, iterate, warn
+from jmdp_lib.solvers.fixed_point import Certificate, Solution, certify, iterate, warn
 from jmdp_lib.solvers.projection import Cone, Projection
 
 Weights = Literal["occupancy", "stationary", "product"]
@@ -176,12 +171,7 @@ def projected_jipe2(
     pi = Projection(phi, pairs, cone)
     kappa, beta = modulus(jm, policy, pi)
     step = ProjectionStep(operator, pi, beta)
-    # Without a contraction stop on the residual, as for a rate of zero, and claim nothing.
-    rate, limit = (kappa, None) if kappa < 1.0 else (0.0, 10_000)
-    state, end = iterate(step, step.solve(), rate, allowed, limit, "projected JIPE-2")
-    if limit:
-        end = end._replace(converged=False, error_bound=np.inf)
-        warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
+    state, end = _certified(step, kappa, allowed)
     theta, big_theta = pi.unwhiten(*state)
     fit = step.fitted(phi, theta, big_theta)
     resolution = 1e-7 * float(np.abs(fit.mean).max())  # second moments are differences of squares
@@ -196,6 +186,21 @@ def projected_jipe2(
         contraction=kappa,
         beta=beta,
     )
+
+
+def _certified(
+    step: ProjectionStep, kappa: float, allowed: float
+) -> tuple[Parameters, Certificate]:
+    """The solution, iterated until its certificate is small enough."""
+    name = "projected JIPE-2"
+    if kappa < 1.0:
+        goal = allowed * (1.0 - kappa)
+        state, residuals, rounding = iterate(step, step.solve(), kappa, goal, name=name)
+        return state, certify(residuals, rounding, kappa, allowed, residuals.size, name)
+    # Without a contraction stop on the residual, as for a rate of zero, and claim nothing.
+    state, residuals, _ = iterate(step, step.solve(), 0.0, allowed, 10_000, name)
+    warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
+    return state, Certificate(residuals, "no contraction", np.inf, residuals.size)
 
 
 def _pair_weights(jm: JMDP, policy: Floats, weights: str) -> Floats:
@@ -245,11 +250,6 @@ class ProjectionStep:
     pi: Projection
     beta: float
 
-    @property
-    def longest_sum(self) -> int:
-        """How many terms a coordinate sums at most."""
-        return self.operator.policy.size
-
     def zero(self) -> Parameters:
         """M = 0."""
         size = self.pi.phi.shape[1]
@@ -276,6 +276,10 @@ class ProjectionStep:
         change = projection.to_vector(new[1] - old[1])
         second = np.sqrt(max(float(change @ self.pi.normal @ change), 0.0))
         return float(max(np.linalg.norm(new[0] - old[0]), self.beta * second))
+
+    def rounding(self, state: Parameters) -> float:
+        """Rounding error of one application, in the weighted norm."""
+        return rounding_of(self.operator.policy.size) * self.distance(state, self.zero())
 
     def solve(self) -> Parameters:
         """The projected fixed point: theta by a linear solve, then Theta by one conic solve."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from jmdp_lib import checks, machine
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.operators.pairs import PairOperator
+from jmdp_lib.policies import Policy
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,6 +6,7 @@ An installation in place, `pip install -e ".[notebooks]"`, puts the project's fo
 
 from __future__ import annotations
 
+import ast
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -146,6 +147,32 @@ def _encoded(fig: Figure, kind: str) -> str:
     return b64encode(file.getvalue()).decode()
 
 
+def _literals(code: str) -> dict[str, object]:
+    """Names and values of `name = literal` in a cell of parameters."""
+    return {
+        ast.unparse(line.targets[0]): ast.literal_eval(line.value)
+        for line in ast.parse(code).body
+        if isinstance(line, ast.Assign)
+    }
+
+
+def refuse_other_types() -> None:
+    """Compare the parameters that papermill gives a notebook with the defaults above them.
+
+    `papermill -p sweeps x` gives a word, on which a chapter's own checks fail obscurely.
+    """
+    kernel = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    cells = kernel.user_ns.get("In", []) if kernel else []
+    given = [k for k, code in enumerate(cells) if code.startswith("# Parameters\n")]
+    for k in given:
+        defaults = _literals(cells[k - 1])
+        for name, value in _literals(cells[k]).items():
+            default = defaults.get(name, value)
+            allowed = (int, float) if isinstance(default, float) else type(default)
+            if not isinstance(value, allowed):
+                raise TypeError(f"{name}={value!r}: must be like its default, {default!r}")
+
+
 class Claims:
     """`check` asserts a claim and remembers it; `print` lists `claim | value | verdict`.
 
@@ -179,6 +206,7 @@ class Claims:
     )
 
     def __init__(self) -> None:
+        refuse_other_types()
         self._lines: list[str] = []
 
     def check(

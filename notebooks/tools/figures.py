@@ -1,4 +1,6 @@
-"""Environments (Figures 1 and 3) and their correlations (4 and 5)."""
+"""Plots that chapters share: environments (Figures 1 and 3), their correlations (4 and 5), agreement
+(Figure 6), joint returns and gaps. Each function takes an `ax` and returns it, or the image drawn.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,17 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import FuncNorm
+from matplotlib.colors import FuncNorm, PowerNorm
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 from numpy.typing import ArrayLike
 
-from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
+from jmdp_lib.policies import Policy, policy_matrix
+
+__all__ = ["gridworld", "transition"]
+__all__ += ["correlation_bar", "correlation_grid"]
+__all__ += ["agreement", "joint_returns", "plot_gap_law"]
 
 _GOAL = "#cdebdd"
 _BLUE = "#0072B2"
@@ -25,6 +31,10 @@ _MIDDLE: dict[str, Any] = {"ha": "center", "va": "center"}
 _IN_CELL: dict[str, Any] = {**_MIDDLE, "clip_on": True}
 # Fisher's scale, so that .80 and .90 have different colours: artanh of nearly the correlation.
 _SCALE = FuncNorm((lambda r: np.arctanh(0.9 * r), lambda z: np.tanh(z) / 0.9), -1.0, 1.0)
+_WIN = "#0072B2"
+_LOSS = "#D55E00"
+_CELLS = 80  # on either axis of a joint law
+_BARS = 60  # of the law of a gap: an even number, so that none crosses zero
 
 
 def check_axes(ax: Any) -> None:
@@ -51,7 +61,7 @@ def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
 
     Example:
         >>> import jmdp_lib as jl
-        >>> from jmdp_lib import figures
+        >>> from notebooks.tools import figures
         >>> from matplotlib.figure import Figure
         >>> jm, policy = jl.windy_gridworld(3), jl.goal_policy(3)
         >>> ax = figures.gridworld(Figure().subplots(), jm, policy, columns=3)
@@ -59,7 +69,7 @@ def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
         True
     """
     check_axes(ax)
-    matrix = checks.policy_matrix(jm, policy)
+    matrix = policy_matrix(jm, policy)
     places = np.stack(np.divmod(np.arange(jm.num_states), columns)[::-1], -1)  # (S, 2): x, y
     looks = (("black", 0.0), (_ORANGE, 0.16))[: jm.starts[1]]  # without wind there is one table
     for s, (x, y) in enumerate(places):
@@ -115,7 +125,7 @@ def transition(ax: Axes, jm: JMDP, state: int) -> Axes:
 
     Example:
         >>> import jmdp_lib as jl
-        >>> from jmdp_lib import figures
+        >>> from notebooks.tools import figures
         >>> from matplotlib.figure import Figure
         >>> ax = figures.transition(Figure().subplots(), jl.coupled_reward_chain(3), state=0)
         >>> len(ax.texts) > 0
@@ -183,7 +193,7 @@ def correlation_grid(
 
     Example:
         >>> import jmdp_lib as jl
-        >>> from jmdp_lib import figures
+        >>> from notebooks.tools import figures
         >>> from matplotlib.figure import Figure
         >>> jm = jl.windy_gridworld(2)
         >>> correlation = jl.jipe2(jm, jl.goal_policy(2)).moments.correlation
@@ -225,7 +235,7 @@ def correlation_bar(fig: Any, axes: Any, **where: Any) -> Any:
         The bar.
 
     Example:
-        >>> from jmdp_lib import figures
+        >>> from notebooks.tools import figures
         >>> from matplotlib.figure import Figure
         >>> fig = Figure()
         >>> bar = figures.correlation_bar(fig, fig.subplots(), orientation="horizontal")
@@ -240,3 +250,118 @@ def short(value: float) -> str:
     """Two digits without the leading zero: .53, \u2212.07, 1."""
     text = f"{value:.2f}".replace("-0.00", "0.00").replace("-", "\u2212")
     return text.replace("1.00", "1").replace("0.", ".")
+
+
+def agreement(
+    ax: Axes,
+    expected: ArrayLike,
+    found: ArrayLike,
+    *,
+    label: str = "",
+    bars: ArrayLike | None = None,
+) -> Axes:
+    """Found against expected values, with the line where they agree; another marker each time.
+
+    Args:
+        ax: axes of Matplotlib, which are drawn on and returned.
+        expected: (...) where they are on the x axis; any shape, as `found`.
+        found: (...) where they are on the y axis.
+        label: what the legend calls them.
+        bars: half the length of the error bars, one or (...); None draws none.
+
+    Returns:
+        The same axes.
+
+    Example:
+        >>> from notebooks.tools import figures
+        >>> from matplotlib.figure import Figure
+        >>> expected, found = [1.0, 2.0], [1.1, 1.9]
+        >>> ax = figures.agreement(Figure().subplots(), expected, found, label="two runs", bars=0.2)
+        >>> ax.get_legend_handles_labels()[1]
+        ['two runs']
+    """
+    check_axes(ax)
+    x, y = np.ravel(np.asarray(expected)), np.ravel(np.asarray(found))
+    marker = "os^D"[len(ax.lines) // 2 % 4]
+    look: dict[str, Any] = {"marker": marker, "ms": 3, "mfc": "none", "mew": 0.7}
+    ax.errorbar(x, y, bars, ls="", elinewidth=0.8, label=label, **look)
+    ends = [np.nanmin([x, y]), np.nanmax([x, y])]
+    ax.plot(ends, ends, color="0.6", lw=0.8, zorder=1)
+    return ax
+
+
+def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float]) -> Axes:
+    """The joint law of two returns, pairs (N, 2), with the law of each along its side.
+
+    Blue where the first is larger, orange where it is not; darker is likelier (square-root scale).
+    Both axes show `limits`; what lies outside counts towards the sides but is not drawn.
+
+    Args:
+        ax: axes of Matplotlib, which are drawn on and returned.
+        pairs: (N, 2) the two returns of each pair.
+        limits: the least and the largest return that is shown.
+
+    Returns:
+        The same axes.
+
+    Example:
+        >>> import numpy as np
+        >>> from notebooks.tools import figures
+        >>> from matplotlib.figure import Figure
+        >>> shared = np.random.default_rng(0).normal(size=(500, 1))
+        >>> pairs = shared + [[0.5, 0.0]]  # the first is always larger: all is blue
+        >>> ax = figures.joint_returns(Figure().subplots(), pairs, limits=(-3.0, 3.0))
+        >>> ax.get_xlim() == ax.get_ylim()
+        True
+    """
+    check_axes(ax)
+    edges: Any = np.linspace(*limits, _CELLS + 1)
+    wins = pairs[:, 0] > pairs[:, 1]
+    scale = PowerNorm(0.5, vmin=0.0, vmax=np.histogram2d(pairs[:, 0], pairs[:, 1], edges)[0].max())
+    for part, colors in ((pairs[wins], "Blues"), (pairs[~wins], "Oranges")):
+        ax.hist2d(part[:, 0], part[:, 1], edges, norm=scale, cmap=colors, cmin=1, rasterized=True)
+    ax.plot(limits, limits, color="0.45", lw=0.8)
+    ax.set(xlim=limits, ylim=limits, aspect="equal")
+    ax.grid(visible=False)
+    above = ax.inset_axes((0.0, 1.0, 1.0, 0.17), sharex=ax)
+    above.hist(pairs[:, 0], edges, color="0.78")
+    beside = ax.inset_axes((1.0, 0.0, 0.17, 1.0), sharey=ax)
+    beside.hist(pairs[:, 1], edges, color="0.78", orientation="horizontal")
+    for side in (above, beside):
+        side.axis("off")
+    return ax
+
+
+def plot_gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
+    """The law of a gap, samples (N,), from -limit to limit: orange below zero, blue above.
+
+    A dot marks the mean, its bar one standard deviation to either side.
+
+    Args:
+        ax: axes of Matplotlib, which are drawn on and returned.
+        gaps: (N,) samples of the gap.
+        limit: the largest gap that is shown, to either side.
+
+    Returns:
+        The same axes.
+
+    Example:
+        >>> import numpy as np
+        >>> from notebooks.tools import figures
+        >>> from matplotlib.figure import Figure
+        >>> gaps = np.random.default_rng(0).normal(0.5, 1.0, size=1000)
+        >>> len(figures.plot_gap_law(Figure().subplots(), gaps, limit=3.0).patches) > 0
+        True
+    """
+    check_axes(ax)
+    parts = [gaps[gaps < 0], gaps[gaps >= 0]]
+    look: dict[str, Any] = {"color": [_LOSS, _WIN], "stacked": True}
+    top = np.max(ax.hist(parts, _BARS, range=(-limit, limit), **look)[0])
+    bar: dict[str, Any] = {"fmt": "o", "color": "black", "ms": 3, "lw": 1.0, "capsize": 2}
+    ax.errorbar(gaps.mean(), 1.12 * top, xerr=gaps.std(), **bar)
+    note = f"$P(G<0)$\n= {np.mean(gaps < 0):.2f}"
+    ax.text(0.02, 0.62, note, transform=ax.transAxes, color=_LOSS, ha="left", va="center")
+    ax.axvline(0.0, color="0.45", lw=0.8)
+    ax.set(xlim=(-limit, limit), ylim=(0.0, 1.25 * top), yticks=[])
+    ax.grid(visible=False)
+    return ax

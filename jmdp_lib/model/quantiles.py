@@ -1,0 +1,66 @@
+"""Outcome tables of a marginal MDP (`JMDP.from_mdp`): common random numbers.
+
+A marginal MDP says what each action does, not what they do *together* (Section 4). One uniform
+number that goes through the outcomes of every action, from the worst to the best, fills that in.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.model.tables import Stacked, stacked
+
+# Breakpoints of two cumulative distributions that differ by rounding alone are one breakpoint.
+_SLIVER = 1e-14
+
+
+def quantile(probs: Sequence[Floats]) -> tuple[Floats, Ints]:
+    """Common random numbers: one uniform number through every action's inverse cdf.
+
+    probs: of the outcomes of each action. Returns the probabilities of tables (K,), and the
+    outcomes in these (K, A).
+    """
+    cdfs = [np.cumsum(own)[:-1] for own in probs]  # the inner breakpoints; the last one is 1
+    cuts = np.sort(np.concatenate([[0.0, 1.0], *cdfs]))
+    widths = np.diff(cuts)
+    keep = widths > _SLIVER
+    middle = (cuts[:-1] + cuts[1:])[keep] / 2
+    outcomes = [np.searchsorted(cdf, middle, side="right") for cdf in cdfs]
+    return widths[keep] / widths[keep].sum(), np.stack(outcomes, axis=1)
+
+
+def quantile_tables(transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> Stacked:
+    """Tables of one uniform number that goes through every action's outcomes, from worst to best.
+
+    The arguments are those of `JMDP.from_mdp`.
+    """
+    axes = ("state", "action", "next state")
+    probs = checks.distributions("transition_probs", transition_probs, *axes)
+    num_states, num_actions = probs.shape[:2]
+    shape = (num_states, num_actions, num_states)
+    checks.same_shape("transition_probs", probs.shape, shape, f"({', '.join(axes)})")
+    ndim = 3 if checks.as_array("rewards", rewards).ndim == 3 else 2
+    reward = checks.floats("rewards", rewards, *axes[:ndim], shape=shape[:ndim])
+    reward = np.broadcast_to(reward.reshape(num_states, num_actions, -1), shape)
+    order = _worst_to_best(probs, reward, gamma)
+    coupled = []
+    for best, own, paid in zip(order, np.take_along_axis(probs, order, -1), reward, strict=True):
+        widths, picks = quantile(own)  # (K,), (K, A)
+        successors = np.take_along_axis(best, picks.T, 1)
+        outcomes = [np.take_along_axis(paid, successors, 1), successors]
+        coupled.append((widths, np.stack(outcomes).T))
+    return stacked(coupled)
+
+
+def _worst_to_best(probs: Floats, reward: Floats, gamma: float) -> Ints:
+    """Successors (S, A, S) of every state-action, sorted by r + gamma v of the uniform policy."""
+    num_states, num_actions = probs.shape[:2]
+    mean = (probs * reward).sum((1, 2)) / num_actions
+    value = np.linalg.solve(np.eye(num_states) - gamma * probs.mean(1), mean)
+    worth = reward + gamma * value
+    # Rounded, so that outcomes of equal worth are not ordered by rounding errors.
+    worth = np.round(worth / max(np.abs(worth).max(), np.finfo(float).tiny), 12)
+    return np.argsort(worth, kind="stable")

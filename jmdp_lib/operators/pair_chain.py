@@ -1,0 +1,142 @@
+"""The pair chain P_2 of Appendix B, which weighs projections.
+
+It moves two branches, coupled while they share a state. Its diagonal is absorbing: two branches at
+the same state-action are one branch and stay so.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse.linalg import LinearOperator, gmres
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats
+from jmdp_lib.machine import progress
+from jmdp_lib.model import JMDP
+from jmdp_lib.operators.pairs import PairOperator
+from jmdp_lib.policies import Policy, policy_matrix
+
+RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
+
+
+def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
+    """One step of the pair chain $P_2$, from the law of two branches to their next one.
+
+    Branches at one state share a table; at one state-action they are one branch, and stay so.
+
+    Args:
+        jm: the model.
+        policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+        law: (S, A, S, A), weights of pairs of state-actions, not negative.
+
+    Returns:
+        (S, A, S, A), the weights one step later.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> jm = jl.coupled_reward_chain(3)
+        >>> law = np.zeros((3, 2, 3, 2))
+        >>> law[0, 0, 0, 1] = 1.0  # two branches at the first state, with different actions
+        >>> law = jl.pair_step(jm, jl.uniform_policy(jm), law)
+        >>> float(law[1, :, 1, :].sum()), float(law[1, 0, 1, 1] + law[1, 1, 1, 0])
+        (1.0, 0.5)
+    """
+    policy = policy_matrix(jm, policy)
+    axes = ("state", "action", "other state", "other action")
+    weights = checks.floats("law", law, *axes, shape=policy.shape * 2)
+    checks.refuse("law", weights, weights < 0.0, "is negative", axes)
+    return _acting(policy, *_arrived(jm, weights))
+
+
+def _arrived(jm: JMDP, weights: Floats) -> tuple[Floats, Floats]:
+    """Where branches of a law (S, A, S, A) go: two (S, S), and those that are one (S,)."""
+    num_states = jm.num_states
+    states = np.arange(num_states)
+    same = weights[states, :, states]  # (S, A, A)
+    alone = np.einsum("saa->sa", same).copy()  # one branch
+    np.einsum("saa->sa", same)[...] = 0.0
+
+    distinct = weights.copy()
+    distinct[states, :, states] = 0.0
+    side = num_states * jm.num_actions
+    moved = jm.transitions.T @ (jm.transitions.T @ distinct.reshape(side, side)).T
+    pairs = np.asarray(moved.T)  # (S, S), law of (S', T') of two branches
+    after = jm.next_states
+    shared = jm.probs[:, None, None] * same[jm.table_states]
+    np.add.at(pairs, (after[:, :, None], after[:, None, :]), shared)
+    return pairs, jm.transitions.T @ alone.ravel()
+
+
+def _acting(policy: Floats, pairs: Floats, singles: Floats) -> Floats:
+    """The law (S, A, S, A) once branches at these states have drawn their actions."""
+    states, actions = map(np.arange, policy.shape)
+    after = np.einsum("sa,st,tb->satb", policy, pairs, policy)
+    after[states[:, None], actions, states[:, None], actions] += policy * singles[:, None]
+    return after
+
+
+def start_law(jm: JMDP) -> Floats:
+    """xi_0 (S, A, S, A): half uniform over all pairs, half over the pairs of one state."""
+    num_states = jm.num_states
+    num_actions = jm.num_actions
+    law = np.full((num_states, num_actions) * 2, 0.5 / (num_states * num_actions) ** 2)
+    states = np.arange(num_states)
+    law[states, :, states] += 0.5 / (num_states * num_actions**2)
+    return law
+
+
+def occupancy(jm: JMDP, policy: Floats) -> Floats:
+    """The discounted pair occupancy (S, A, S, A): d = (1 - eta) xi_0 + eta d P_2, eta = gamma.
+
+    What is solved for is u, where branches arrive: there are A^2 times fewer pairs of states.
+    """
+    eta = jm.gamma
+    law = (1.0 - eta) * start_law(jm)
+    size = jm.num_states
+
+    def acted(u: Floats) -> Floats:
+        return _acting(policy, u[: size**2].reshape(size, size), u[size**2 :])
+
+    def moved(u: Floats) -> Floats:
+        return np.append(*_arrived(jm, acted(u)))
+
+    start = np.append(*_arrived(jm, law))
+    operator = LinearOperator((start.size,) * 2, matvec=lambda u: u - eta * moved(u), dtype=float)
+    rounding = max(1e-13, 1e-14 / (1.0 - eta))
+    with progress(None, "pair occupancy", "step") as bar:
+        arrivals, failed = gmres(
+            operator,
+            start,
+            rtol=rounding,
+            restart=RESTART,
+            callback=lambda _: bar.update(),
+            callback_type="pr_norm",
+        )
+    if failed:
+        raise ValueError(f"the pair occupancy at discount {eta} could not be solved for")
+    last = start + eta * moved(np.maximum(arrivals, 0.0))
+    total = law + eta * acted(last)  # at least `law`, whatever was rounded
+    return total / total.sum()
+
+
+def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
+    """The paper's weights: the stationary law of the pair chain, (S, A, S, A).
+
+    It is on the diagonal, with the stationary law of one branch: two branches of an ergodic chain
+    meet, draw the same action sooner or later, and are one from then on (decision 10). Refused
+    where the chain over state-actions is not ergodic with full support (Assumption B.2).
+    """
+    why = '(Assumption B.2); use weights="occupancy"'
+    sizes, vectors = np.linalg.eig(PairOperator(jm, policy).kernel.toarray().T)
+    lasting = np.abs(sizes) > 1.0 - 1e-9
+    if lasting.sum() > 1:
+        raise ValueError(f"the chain is not ergodic: it has {lasting.sum()} cycles or ends {why}")
+    alone = np.abs(vectors[:, lasting])
+    weights = policy * (alone / alone.sum())
+    idle = f"leaves the state-action without stationary weight {why}"
+    checks.refuse("policy", policy, weights < 1e-15, idle, ["state", "action"])
+    law = np.zeros(policy.shape * 2)
+    np.einsum("sasa->sa", law)[...] = weights
+    return law

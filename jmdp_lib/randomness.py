@@ -1,0 +1,96 @@
+"""Randomness: the seeds and streams of a task, and checks that nothing else is random."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import random
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+
+import numpy as np
+
+from jmdp_lib import checks
+
+RNG = int | np.random.SeedSequence | np.random.Generator | None
+
+
+def seed_of(rng: RNG, *key: int | str) -> np.random.SeedSequence:
+    """The seed of part `key` of a task, from the `rng` that a user passes; made once per call.
+
+    Its entropy is one integer, which reproduces the call when it is passed as `rng`. An integer, or
+    a SeedSequence of one, is that entropy; from any other SeedSequence it is derived, and leaves it
+    unchanged; a Generator draws it, so that each call has another; None stands for fresh entropy.
+    """
+    entropy: int | None = None
+    if isinstance(rng, np.random.Generator):
+        entropy = int.from_bytes(rng.bytes(16), "little")
+    elif isinstance(rng, np.random.SeedSequence):
+        entropy = _as_integer(rng.generate_state(4) if rng.spawn_key else rng.entropy)
+    elif rng is not None:
+        what = "an integer that is not negative, a SeedSequence or a Generator of NumPy"
+        entropy = int(checks.number("rng", rng, numbers.Integral, what, below=math.inf))
+    return part(np.random.SeedSequence(entropy), *key)
+
+
+def _as_integer(integers: Any) -> int:
+    """One integer for one or several, each in words of 32 bits, as NumPy reads them."""
+    each = [int(x) for x in np.atleast_1d(np.asarray(integers, dtype=object))]
+    words = [x.to_bytes(4 * max(1, -(-x.bit_length() // 32)), "little") for x in each]
+    return int.from_bytes(b"".join(words), "little")
+
+
+def part(seed: np.random.SeedSequence, *key: int | str) -> np.random.SeedSequence:
+    """The seed of one part of a task; unlike `spawn`, a second call gives the same one.
+
+    key: integers, and words that name a purpose: one seed serves many purposes independently.
+    """
+    words = [zlib.crc32(word.encode()) if isinstance(word, str) else word for word in key]
+    return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *words))
+
+
+def entropy(seed: np.random.SeedSequence) -> int:
+    """The entropy that reproduces a call when it is passed as `rng`."""
+    return cast(int, seed.entropy)
+
+
+def generator(rng: RNG, *key: int | str) -> np.random.Generator:
+    """The random stream of part `key` of a task; a Generator of NumPy is used as it is."""
+    if isinstance(rng, np.random.Generator) and not key:
+        return rng
+    return np.random.default_rng(seed_of(rng, *key))
+
+
+def pure(what: str, function: Callable[..., Any], *args: Any) -> None:
+    """Refuse a user's function that answers one call in two ways, or uses a global generator."""
+    with no_global_draws(what, "whose draws are not shared"):
+        first = function(*args)
+        second = function(*args)
+    with suppress(ValueError):  # arrays in a list have no one answer
+        if type(first) is list and first == second:  # the usual case, kept fast
+            return
+    try:
+        np.testing.assert_equal(second, first)  # arrays, lists and tuples by their parts
+    except AssertionError:
+        raise ValueError(f"{what} must be pure, but gave {first!r} and then {second!r}") from None
+
+
+@contextmanager
+def no_global_draws(what: str, why: str) -> Iterator[None]:
+    """Refuse code that draws from a global generator; draws from a private one go undetected."""
+    before = _global_generators()
+    yield
+    after = _global_generators()
+    if any(after[library] != state for library, state in before.items()):
+        raise ValueError(f"{what} draws from a global generator, {why}")
+
+
+def _global_generators() -> dict[str, Any]:
+    """The states of the global generators of numpy, Python and, if it is loaded, torch."""
+    name, keys, *position = cast(Any, np.random.get_state())  # noqa: NPY002
+    states = {"numpy": (name, keys.tobytes(), position), "Python": random.getstate()}
+    of_torch = getattr(sys.modules.get("torch"), "get_rng_state", None)
+    return states | ({"torch": of_torch().numpy().tobytes()} if of_torch else {})

@@ -1,0 +1,122 @@
+"""Answers of executors, environments and simulators that cannot be right, and odd options."""
+
+import sys
+from concurrent.futures import Executor, Future
+
+import gymnasium
+import numpy as np
+import pytest
+from programs import run
+
+import jmdp_lib as jl
+from jmdp_lib.simulators import CoupledEnv, SimulatorError, estimate_gaps
+
+SHOP = jl.inventory(2, 1, gamma=0.5)
+GAPS = {"policy": [0, 0, 0], "actions": (0, 1), "state": 0, "num_runs": 9, "rng": 0}
+
+
+class Answers(Executor):
+    """Its futures hold one thing."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def submit(self, *_, **__):
+        future = Future()
+        future.set_result(self.answer)
+        return future
+
+
+@pytest.mark.parametrize("answer", [None, 42])
+def test_a_future_holds_what_was_played(answer):
+    with pytest.raises(SimulatorError, match=f"executor returned {answer}, not what") as caught:
+        estimate_gaps(SHOP, **GAPS, executor=Answers(answer))
+    assert caught.value.result is None
+
+
+@pytest.mark.parametrize("flag", ["yes", 1, None])
+def test_flags_are_true_or_false(flag):
+    with pytest.raises(ValueError, match="keep_returns must be True or False"):
+        estimate_gaps(SHOP, **GAPS, keep_returns=flag)
+
+
+class Ends(gymnasium.Env):
+    """Its steps end as they are told."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Discrete(1)
+
+    def __init__(self, ends):
+        self.ends = ends
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return 0, float(action), *self.ends, {}
+
+
+@pytest.mark.parametrize("bad", [None, "no"])
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+def test_environments_end_or_do_not(name, bad):
+    ends = {"terminated": False, "truncated": False, name: bad}
+    with pytest.raises(Exception, match=f"{name} after action .* must be True or False, got"):
+        CoupledEnv(Ends([*ends.values()]), rng=0)
+
+
+def test_numpy_may_say_that_an_episode_ended():
+    env = CoupledEnv(Ends((np.bool_(True), np.bool_(False))), rng=0)
+    env.reset(seed=0)
+    assert env.query([0])[0].terminated
+
+
+class Sim:
+    num_states, num_actions, gamma = 1, 2, 0.5
+
+    def query(self, state, actions, rng):
+        return [0.0 for _ in actions], [0 for _ in actions]
+
+
+def test_a_class_is_not_a_simulator():
+    with pytest.raises(ValueError, match="must be an object, got the class Sim"):
+        jl.JMDP.from_simulator(Sim, 10)
+
+
+@pytest.mark.parametrize(
+    "limits", [(np.nan, 1.0), None, 1.0, (0.0, 1.0, 2.0), "01", (1.0, 0.0), ("a", 1.0)]
+)
+def test_limits_are_two_numbers(limits):
+    with pytest.raises(ValueError, match=r"limits must be \(lo, hi\), two numbers"):
+        jl.laws.GapLaw.from_sample((0, 0, 1), [0.0, 0.5, 1.0], limits=limits)
+
+
+def test_an_unknown_name_imports_nothing():
+    code = """
+        import sys, jmdp_lib as jl
+        try:
+            jl.gap_law
+        except AttributeError as error:
+            print(error, "jmdp_lib.laws" in sys.modules)"""
+    said = run(sys.executable, "-c", code.replace(8 * " ", "")).strip()
+    assert said == "jl.gap_law is in jl.laws: use jl.laws.gap_law False"
+
+
+def test_a_finite_problem_has_a_floor_of_its_returns():
+    """At gamma 1 no gap is below the horizon times the range; unless a run was cut off."""
+
+    def step(rows, actions, rain):
+        """A row is twice the day, and the action of the day before."""
+        return 1.0 * (actions * rain), rows // 2 * 2 + 2 + actions, rows // 2 == 2
+
+    def policy(rows):
+        return rows % 2
+
+    episodes = jl.simulators.VectorSimulator(
+        step, lambda n, rng: rng.random(n), 2, 1.0, reward_range=(0.0, 1.0)
+    )
+    asked = {"actions": (0, 1), "state": 0, "num_runs": 500, "rng": 0, "keep_returns": True}
+    for horizon, floor in ((5, -5.0), (2, -np.inf)):
+        kept = estimate_gaps(episodes, policy, horizon=horizon, **asked)
+        assert kept.law(0, 1).quantile(1e-6)[0] == floor
+        assert np.isfinite(kept.law(0, 1).cvar(0.1)[0]) == (horizon == 5)
