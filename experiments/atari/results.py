@@ -2,7 +2,7 @@
 
 PART.csv             of each run and member, averages over the states of a number
 PART_states.csv      predictions at the reported states, those of number 1
-PART_simulated.csv   simulated gaps by state, unless the part has those of another one
+PART_simulated.csv   simulated gaps by state
 PART.json            with what and by which settings they were made
 
 A *case* is a game at a discount, with a shock of one size: columns game, gamma and sigma.
@@ -51,16 +51,10 @@ def write(part: str, gaps: pd.DataFrame, out: Path, facts: dict[str, Any]) -> No
     if len(reported):
         tables["_states"] = reported[[*by_state, "coupled", "table", "gap_mean"]]
     once = ["game", "states", "sigma", "gamma", "state"]
-    if "reference" not in settings:
-        played = ["mc_mean", "mc", "mc_independent", "mc_error"]
-        tables["_simulated"] = gaps.drop_duplicates(once)[[*once, *played]]
-    save(out, part, tables, facts | {"settings": settings})
-
-
-def save(out: Path, part: str, tables: dict[str, pd.DataFrame], facts: dict[str, Any]) -> None:
-    """Write tables, by the ending of their name, and how they were made."""
+    played = ["mc_mean", "mc", "mc_independent", "mc_error"]
+    tables["_simulated"] = gaps.drop_duplicates(once)[[*once, *played]]
     write_tables(out, {f"{part}{ending}": table for ending, table in tables.items()})
-    write_whole(out / f"{part}.json", json.dumps(facts, indent=1) + "\n")
+    write_whole(out / f"{part}.json", json.dumps(facts | {"settings": settings}, indent=1) + "\n")
 
 
 def best_trials(search: pd.DataFrame) -> dict[tuple[float, str, float], str]:
