@@ -197,11 +197,10 @@ def make(options: argparse.Namespace) -> None:
         sizes = asdict(run.experiment) | {"fresh": run.fresh}
         claim(run.home / "settings.json", {"sizes": sizes, run.name: asdict(run.config)})
     listed = table_of(part)["games"]
-    for sizes in dict.fromkeys(run.experiment for run in runs):
-        if sizes.game in listed:
-            continue
-        actions = f"{sizes.actions or 'all'} of {sizes.emulator().num_actions} actions"
-        print(f"{sizes.game} is new to part {part}: {sizes.num_states:,} states, {actions}")
+    for new in dict.fromkeys(run.experiment for run in runs):
+        if new.game not in listed:
+            actions = f"{new.actions or 'all'} of {new.emulator().num_actions} actions"
+            print(f"{new.game} is new to part {part}: {new.num_states:,} states, {actions}")
     try:
         work_through(runs, options)
     finally:
