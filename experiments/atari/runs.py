@@ -105,8 +105,8 @@ def learned_from(paths: tuple[Path, ...], device: str) -> tuple[QueryTables, Rep
     return tables, Replay.of(tables, device)
 
 
-def finish(run: Run, device: str) -> bool:
-    """Train and evaluate; whether it could be trained."""
+def finish(run: Run, device: str) -> None:
+    """Train and evaluate; a training that diverges is said, and leaves no file."""
     tables, data = learned_from(run.tables, device)
     network = Network(tables, run.config, device)
     started = time.perf_counter()
@@ -114,7 +114,7 @@ def finish(run: Run, device: str) -> bool:
         params = train(network, data, run.seed)
     except FloatingPointError as error:
         print(f"FAILED {run.gaps}: {error}", flush=True)
-        return False
+        return
     print(f"trained for {run.gaps}: {time.perf_counter() - started:.0f} s", flush=True)
     frames = []
     for fresh in run.fresh:
@@ -128,11 +128,10 @@ def finish(run: Run, device: str) -> bool:
     key = {"game": run.experiment.game, "trial": run.trial, "seed": run.seed, **run.budget}
     with replacing(run.gaps) as part:
         pd.concat(frames).assign(**key).to_csv(part, index=False, float_format="%.8g")
-    return True
 
 
 def learned_in(home: Path) -> pd.DataFrame:
-    """What all finished runs of a game learned, beside what was simulated, where both are there."""
+    """Learned gaps of all finished runs of a game, beside the simulated ones where both are there."""
     gaps = pd.concat([pd.read_csv(path) for path in sorted(home.glob("gaps-*.csv"))])
     cases = [*gaps.groupby(["gamma", "sigma"]).groups]
     truth = []
