@@ -131,7 +131,7 @@ def finish(run: Run, device: str) -> None:
 
 
 def learned_in(home: Path) -> pd.DataFrame:
-    """Learned gaps of all finished runs of a game, beside the simulated ones where both are there."""
+    """Learned gaps of the finished runs of a game beside simulated ones, where both are there."""
     gaps = pd.concat([pd.read_csv(path) for path in sorted(home.glob("gaps-*.csv"))])
     cases = [*gaps.groupby(["gamma", "sigma"]).groups]
     truth = []
@@ -199,7 +199,10 @@ def make(options: argparse.Namespace) -> None:
     for new in dict.fromkeys(run.experiment for run in runs):
         if new.game not in listed:
             actions = f"{new.actions or 'all'} of {new.emulator().num_actions} actions"
-            print(f"{new.game} is new to part {part}: {new.num_states:,} states, {actions}")
+            print(
+                f"{new.game} is new to part {part}: {new.num_states:,} states, {actions}",
+                flush=True,
+            )
     try:
         work_through(runs, options)
     finally:
