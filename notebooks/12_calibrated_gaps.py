@@ -18,7 +18,7 @@
 #
 # - Two networks have a term for *equal* states, and one of them also for *near* states. With the better of the two
 #   23 cases are calibrated: 15 of 16 in four games whose settings we tuned, 8 of 20 in the others, 4 of 9 at
-#   $\gamma = 0.99$, the paper's only discount. Three seeds show little, so the other half: the ratio itself is within 5% in 33 of 36 cases (9 of 9 at 0.99), and three are off:
+#   $\gamma = 0.99$, the paper's only discount. With three seeds, intervals are wide: the ratio itself is within 5% in 33 cases (9 of 9 at 0.99), and off in three,
 #   Qbert (1.14, 1.09) and Ms. Pacman (1.08).
 # - A formula without data is calibrated in 12 cases (10 in tuned games), and the simulated average at other states in 17 (14).
 # - A Gram network as in Appendix C, but on RAM and with 64 dimensions, is calibrated in none. Told the shock, and with up to 1,024 dimensions, in 12, all at $\gamma \le 0.5$; at 0.99 its gap
@@ -322,14 +322,10 @@ text = f"{within.sum()}, {(within & at_99).sum()}; " + ", ".join(
     f"{row.game} {row.gamma:g}: {row.ratio:.3f}" for row in chosen[~within].itertuples()
 )
 claims.check("chosen, the ratio itself within 5%: all, gamma 0.99; off", text, within[at_99].all())
-beyond = table[table.kind.isin(["constant", "tuning mean"])]
-beyond = ((beyond.ratio - 1).abs() <= RULES["ratio"]).groupby(beyond.kind).sum()
-text = f"{beyond['constant']}; {beyond['tuning mean']}"
-claims.check("the same of constant; tuning mean", text, beyond.max() < within.sum())
 
 # %% [markdown]
-# At $\gamma = 0.99$ the chosen network is calibrated in 4 of 9 cases, the constant in 2 and the tuning mean in 4. "None outside" is a matter of three seeds, with a $t$ of 4.30: of the 13 cases where one cannot tell, 10 have a ratio
-# within 5%, and Qbert at 0.1 (1.143) and 0.5 (1.085) and Ms. Pacman at 0.1 (1.076) are off.
+# At $\gamma = 0.99$ the chosen network is calibrated in 4 of 9 cases, the constant in 2 and the tuning mean in 4. "None outside" is due to three seeds, with a $t$ of 4.30: of the 13 cases where one cannot tell, 10 have a ratio
+# within 5%, and three do not.
 #
 # **The fair rival** is the Gram network that is told the shock. It is calibrated in 12 cases, as many as the constant; local in 21, near in 23. At
 # $\gamma \le 0.5$ its ratio itself is within 5% in 13 of 18 cases, near's in 15; at 0.9 and 0.99 in none, near's in 17.
@@ -486,19 +482,17 @@ claims.check(
     "no shock, local and near: median ratio; below 0.4", text, False, otherwise="goal missed"
 )
 sticky = chapter.results(sticky_files).query("kind == 'near'")
-near = sticky.pivot_table("ratio", "game", "gamma", sort=False)
-for columns in ([0.1, 0.5], [0.9], [0.99]):
-    text = f"{near[columns].min(axis=None):.2g} to {near[columns].max(axis=None):.2g}"
-    claims.check(f"no shock, near, earlier, gamma {columns}", text, False, otherwise="goal missed")
+near = sticky.pivot_table("ratio", "game", "gamma", sort=False).agg(["min", "max"])
+text = "; ".join(f"{low:.2g} to {high:.2g}" for low, high in near.T.to_numpy())
+claims.check("no shock, near, earlier runs, by discount", text, False, otherwise="goal missed")
 
 # %% [markdown]
 # In one sentence: the near network's part from the shock is right (0.96 to 1.02 of the simulated; the constant: 1.00 to 1.23), of the variance
 # without a shock local and near have a median of 25%, a larger shock only *dilutes* that error, and by both seeds no network is calibrated more often than the constant.
 #
-# But earlier runs with five times the states and four times the samples (other code) had 0.60 to 0.91 of that variance at $\gamma = 0.99$ (at 0.9 1.1 to 2.1, below 4 to $10^7$). **Is it the budget?**
+# Earlier runs with more states and steps (other code) had 0.60 to 0.91 of that variance at $\gamma = 0.99$ (and at 0.5 and below 4 to $10^7$ times it). **Is it the budget?**
 # Part `budget` repeats the smallest shocks with up to nine times the states and four times the steps. Its rule, stated before the runs: a case is solved if the interval lies inside $1 \pm 10\%$ *and* the skill against the
-# mean is at least 0.5. Of the planned runs there was time for one seed, $\gamma = 0.99$ alone, and both at their largest in Pong alone. With one seed an interval has the simulation's noise only: it is a verdict on these networks,
-# and says nothing about other seeds.
+# mean is at least 0.5. There was time for one seed, $\gamma = 0.99$, and the largest budget in Pong alone. With one seed an interval has the simulation's noise only: a verdict on these networks, not on other seeds.
 
 # %%
 rule = table_of("budget")["rules"]
