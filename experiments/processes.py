@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jmdp_lib import checks
+from jmdp_lib.atari.emulator import title
 from jmdp_lib.machine import extra, progress
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -92,8 +93,10 @@ def _in_time(work: Callable[..., Result], deadline: float, *job: Any) -> Result:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-def program(doc: str) -> argparse.ArgumentParser:
-    """The options that all programs of experiments share."""
+def program(
+    doc: str, games: Sequence[str] | None = None, seeds: Sequence[int] | None = None
+) -> argparse.ArgumentParser:
+    """The options that all programs of experiments share; games, seeds: unless others are given."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -101,6 +104,9 @@ def program(doc: str) -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="folder of results; WORK/results unless given")
     parser.add_argument("--device", default="cpu", help="cpu (unless given), cuda or, say, cuda:1")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) - 1))
+    parser.add_argument("--games", nargs="+", default=games, help="any games of the emulator")
+    parser.add_argument("--seeds", nargs="+", type=int, default=seeds)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after these")
     parser.add_argument("--miniature", action="store_true", help="does all of it run?")
     return parser
 
@@ -110,10 +116,18 @@ def run_program(
     words: Sequence[str] | None,
     work: Callable[[argparse.Namespace], None],
 ) -> None:
-    """Do the work of a program by its options; what is wrong ends it with one line."""
+    """Do the work of a program by its options; what is wrong ends it with one line.
+
+    The work finds its games by their titles, and a deadline on the clock of `time.monotonic`.
+    """
     options = parser.parse_args(words)
     options.out = options.out or options.work / "results"
     try:
+        if not options.minutes > 0.0:
+            raise ValueError(f"--minutes must be above 0, got {options.minutes}")
+        options.deadline = time.monotonic() + 60.0 * options.minutes
+        options.games = [title(game) for game in options.games or ()]
+        options.seeds = [checks.at_least("--seeds", seed, 0) for seed in options.seeds or ()]
         checks.at_least("--processes", options.processes, 1)
         device = require_device(options.device)
         if device.type == "cuda":

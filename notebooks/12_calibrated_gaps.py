@@ -17,13 +17,14 @@
 # inside $1 \pm 5\%$.
 #
 # - Two networks have a term for *equal* states, and one of them also for *near* states. With the better of the two
-#   23 cases are calibrated and none is shown to be wrong: 15 of 16 in four games whose settings we tuned, 8 of 20 in the others. At
-#   $\gamma = 0.99$, the paper's only discount, it is 4 of 9.
+#   23 cases are calibrated: 15 of 16 in four games whose settings we tuned, 8 of 20 in the others, 4 of 9 at
+#   $\gamma = 0.99$, the paper's only discount. With three seeds, intervals are wide: the ratio itself is within 5% in 33 cases (9 of 9 at 0.99), and off in three,
+#   Qbert (1.14, 1.09) and Ms. Pacman (1.08).
 # - A formula without data is calibrated in 12 cases (10 in tuned games), and the simulated average at other states in 17 (14).
-# - The paper's Gram network is calibrated in none. Told the shock, and with up to 1,024 dimensions, in 12, all at $\gamma \le 0.5$; at 0.99 its gap
+# - A Gram network as in Appendix C, but on RAM and with 64 dimensions, is calibrated in none. Told the shock, and with up to 1,024 dimensions, in 12, all at $\gamma \le 0.5$; at 0.99 its gap
 #   variances are 0.25 to 0.67 of the simulated ones.
-# - The shock decides. Under sticky actions the near network is calibrated in 7 of 12 cases (two seeds) at $\sigma = 1$, and in none without a shock. There it learns, with a small
-#   budget, little of the variance.
+# - Under sticky actions the near network is calibrated in 7 of 12 cases (two seeds) at $\sigma = 1$, and so is the formula; without a shock both are in none, and none of the networks is with up to nine times the states
+#   and four times the steps (one seed): more states make the ratio smaller.
 #
 # **What you will learn.** Why a Gram network cannot hold the covariance of many states, and what a right variance does not tell you.
 #
@@ -39,6 +40,8 @@ ablation_files = ["figures/atari/ablation.csv"]
 sticky_files = ["figures/atari/sticky.csv"]
 sigma_files = ["figures/atari/sigma.csv"]
 sigma_search_files = ["figures/atari/sigma_search.csv"]
+budget_files = ["figures/atari/budget.csv"]
+budget_simulated_files = ["figures/atari/budget_simulated.csv"]
 grid_files = ["figures/atari/grid.csv"]
 out_dir = ""
 
@@ -46,13 +49,18 @@ out_dir = ""
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import torch
 
 import jmdp_lib as jl
-from experiments.atari import plots, results
-from experiments.atari.settings import RULES
-from experiments.atari.small_models import with_shock
+from experiments.atari import results
+from experiments.atari.networks import Network
+from experiments.atari.predictions import gaps_of
+from experiments.atari.replay import Replay
+from experiments.atari.settings import RULES, Config, table_of
+from experiments.atari.small_models import tables_of, with_shock
+from experiments.atari.training import train
 from jmdp_lib.atari import CoupledAtari
-from notebooks.tools import chapter, figures
+from notebooks.tools import chapter, figures, plots
 
 chapter.style()
 claims = chapter.Claims()
@@ -202,6 +210,20 @@ def truncated(d):
 
 
 # %%
+cells = 255 * np.eye(grid.num_states, dtype=np.uint8)  # what a network sees of each
+tables = tables_of(jl.windy_gridworld(4, gamma=0.9), cells)  # networks are told the shock
+sizes = {"steps": 500, "batch": 64, "hidden": 256, "learning_rate": 3e-3, "polyak": 1.0}
+
+
+def trained(d, seed):
+    """Average gap variance that a Gram network of d dimensions learns, over the exact one."""
+    network = Network(tables, Config(((grid.gamma, "gram told", 1.0),), shared_dim=d, **sizes))
+    params = train(network, Replay.of(tables), seed)
+    here = network(params, torch.from_numpy(cells))
+    gaps = gaps_of(here.mean, here.covariance)[1].numpy()
+    return float(gaps[..., distinct].mean() / exact)
+
+
 learned = chapter.results(grid_files)
 dims = np.arange(4, 97)
 best_possible = np.array([truncated(d) for d in dims])
@@ -223,6 +245,8 @@ plt.show()
 # %%
 claims.check("grid: rank; nearest matrix of rank 32", f"{rank}; {truncated(32):.2f}", rank == 61)
 means = learned.groupby("dim").ratio.mean()
+again = trained(32, seed=0)
+claims.check("the first of dimension 32, trained here", f"{again:.2f}", again < 0.9)
 text = f"{means[32]:.2f}; {means[64]:.2f}"
 claims.check("Gram networks of dimension 32; 64", text, means[32] < 0.9 < means[64])
 
@@ -293,9 +317,15 @@ claims.check(
     inside[is_tuned].mean() > inside[~is_tuned].mean(),
 )
 
+within = (chosen.ratio - 1).abs() <= RULES["ratio"]
+text = f"{within.sum()}, {(within & at_99).sum()}; " + ", ".join(
+    f"{row.game} {row.gamma:g}: {row.ratio:.3f}" for row in chosen[~within].itertuples()
+)
+claims.check("chosen, the ratio itself within 5%: all, gamma 0.99; off", text, within[at_99].all())
+
 # %% [markdown]
-# At $\gamma = 0.99$ the chosen network is calibrated in 4 of 9 cases, the constant in 2 and the tuning mean in 4.
-# Of the 13 cases where one cannot tell, 3 are off by more than 5%.
+# At $\gamma = 0.99$ the chosen network is calibrated in 4 of 9 cases, the constant in 2 and the tuning mean in 4. "None outside" is due to three seeds, with a $t$ of 4.30: of the 13 cases where one cannot tell, 10 have a ratio
+# within 5%, and three do not.
 #
 # **The fair rival** is the Gram network that is told the shock. It is calibrated in 12 cases, as many as the constant; local in 21, near in 23. At
 # $\gamma \le 0.5$ its ratio itself is within 5% in 13 of 18 cases, near's in 15; at 0.9 and 0.99 in none, near's in 17.
@@ -416,101 +446,125 @@ for name, each in {"chosen": picked, "Gram told": rival}.items():
     claims.check(f"{name}, one exact backup, without: inside", text, backed_up.sum() > alone.sum())
 
 # %% [markdown]
-# ## 12.6 A smaller shock, or none
+# ## 12.6 Is it the shock, or the budget?
 #
 # Now actions are sticky, $p = 1/4$, so that rewards vary too, and the shock has one of five sizes. Rules, trials and games were fixed
-# before the runs (part `sigma`): the paper's four and two new ones. The budget is small: 20,000 states, 2,500 steps of 512, settings from Pong and Atlantis, and two seeds. With two, Student's $t$ is 12.7 at 95%, so their mean has wide
-# intervals; the table also has each seed by itself, with intervals of the simulation alone. The Gram network's best
-# dimension is always the largest.
+# before the runs (part `sigma`): the paper's four and two new ones, 20,000 states, 2,500 steps of 512, settings from Pong and Atlantis, two seeds. With two, Student's $t$ is 12.7 at 95%,
+# so the table also has each seed by itself, with intervals of the simulation alone.
 
 # %%
 sigma_search = chapter.results(sigma_search_files)
 with_sigma = results.chosen_runs(chapter.results(sigma_files), sigma_search)
 sized = results.ratios(with_sigma)
-keys = ["game", "gamma", "kind", "sigma"]
-ratio, variance = (sized.set_index(keys)[name].unstack() for name in ("ratio", "mc"))
-learned, none = ratio * variance, variance[0.0]
-shocks = variance.sub(none, axis=0)
-diluted = shocks.add(learned[0.0], axis=0) / variance
-shock_part = learned.sub(learned[0.0], axis=0) / shocks
+formula = sized[sized.kind == "near"].assign(kind="constant")
+formula["ratio"] = results.never_met(formula.sigma, formula.gamma) / formula.mc
+formula["half"] = 1.96 * formula.ratio * formula.mc_error / formula.mc
+formula["verdict"] = results.verdicts(formula)
 alone = {f"seed {seed}": results.ratios(each) for seed, each in with_sigma.groupby("seed")}
-each = pd.concat({"both": sized, **alone}, names=["seeds"]).reset_index("seeds")
-inside = (each.verdict == "inside").groupby([each.kind, each.seeds, each.sigma]).sum().unstack()
+each = pd.concat({"both": pd.concat([sized, formula]), **alone}, names=["seeds"])
+inside = (each.verdict == "inside").groupby([each.kind, "seeds", each.sigma]).sum().unstack()
 inside
-
-# %%
-name = "shock's part right"
-ticks = diluted.stack().rename("ratio").reset_index().query("kind == 'near'").assign(kind=name)
-sticky = chapter.results(sticky_files).query("kind == 'near'")
-longer = sticky[sticky.gamma >= 0.9].assign(kind="near, earlier run")
-drawn = pd.concat([*alone.values(), ticks, longer])
-fig, axes = plt.subplots(2, 1, figsize=(6.75, 5.0), sharex=True, layout="constrained")
-for ax, (gamma, each) in zip(axes, drawn.groupby("gamma"), strict=True):
-    plots.gap_ratios(ax, each, by="sigma", ticks=name)
-    ax.set_ylabel(rf"$\gamma = {gamma:g}$")
-axes[0].set_xlabel("")
-for title in [*axes[1].texts]:
-    title.remove()
-fig.supylabel("gap variance, learned / simulated", fontsize="medium")
-fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
-chapter.save(fig, "fig_shock_size", drawn, out_dir)
-plt.show()
-
-# %% [markdown] tags=["caption"]
-# **Figure 12.6.** Learned over simulated gap variance under sticky actions, by the size $\sigma$ of the shock: two seeds, with 95% intervals of the simulation alone. Grey: $1 \pm 5\%$. Ticks: the near network's, if its shock's part were right and the rest as without a shock. Crosses: earlier runs.
-#
-# <!-- alt: Two panels, gamma 0.9 and 0.99, with six groups of five shocks. Networks mostly rise with sigma. Local and near rise from between 0.04 and 1, in BattleZone at 0.9 from 2 to 4, to one at sigma one, and lie near the ticks; at gamma 0.99 they reach one later. Their two seeds coincide from sigma 0.1 on and differ most in Amidar without a shock. Gram, told, stays below, at 0.3 to 0.6 for gamma 0.99. Crosses of the earlier runs without a shock are above one at 0.9 and at 0.6 to 0.9 at 0.99. -->
 
 # %%
 for (kind, seeds), each in inside.iterrows():
     text = ", ".join(map(str, each))
     claims.check(f"{kind}, {seeds}, inside of 12 by sigma", text, each.is_monotonic_increasing)
-large = shock_part.loc[:, 0.1:]
-for kind in ("local", "near", "gram told"):
-    each = large.xs(kind, level="kind")
+every = pd.concat([sized, formula]).set_index(["game", "gamma", "kind", "sigma"])
+ratio, variance = every.ratio.unstack(), every.mc.unstack()
+learned, shocks = (x.sub(x[0.0], axis=0).loc[:, 0.1:] for x in (ratio * variance, variance))
+for kind, each in (learned / shocks).groupby("kind"):
     text = f"{each.min(axis=None):.2f} to {each.max(axis=None):.2f}"
-    right = kind == "gram told" or abs(each - 1).max(axis=None) < 0.2
-    claims.check(f"{kind}, shock's part learned / simulated, sigma 0.1 and more", text, right)
-weights = 2 * large.columns.to_numpy() ** 2
-discounts = large.index.get_level_values("gamma").to_numpy()[:, None]
-formula = weights * discounts**2 / (1 - discounts**2) / shocks[large.columns]
-text = f"{formula.min(axis=None):.2f} to {formula.max(axis=None):.2f}"
-claims.check("the same of the constant", text, formula.max(axis=None) > 1.2)
-gone = ratio[0.0].drop("gram told", level="kind")
+    right = kind not in ("local", "near") or abs(each - 1).max(axis=None) < 0.2
+    claims.check(f"{kind}, shock's part / simulated, sigma 0.1 and more", text, right)
+gone = ratio[0.0].drop(["gram told", "constant"], level="kind")
 text = f"{gone.median():.2f}; {(gone < 0.4).sum()} of {len(gone)}"
 claims.check(
     "no shock, local and near: median ratio; below 0.4", text, False, otherwise="goal missed"
 )
+sticky = chapter.results(sticky_files).query("kind == 'near'")
+near = sticky.pivot_table("ratio", "game", "gamma", sort=False).agg(["min", "max"])
+text = "; ".join(f"{low:.2g} to {high:.2g}" for low, high in near.T.to_numpy())
+claims.check("no shock, near, earlier runs, by discount", text, False, otherwise="goal missed")
 
 # %% [markdown]
-# Let $V_\sigma$ be the simulated gap variance and $C_\sigma$ the learned one. At $\sigma \ge 0.1$ the near network's part from the shock, $C_\sigma - C_0$, is on average 0.96 to 1.02 of the
-# simulated $V_\sigma - V_0$ (the constant: 1.00 to 1.23): it learns when branches merge. Of $V_0$ it has, with this budget, a median of 25%. With the shock's part right, the ratio is $1 - (1 - C_0/V_0)\,V_0/V_\sigma$: a larger
-# shock only *dilutes* that error.
+# In one sentence: the near network's part from the shock is right (0.96 to 1.02 of the simulated; the constant: 1.00 to 1.23), of the variance
+# without a shock local and near have a median of 25%, a larger shock only *dilutes* that error, and by both seeds no network is calibrated more often than the constant.
 #
-# The seeds' ratios differ by a median of 0.5% and by up to 12%, more than the tolerance, at $\sigma \ge 0.1$, and by up to 71% below. Earlier runs without a shock (commit 7decbe5; other code, five times the states, four times the samples)
-# were nearer at $\gamma = 0.99$, 0.60 to 0.91, and too large at 0.9, 1.1 to 2.1, and below, 4 to $10^7$; none was inside. What is due to the budget we do not know.
+# Earlier runs with more states and steps (other code) had 0.60 to 0.91 of that variance at $\gamma = 0.99$ (and at 0.5 and below 4 to $10^7$ times it). **Is it the budget?**
+# Part `budget` repeats the smallest shocks with up to nine times the states and four times the steps. Its rule, stated before the runs: a case is solved if the interval lies inside $1 \pm 10\%$ *and* the skill against the
+# mean is at least 0.5. There was time for one seed, $\gamma = 0.99$, and the largest budget in Pong alone. With one seed an interval has the simulation's noise only: a verdict on these networks, not on other seeds.
 
 # %%
-seeds = with_sigma.assign(ratio=lambda x: x.coupled / x.mc)
-seeds = seeds[seeds.kind != "gram told"].pivot_table("ratio", keys, "seed")
-change = (seeds[21] / seeds[20] - 1).abs()
-large = change.index.get_level_values("sigma") >= 0.1
-text = f"{change[large].median():.3f}, {change[large].max():.2f}; {change[~large].max():.2f}"
-claims.check(
-    "local and near, seeds differ by: sigma 0.1 and more, median, most; less, most",
-    text,
-    change[large].median() < RULES["ratio"],
-)
+rule = table_of("budget")["rules"]
+played = chapter.results(budget_simulated_files)
+own = results.chosen_runs(chapter.results(budget_files), sigma_search).query("states == 1")
+budget = results.ratios(own, tolerance=rule["ratio"])
+skill_of = results.skills(own, played[played.states == 1], "mean").reset_index()
+budget = budget.merge(skill_of, validate="one_to_one")
+beside = results.constants(played, rule["ratio"])
+fig, axes = plt.subplots(3, 4, figsize=(6.75, 5.4), sharex=True, sharey="row", layout="constrained")
+for column, game in zip(axes.T, budget.game.unique(), strict=True):
+    column[0].set_title(game)
+    rows = zip(column, ("ratio", "ratio", "skill"), (0.0, 0.03, 0.0), strict=True)
+    for ax, value, sigma in rows:
+        mine = budget[(budget.game == game) & (budget.sigma == sigma)]
+        for (kind, steps), each in mine.groupby(["kind", "steps"]):
+            label, color, marker, _ = plots.KIND_STYLES[kind]
+            many = steps > mine.steps.min()
+            style = {"ls": "-" if many else ":", "mfc": color if many else "none"}
+            label = f"{label}, {steps:,} steps"
+            ax.plot(each.num_states, each[value], marker, color=color, label=label, ms=4, **style)
+        lines = beside[(beside.game == game) & (beside.sigma == sigma)].set_index("kind").ratio
+        if value == "ratio":
+            ax.axhspan(1 - rule["ratio"], 1 + rule["ratio"], color="0.88", lw=0, zorder=0)
+            ax.axhline(lines["tuning mean"], color="0.4", lw=0.8, label="tuning mean")
+            ax.axhline(
+                lines["constant"] or np.nan, color="black", lw=0.8, ls="--", label="constant"
+            )
+        else:
+            ax.axhspan(rule["skill"], 1, color="0.88", lw=0, zorder=0)
+axes[0, 0].set(yscale="log", ylabel=r"ratio, $\sigma = 0$")
+axes[1, 0].set(yscale="log", ylabel=r"ratio, $\sigma = 0.03$")
+axes[2, 0].set(ylabel=r"skill, $\sigma = 0$", ylim=(-300, 1))
+axes[2, 0].set_yscale("symlog", linthresh=1.0)
+states = sorted(budget.num_states.unique())
+for ax in axes[2]:
+    ax.set(xscale="log", xlim=(14_000, 260_000))
+    ax.set_xticks(states, [f"{number / 1000:g}k" for number in states])
+    ax.minorticks_off()
+    ax.set_xlabel("states")
+fig.legend(*axes[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+chapter.save(fig, "fig_budget", budget, out_dir)
+plt.show()
 
-near = sticky.pivot_table("ratio", "game", "gamma", sort=False)
-for columns in ([0.1, 0.5], [0.9], [0.99]):
-    least, most = near[columns].min(axis=None), near[columns].max(axis=None)
-    claims.check(
-        f"no shock, near, gamma {columns}",
-        f"{least:.2g} to {most:.2g}",
-        False,
-        otherwise="goal missed",
-    )
+# %% [markdown] tags=["caption"]
+# **Figure 12.6.** Learned over simulated gap variance under sticky actions, without a shock and with a small one, and the skill against the mean of the game, by budget: one seed, $\gamma = 0.99$. Grey: where a case would be solved. Without a shock the constant is zero; the skill of a simulated average is about zero.
+#
+# <!-- alt: Twelve panels, four games by three rows. Dotted lines, of 2,500 steps, fall from 0.2 to 0.7 at 20,000 states to 0.05 to 0.3 at 180,000. Solid lines, of 10,000 steps, begin at 0.5 to 6 and fall to 0.2 to 0.6 at 60,000 states; in Pong that of local and near stays at 0.5. Gram, told, lies below, but for 20,000 states and 10,000 steps in Atlantis and Assault. Skills are below zero nearly everywhere, and below minus 30 where ratios are largest; in Amidar they reach 0.6. -->
+
+# %%
+budget["solved"] = (budget.verdict == "inside") & (budget.skill >= rule["skill"])
+decided = budget.solved | (budget.verdict == "outside") | (budget.skill < rule["skill"])
+text = f"{budget.solved.sum()}, {decided.sum()} of {len(budget)}"
+claims.check("budget: solved, decided", text, budget.solved.any(), otherwise="goal missed")
+both = budget[budget.kind.isin(["local", "near"]) & (budget.sigma == 0.0)]
+for size, each in both.groupby(["num_states", "steps"]):
+    text = f"{each.ratio.min():.2f} to {each.ratio.max():.2f}; {each.skill.max():.2f}"
+    name = "{:,} states, {:,} steps".format(*size)
+    claims.check(f"no shock, {name}: ratios, best skill", text, False, otherwise="goal missed")
+text = ", ".join(
+    f"{(each.verdict == 'inside').sum()} of {len(each)}"
+    for each in (budget, beside[beside.kind == "constant"], beside[beside.kind == "tuning mean"])
+)
+claims.check("within 10%: networks; constant; tuning mean", text, False, otherwise="goal missed")
+
+# %% [markdown]
+# **Nothing is solved**: none of 122 combinations of network, case and budget. The ratio is not one number that climbs with the budget. More steps raise it, more *states* lower it: without a shock,
+# local and near have 0.21 to 0.70 of the variance at 20,000 states and 2,500 steps, 0.05 to 0.26 at 180,000. Many steps on few states carry it past one, to 5.7 in Atlantis, with a skill of $-138$: the networks overfit.
+# So does the one ratio within 10%, Gram's in Assault (1.04, skill $-0.6$): it passes one on its way. With enough states, four times the steps bring 1.3 to 6 times the variance: 0.21 to 0.56 at 60,000 states. At the largest budget,
+# in Pong, half is missing (0.52, as at 60,000 states). Only in Amidar any skill is above 0.5, with ratios of 0.69 to 0.79. The simulated average at tuning states is within 10% in 4 of 8 cases, and no further off than 10% in all.
+#
+# So "not without a large, known shock" is now a result for budgets of this size, for one seed and $\gamma = 0.99$, with settings from the small budget. Steps still help at its end; what more of them bring, we do not know.
 
 # %% [markdown]
 # So calibration has been seen *only* with a shock that is artificial, known, and large beside what rewards vary.

@@ -112,6 +112,16 @@ def test_ratios_of_known_numbers():
     assert alone["half"] == pytest.approx(1.96 * 0.9 * error)
 
 
+def test_budgets_are_judged_one_by_one_by_the_rule_of_a_part():
+    truth = simulated(np.array([1.0, 3.0]), 0.01)
+    runs = pd.DataFrame([run_of(truth.mc * factor, truth) for factor in (0.5, 1.08)])
+    runs = runs.assign(num_states=20_000, steps=[2_500, 10_000])
+    assert ratios(runs, tolerance=0.1).verdict.tolist() == ["outside", "inside"]
+    assert ratios(runs).verdict.tolist() == ["outside", "outside"]
+    few, many = skills(runs, truth, "mean")
+    assert few < many
+
+
 @pytest.mark.parametrize(
     ("ratio", "half", "error", "verdict"),
     [
@@ -136,6 +146,8 @@ def test_what_needs_no_network():
     error = 0.01 / 2**0.5 / mc.mean()
     assert rows.half["constant"] == pytest.approx(1.96 / 1.2 * error)
     assert set(rows.verdict) == {"outside"}
+    none = constants(pd.concat([simulated(mc, 0.01).assign(sigma=0.0, states=k) for k in (0, 1)]))
+    assert none.set_index("kind")[["ratio", "verdict"]].loc["constant"].tolist() == [0, "outside"]
 
 
 def test_the_best_trial_of_a_search_is_reported():

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from experiments.atari.plots import gap_ratios, verdict_bars
 from experiments.release import plots
+from notebooks.tools.plots import gap_ratios, verdict_bars
 
 
 @pytest.fixture

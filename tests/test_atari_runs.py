@@ -11,9 +11,14 @@ import pytest
 import torch._inductor  # noqa: F401, a first optimiser imports it, and that sets a variable
 from programs import ROOT, run
 
-from experiments.atari import runs, settings
+import jmdp_lib as jl
+from experiments.atari import runs, settings, training
+from experiments.atari.networks import Network
+from experiments.atari.replay import Replay
 from experiments.atari.settings import PARTS, runs_of, table_of
+from experiments.atari.small_models import tables_of
 from experiments.atari.tables import Experiment
+from experiments.atari.training import train
 
 
 def command(folder, *words):
@@ -26,10 +31,10 @@ def command(folder, *words):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["finals"], "runs.toml has no part 'finals'; it has calibrated"),
-        (["calibrated:Pong:4"], "part calibrated of runs.toml has no run 'calibrated:Pong:4'"),
-        (["tune:Qbert"], "part tune of runs.toml has no run"),
-        (["sigma:Pnog"], "did you mean Pong"),
+        (["finals"], "invalid choice: 'finals'"),
+        (["sigma", "--games", "Pnog"], "did you mean Pong"),
+        (["sigma", "--seeds", "-1"], "--seeds must be at least 0"),
+        (["sigma", "--minutes", "0"], "--minutes must be above 0"),
         (["sigma", "--device", "toaster"], "'toaster' is unknown"),
         (["sigma", "--processes", "0"], "--processes must be at least 1, got 0"),
     ],
@@ -56,7 +61,7 @@ def test_streams_share_nothing():
 
 
 def test_the_list_of_runs_keeps_its_rules():
-    for part in set(PARTS) - {"grid"}:
+    for part in PARTS:
         every = runs_of(part, ROOT)  # all settings make sense
         assert len({run.gaps for run in every}) == len(every)
     for part in ("calibrated", "told", "sigma"):
@@ -84,6 +89,32 @@ def test_a_run_has_the_members_that_chose_its_trial():
         "gaps-21-base-1-20000-2500": ((0.9, "local", 0.3),),
         "gaps-21-fast-1-20000-2500": ((0.9, "near", 0.3),),
     }
+
+
+def test_a_game_or_a_seed_that_no_list_has_gets_the_settings_of_the_part():
+    new = runs_of("calibrated", ROOT, games=["Tennis"], seeds=[7])
+    of_list = runs_of("calibrated", ROOT, games=["SpaceInvaders"], seeds=[10])
+    assert {run.experiment for run in new} == {Experiment("Tennis", pairs_per_state=3)}
+    assert {run.pieces for run in new} == {((7, 0),)}
+    assert [run.config for run in new] == [run.config for run in of_list]
+    [first, *_] = runs_of("budget", ROOT, games=["Tennis"], seeds=[23])
+    assert first.pieces == ((20, 0),)  # of the pool of the others
+
+
+def test_a_new_game_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(runs, "work_through", lambda *_: None)
+    assert command(tmp_path, "calibrated", "--games", "Tennis", "Pong", "--seeds", "10") == 1
+    said = capsys.readouterr().out
+    assert "Tennis is new to part calibrated: 30,000 states, all of 18 actions\n" in said
+    assert "Pong is new" not in said
+
+
+def test_a_training_says_where_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(training, "SILENCE", 0.0)
+    tables = tables_of(jl.windy_gridworld(3), np.eye(9, dtype=np.uint8))
+    config = settings.Config(((0.5, "near", 1.0),), steps=2, batch=4, hidden=4)
+    train(Network(tables, config), Replay.of(tables), 0)
+    assert capsys.readouterr().out == "step 1 of 2\nstep 2 of 2\n"
 
 
 def test_a_larger_budget_has_the_states_of_a_smaller_one():
@@ -130,8 +161,7 @@ def test_pieces_of_a_part_are_the_whole(tmp_path, monkeypatch, capsys):
         with pytest.raises(KeyboardInterrupt):
             command(tmp_path / "pieces", *words)
     assert "10 runs and" in capsys.readouterr().out
-    assert command(tmp_path / "pieces", *words, "--minutes", "0") == 1
-    assert not list(tmp_path.glob("pieces/work/results/*"))  # nothing was simulated yet
+    assert command(tmp_path / "pieces", *words, "--minutes", "1e-9") == 1
     assert command(tmp_path / "pieces", *words) == 0
     whole, pieces = ((tmp_path / name / "work" / "results") for name in ("whole", "pieces"))
     names = sorted(path.name for path in whole.glob("*.csv"))
@@ -144,17 +174,20 @@ def test_pieces_of_a_part_are_the_whole(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_a_part_and_its_search_in_miniature(tmp_path, monkeypatch, capsys):
     """As documented; what is there is not made again, what is lost alone is."""
-    words = ["sigma:pong:20", "--miniature"]
+    words = ["sigma", "--games", "pong", "--seeds", "20", "--miniature"]
     trials = {name: PARTS["sigma"]["trials"][name] for name in ("base", "dim256")}
     monkeypatch.setitem(PARTS["sigma"], "trials", trials)
     monkeypatch.setattr(runs, "COMMITTED", tmp_path)  # without a search
     work, out = tmp_path / "work", tmp_path / "work" / "results"
     assert command(tmp_path, *words) == 2
     assert "has no sigma_search.csv: make part sigma_search first" in capsys.readouterr().err
-    assert command(tmp_path, "sigma_search:Pong", "--miniature", "--minutes", "0") == 1
-    said = "4 runs and 1 simulations of sigma_search:Pong are left: to go on, give the same command"
+    assert (
+        command(tmp_path, "sigma_search", "--games", "Pong", "--miniature", "--minutes", "1e-9")
+        == 1
+    )
+    said = "4 runs and 1 simulations of sigma_search are left: to go on, give the same command"
     assert said in capsys.readouterr().out
-    assert command(tmp_path, "sigma_search:Pong", "--miniature") == 0
+    assert command(tmp_path, "sigma_search", "--games", "Pong", "--miniature") == 0
     assert command(tmp_path, *words) == 0
     gaps = work / "sigma" / "Pong" / "gaps-20-base-0-40-4.csv"
     gaps.unlink()  # as if the command had been stopped here
@@ -176,8 +209,8 @@ def test_a_part_and_its_search_in_miniature(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_part_that_takes_a_committed_simulation(tmp_path, monkeypatch):
-    """Of its states and action pairs: after a backup, a gap varies where the simulated one does."""
+def test_states_and_pairs_are_those_of_the_committed_ones(tmp_path, monkeypatch):
+    """After a backup, a gap varies where the committed, simulated one does."""
     members = {"kinds": ["gram told"], "gammas": [[0.1]], "sigmas": [1.0]}
     part = table_of("told", "") | {"search": "", "trials": {"base": {}}, "seeds": [10]}
     config = table_of("told", "")["config"] | members
@@ -194,7 +227,6 @@ def test_a_part_that_takes_a_committed_simulation(tmp_path, monkeypatch):
     constant = 2 * 0.1**2 / (1 - 0.1**2)
     assert np.ptp(both.mc) > 0.6 * constant  # some actions have one future
     assert (both.table - both.mc).abs().max() < 0.3 * constant
-    assert not list(tmp_path.rglob("records*"))
 
 
 def test_a_folder_of_other_settings_or_with_a_damaged_file_is_refused(
@@ -203,7 +235,7 @@ def test_a_folder_of_other_settings_or_with_a_damaged_file_is_refused(
     monkeypatch.setattr(runs, "work_through", lambda *_: None)
 
     def refused():
-        command(tmp_path, "tune:Pong", "--miniature")
+        command(tmp_path, "tune", "--games", "Pong", "--miniature")
         return capsys.readouterr().err
 
     assert not refused()
@@ -225,10 +257,10 @@ def test_a_training_that_diverges_leaves_the_others_alone(tmp_path, monkeypatch,
     for name in ("play", "simulate", "missing", "Network"):
         monkeypatch.setattr(runs, name, lambda *_: None)
     monkeypatch.setattr(runs, "learned_from", lambda *_: (None, None))
-    assert command(tmp_path, "tune:Pong", "--miniature") == 1
+    assert command(tmp_path, "tune", "--games", "Pong", "--miniature") == 1
     said = capsys.readouterr().out
     assert re.findall(r"FAILED .*/gaps-0-(\w+)-0-", said) == list(PARTS["calibrated"]["trials"])
-    assert "6 runs and 1 simulations of tune:Pong are left" in said
+    assert "6 runs and 1 simulations of tune are left" in said
 
 
 @pytest.mark.slow

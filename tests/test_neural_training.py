@@ -9,10 +9,10 @@ import torch
 import jmdp_lib as jl
 from experiments.atari import training
 from experiments.atari.networks import Network
+from experiments.atari.predictions import gaps_of
 from experiments.atari.replay import Replay
-from experiments.atari.runs import learned_gaps
-from experiments.atari.settings import PARTS, Config
-from experiments.atari.small_models import tables_of
+from experiments.atari.settings import Config
+from experiments.atari.small_models import tables_of, with_shock
 from experiments.atari.training import learning_rate, train
 from experiments.processes import require_device
 
@@ -66,9 +66,18 @@ def test_a_member_learns_the_same_alone(done):
 
 @pytest.mark.slow
 def test_a_grid_is_learned_by_as_many_dimensions_as_it_has():
-    config = PARTS["grid"]["config"] | {"hidden": 32, "steps": 300, "batch": 32}
-    table = {"member": (0.5, "gram told", 1.0), "dims": [4, 64], "seeds": [0], "config": config}
-    few, enough = learned_gaps(table).ratio
+    grid = jl.windy_gridworld(4, gamma=0.5)
+    exact = jl.jipe2(with_shock(grid, 1.0), jl.uniform_policy(grid)).moments.gap_variance
+    seen = 255 * np.eye(16, dtype=np.uint8)
+    tables = tables_of(grid, seen)
+    sizes = {"hidden": 32, "steps": 300, "batch": 32, "learning_rate": 3e-3, "polyak": 1.0}
+
+    def ratio(dim):
+        network = Network(tables, Config(((0.5, "gram told", 1.0),), shared_dim=dim, **sizes))
+        here = network(train(network, Replay.of(tables), 0), torch.from_numpy(seen))
+        return float(gaps_of(here.mean, here.covariance)[1].mean() / exact.mean())
+
+    few, enough = ratio(4), ratio(64)
     assert few < 0.8
     assert enough == pytest.approx(1.0, abs=0.05)
 

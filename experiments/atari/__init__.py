@@ -10,6 +10,6 @@
 are; queries of the emulator are the library's, `jmdp_lib.atari`. `networks` says what is learned,
 `replay` makes batches of tables, `td_errors` compares a network with its backup, and `training`
 descends these errors. `predictions` reads gaps from a network, and `results` writes them beside the
-played ones. The chapter reads these files by `results`, too, without torch, and `plots` draws them.
+played ones. The chapter reads these files by `results`, too, without torch.
 `small_models` has tables of JMDPs whose moments `jipe2` knows.
 """

@@ -9,7 +9,7 @@ kind and a shock of its own, go through one batched product. For a state s and a
     u(s, a)       local Gram vector                + 1{s = t} <u(x), u(y)>        y = (t, b)
     own(s, a) >= 0  own variance                   + 1{x = y} own(x)
 
-and M_Sigma = mu mu' + C. Kind "gram" is the paper's, the first term alone; "local" has all but
+and M_Sigma = mu mu' + C. Kind "gram" is the first term alone, as in Appendix C; "local" has all but
 q; "near" has all, with k(s, t) = exp(-|f(s) - f(t)|^2) of a learned linear map f of the features.
 Each term is a Gram kernel: k is one, and so are its products with <q, q>, the vectors 1_s (x) u,
 and sqrt(own) 1_x. So C is positive semidefinite whatever the weights. The terms are the ways in

@@ -2,7 +2,7 @@
 
 PART.csv             of each run and member, averages over the states of a number
 PART_states.csv      predictions at the reported states, those of number 1
-PART_simulated.csv   simulated gaps by state, unless the part has those of another one
+PART_simulated.csv   simulated gaps by state
 PART.json            with what and by which settings they were made
 
 A *case* is a game at a discount, with a shock of one size: columns game, gamma and sigma.
@@ -24,6 +24,7 @@ from experiments.files import write_tables, write_whole
 MEMBER = ["gamma", "kind", "sigma"]
 RUN = ["game", "states", *MEMBER, "trial", "seed"]
 CASE = ["game", "sigma", "gamma"]
+BUDGET = ["num_states", "steps"]
 
 
 def averages(gaps: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -40,7 +41,7 @@ def averages(gaps: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 def write(part: str, gaps: pd.DataFrame, out: Path, facts: dict[str, Any]) -> None:
     """Write the results of the finished runs of a part, from the learned and simulated gaps."""
     settings = table_of(part)
-    budget = ["num_states", "steps"] if "budgets" in settings else []
+    budget = BUDGET if "budgets" in settings else []
     run = [*RUN, *budget]
     of_run = averages(gaps.assign(error=(gaps.coupled - gaps.mc) ** 2), run)
     of_run["error"] = of_run.error**0.5 / of_run.mc
@@ -50,16 +51,10 @@ def write(part: str, gaps: pd.DataFrame, out: Path, facts: dict[str, Any]) -> No
     if len(reported):
         tables["_states"] = reported[[*by_state, "coupled", "table", "gap_mean"]]
     once = ["game", "states", "sigma", "gamma", "state"]
-    if "reference" not in settings:
-        played = ["mc_mean", "mc", "mc_independent", "mc_error"]
-        tables["_simulated"] = gaps.drop_duplicates(once)[[*once, *played]]
-    save(out, part, tables, facts | {"settings": settings})
-
-
-def save(out: Path, part: str, tables: dict[str, pd.DataFrame], facts: dict[str, Any]) -> None:
-    """Write tables, by the ending of their name, and how they were made."""
+    played = ["mc_mean", "mc", "mc_independent", "mc_error"]
+    tables["_simulated"] = gaps.drop_duplicates(once)[[*once, *played]]
     write_tables(out, {f"{part}{ending}": table for ending, table in tables.items()})
-    write_whole(out / f"{part}.json", json.dumps(facts, indent=1) + "\n")
+    write_whole(out / f"{part}.json", json.dumps(facts | {"settings": settings}, indent=1) + "\n")
 
 
 def best_trials(search: pd.DataFrame) -> dict[tuple[float, str, float], str]:
@@ -78,29 +73,36 @@ def chosen_runs(runs: pd.DataFrame, search: pd.DataFrame) -> pd.DataFrame:
     return runs[[best.get(member) == t for member, t in zip(members, runs.trial, strict=True)]]
 
 
-def ratios(runs: pd.DataFrame, column: str = "coupled") -> pd.DataFrame:
+def ratios(
+    runs: pd.DataFrame, column: str = "coupled", tolerance: float = RULES["ratio"]
+) -> pd.DataFrame:
     """Learned / simulated gap variance, averages over states: a row for each case and kind.
 
-    runs: rows of PART.csv for one number of states.
+    runs: rows of PART.csv for one number of states. Different budgets have rows of their own.
 
     ratio: the mean over seeds. half: half a 95% interval for the given states (other states would
     have another average), from the simulation (normal) and the seeds (Student's t; zero if there is
     only one seed). verdict: whether the interval lies inside 1 +- the tolerance, outside, or
     neither; "-" where the simulated variance is not told from zero.
     """
-    groups = runs.assign(ratio=runs[column] / runs.mc).groupby([*CASE, "kind"], sort=False)
+    groups = runs.assign(ratio=runs[column] / runs.mc).groupby(_learned(runs), sort=False)
     table = groups[["mc", "mc_error"]].first()
     table["ratio"] = groups.ratio.mean()
     quantile = special.stdtrit(np.maximum(groups.size() - 1, 1), 0.975)
     of_seeds = (quantile * groups.ratio.sem()).fillna(0.0)
     table["half"] = np.hypot(of_seeds, 1.96 * table.ratio * table.mc_error / table.mc)
-    return table.assign(verdict=verdicts(table)).reset_index()
+    return table.assign(verdict=verdicts(table, tolerance)).reset_index()
 
 
-def verdicts(table: pd.DataFrame) -> np.ndarray:
+def _learned(runs: pd.DataFrame) -> list[str]:
+    """The columns that tell networks apart which differ in more than their seeds."""
+    return [*CASE, "kind", *(name for name in BUDGET if name in runs)]
+
+
+def verdicts(table: pd.DataFrame, tolerance: float = RULES["ratio"]) -> np.ndarray:
     """The verdict of each row of `ratios`."""
     low, high = table.ratio - table.half, table.ratio + table.half
-    least, most = 1.0 - RULES["ratio"], 1.0 + RULES["ratio"]
+    least, most = 1.0 - tolerance, 1.0 + tolerance
     unknown = table.mc <= RULES["known"] * table.mc_error
     inside = (low >= least) & (high <= most)
     outside = (high < least) | (low > most)
@@ -112,7 +114,7 @@ def never_met(sigma: Any, gamma: Any) -> Any:
     return 2.0 * sigma**2 * gamma**2 / (1.0 - gamma**2)
 
 
-def constants(simulated: pd.DataFrame) -> pd.DataFrame:
+def constants(simulated: pd.DataFrame, tolerance: float = RULES["ratio"]) -> pd.DataFrame:
     """What needs no network, as rows of `ratios`: kinds "constant" and "tuning mean".
 
     The first is `never_met`, the second the simulated average at the states of number 0.
@@ -127,24 +129,24 @@ def constants(simulated: pd.DataFrame) -> pd.DataFrame:
         ("tuning mean", tuning.mc, tuning.mc_error),
     ):
         table = reported.assign(kind=kind, ratio=value / reported.mc)
-        noise = np.hypot(reported.mc_error / reported.mc, error / value)
-        table["half"] = 1.96 * table.ratio * noise
-        tables.append(table.assign(verdict=verdicts(table)))
+        noise = np.hypot(table.ratio * reported.mc_error, error)
+        table["half"] = 1.96 * noise / reported.mc
+        tables.append(table.assign(verdict=verdicts(table, tolerance)))
     return pd.concat(tables).reset_index()
 
 
 def skills(runs: pd.DataFrame, simulated: pd.DataFrame, baseline: str) -> pd.Series:
     """1 - MSE / MSE of a baseline over states, the simulation's noise subtracted from both.
 
-    runs, simulated: rows for one number of states. baseline: "constant", as in `constants`, or
-    "mean", the simulated average of the game.
+    runs, simulated: rows for one number of states; different budgets have skills of their own.
+    baseline: "constant", as in `constants`, or "mean", the simulated average of the game.
 
     If the baseline is right, its squared errors have the mean of the squared standard errors e^2 of
     the simulation, and about the variance 2 e^4. The skill is missing where it is right: within
     RULES["noise"] such deviations, or off by less than the share RULES["exact"] of the average.
     """
     squares = (runs.error * runs.mc) ** 2
-    mse = squares.groupby([runs[name] for name in [*CASE, "kind"]], sort=False).mean()
+    mse = squares.groupby([runs[name] for name in _learned(runs)], sort=False).mean()
     found = {}
     for (game, sigma, gamma), states in simulated.groupby(CASE, sort=False):
         noise = states.mc_error**2

@@ -1,7 +1,8 @@
 """Make a part of runs.toml: play its games, train and evaluate its networks, write its files.
 
     python -m experiments.atari PART --work WORK --device cuda --minutes 9
-    python -m experiments.atari PART:GAME:SEED --work WORK --device cpu --miniature
+    python -m experiments.atari PART --work WORK --games Tennis Bowling --seeds 10
+    python -m experiments.atari PART --work WORK --miniature            does all of it run?
 
 Processes play the games, and pairs at last, while networks are trained one after the other: always
 the first run of the list whose states are there. What is finished is a file under WORK/PART/GAME,
@@ -25,19 +26,17 @@ import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-import jmdp_lib as jl
 from experiments.atari import results
 from experiments.atari.networks import Network
-from experiments.atari.predictions import evaluate, gaps_of
+from experiments.atari.predictions import evaluate
 from experiments.atari.recursive_pairs import (
     PairRecords,
     first_actions,
@@ -45,8 +44,7 @@ from experiments.atari.recursive_pairs import (
     record_pairs,
 )
 from experiments.atari.replay import Replay
-from experiments.atari.settings import MINIATURE, PARTS, Config, Run, runs_of, selected, table_of
-from experiments.atari.small_models import tables_of, with_shock
+from experiments.atari.settings import PARTS, Run, runs_of, table_of
 from experiments.atari.tables import QueryTables, collect, evaluation_states
 from experiments.atari.training import train
 from experiments.files import claim, replacing, save_once
@@ -91,28 +89,8 @@ def simulations(runs: list[Run]) -> dict[Path, tuple[Run, int, int]]:
     return {
         run.pairs(fresh)[number]: (run, fresh, number)
         for run in runs
-        if not run.reference
         for number, fresh in product(range(run.plays), run.fresh)
     }
-
-
-def simulated(run: Run, fresh: int) -> pd.DataFrame:
-    """Simulated gaps, by discount, shock and state; empty if nothing was played yet."""
-    if not run.reference:
-        cases = tuple(sorted({(gamma, sigma) for gamma, _, sigma in run.config.members}))
-        return _played(tuple(path for path in run.pairs(fresh) if path.exists()), cases)
-    every = pd.read_csv(COMMITTED / f"{run.reference}_simulated.csv")
-    mine = every[(every.game == run.experiment.game) & (every.states == fresh)]
-    return mine.drop(columns=["game", "states"])
-
-
-@cache
-def _played(paths: tuple[Path, ...], cases: tuple[tuple[float, float], ...]) -> pd.DataFrame:
-    """Gaps of all these records, for some discounts and shocks."""
-    if not paths:
-        return pd.DataFrame(columns=["gamma", "sigma", "state"], dtype=float)
-    gaps = pair_gaps(PairRecords.joined([*map(PairRecords.load, paths)]), cases)
-    return results.averages(gaps, ["gamma", "sigma", "state"])
 
 
 def _stream(purpose: int, number: int, piece: int = 0) -> np.random.SeedSequence:
@@ -127,8 +105,8 @@ def learned_from(paths: tuple[Path, ...], device: str) -> tuple[QueryTables, Rep
     return tables, Replay.of(tables, device)
 
 
-def finish(run: Run, device: str) -> bool:
-    """Train and evaluate; whether it could be trained."""
+def finish(run: Run, device: str) -> None:
+    """Train and evaluate; a training that diverges is said, and leaves no file."""
     tables, data = learned_from(run.tables, device)
     network = Network(tables, run.config, device)
     started = time.perf_counter()
@@ -136,7 +114,7 @@ def finish(run: Run, device: str) -> bool:
         params = train(network, data, run.seed)
     except FloatingPointError as error:
         print(f"FAILED {run.gaps}: {error}", flush=True)
-        return False
+        return
     print(f"trained for {run.gaps}: {time.perf_counter() - started:.0f} s", flush=True)
     frames = []
     for fresh in run.fresh:
@@ -150,49 +128,32 @@ def finish(run: Run, device: str) -> bool:
     key = {"game": run.experiment.game, "trial": run.trial, "seed": run.seed, **run.budget}
     with replacing(run.gaps) as part:
         pd.concat(frames).assign(**key).to_csv(part, index=False, float_format="%.8g")
-    return True
 
 
-def beside_simulated(run: Run) -> pd.DataFrame:
-    """What a finished run learned, and what was simulated, where both are there."""
-    gaps = pd.read_csv(run.gaps)
-    truth = [simulated(run, fresh).assign(states=fresh) for fresh in run.fresh]
+def learned_in(home: Path) -> pd.DataFrame:
+    """Learned gaps of the finished runs of a game beside simulated ones, where both are there."""
+    gaps = pd.concat([pd.read_csv(path) for path in sorted(home.glob("gaps-*.csv"))])
+    cases = [*gaps.groupby(["gamma", "sigma"]).groups]
+    truth = []
+    for fresh in gaps.states.unique():
+        if paths := sorted(home.glob(f"records-{fresh}-*.npz")):
+            records = PairRecords.joined([*map(PairRecords.load, paths)])
+            each = results.averages(pair_gaps(records, cases), ["gamma", "sigma", "state"])
+            truth.append(each.assign(states=fresh))
+    if not truth:
+        return gaps[:0]
     return gaps.merge(pd.concat(truth), on=["states", "gamma", "sigma", "state"])
 
 
-def learned_gaps(table: dict[str, Any]) -> pd.DataFrame:
-    """Gram networks of many dimensions on a gridworld whose moments are known exactly.
-
-    Learned / exact average gap variance, by dimension and seed.
-
-    table: of the part. A network sees each of 16 cells as one byte that is not zero.
-    """
-    gamma, _, sigma = member = tuple(table["member"])
-    grid = jl.windy_gridworld(4, gamma=gamma)
-    exact = jl.jipe2(with_shock(grid, sigma), jl.uniform_policy(grid)).moments.gap_variance
-    cells = 255 * np.eye(grid.num_states, dtype=np.uint8)
-    tables = tables_of(grid, cells)
-    rows = []
-    for dim in table["dims"]:
-        for seed in table["seeds"]:
-            config = Config((member,), shared_dim=dim, **table["config"])
-            network = Network(tables, config)
-            params = train(network, Replay.of(tables), seed)
-            here = network(params, torch.from_numpy(cells))
-            learned = gaps_of(here.mean, here.covariance)[1]
-            rows.append({"dim": dim, "seed": seed, "ratio": float(learned.mean() / exact.mean())})
-    return pd.DataFrame(rows)
-
-
-def work_through(runs: list[Run], options: argparse.Namespace, deadline: float) -> None:
+def work_through(runs: list[Run], options: argparse.Namespace) -> None:
     """Train and evaluate until the deadline, while processes play for the next runs."""
     todo = [run for run in runs if not run.gaps.exists()]
-    limits = options.processes, deadline
+    limits = options.processes, options.deadline
     with ThreadPoolExecutor(1) as ahead:
         jobs = [ahead.submit(play, run, *limits) for run in todo]
         jobs += [ahead.submit(simulate, *job, *limits) for job in simulations(runs).values()]
         try:
-            while (todo or jobs) and time.monotonic() < deadline:
+            while (todo or jobs) and time.monotonic() < options.deadline:
                 jobs = _unfinished(jobs)
                 if ready := next((run for run in todo if not missing(run)), None):
                     todo.remove(ready)
@@ -225,40 +186,38 @@ def best_trials(part: str, out: Path) -> dict[tuple[float, str, float], str] | N
 
 
 def make(options: argparse.Namespace) -> None:
-    """Make a part, or a game or a seed of it, and write the results of all its finished runs."""
-    deadline = time.monotonic() + 60.0 * options.minutes
+    """Make a part, or games and seeds of it, and write the results of all its finished runs."""
     torch.backends.cuda.matmul.allow_tf32 = True
-    part, game, seed = selected(options.part)
-    facts = made_with(options)
-    if part == "grid":
-        table = PARTS[part] | (MINIATURE[part] if options.miniature else {})
-        results.save(options.out, part, {"": learned_gaps(table)}, facts | {"settings": table})
-        return
+    part = options.part
     chosen = best_trials(part, options.out)
-    every = runs_of(part, options.work, chosen, options.miniature)
-    mine = [
-        run for run in every if game in (None, run.experiment.game) and seed in (None, run.seed)
-    ]
-    for run in mine:
+    named = options.games, options.seeds
+    runs = runs_of(part, options.work, chosen, options.miniature, *named)
+    for run in runs:
         sizes = asdict(run.experiment) | {"fresh": run.fresh}
         claim(run.home / "settings.json", {"sizes": sizes, run.name: asdict(run.config)})
+    listed = table_of(part)["games"]
+    for new in dict.fromkeys(run.experiment for run in runs):
+        if new.game not in listed:
+            actions = f"{new.actions or 'all'} of {new.emulator().num_actions} actions"
+            print(
+                f"{new.game} is new to part {part}: {new.num_states:,} states, {actions}",
+                flush=True,
+            )
     try:
-        work_through(mine, options, deadline)
+        work_through(runs, options)
     finally:
-        left = [run for run in mine if not run.gaps.exists()]
-        unplayed = [path for path in simulations(mine) if not path.exists()]
+        left = [run for run in runs if not run.gaps.exists()]
+        unplayed = [path for path in simulations(runs) if not path.exists()]
         if left or unplayed:
-            count = f"{len(left)} runs and {len(unplayed)} simulations of {options.part} are left"
+            count = f"{len(left)} runs and {len(unplayed)} simulations of {part} are left"
             print(f"{count}: to go on, give the same command again", flush=True)
-    finished = [beside_simulated(run) for run in every if run.gaps.exists()]
-    gaps = pd.concat(finished) if finished else pd.DataFrame()
-    if len(gaps):
-        results.write(part, gaps, options.out, facts | {"runs": len(finished)})
+    homes = sorted({path.parent for path in (options.work / part).glob("*/gaps-*.csv")})
+    if homes and len(gaps := pd.concat([*map(learned_in, homes)])):
+        results.write(part, gaps, options.out, made_with(options))
     sys.exit(bool(left or unplayed))
 
 
 def main(words: list[str] | None = None) -> None:
     parser = program(__doc__ or "")
-    parser.add_argument("part", metavar="PART[:GAME[:SEED]]")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin nothing after these")
+    parser.add_argument("part", choices=list(PARTS), metavar="PART", help=", ".join(PARTS))
     run_program(parser, words, make)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple
 
 from experiments.atari.tables import Experiment
 from jmdp_lib import checks
-from jmdp_lib.atari.emulator import title
 
 PARTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("runs.toml").read_text())
 RULES: dict[str, Any] = PARTS.pop("rules")
@@ -80,7 +78,6 @@ class Run(NamedTuple):
     home: the folder of its files. group: the number of the group in the list of the part. pieces:
     (seed, number) of the collections that it learns from, each of `num_states`. fresh: the numbers
     of the states that networks are evaluated at. plays: how often their pairs are simulated.
-    reference: the part whose committed simulation serves; "": its own.
     """
 
     home: Path
@@ -92,7 +89,6 @@ class Run(NamedTuple):
     config: Config
     fresh: list[int]
     plays: int
-    reference: str
 
     @property
     def budget(self) -> dict[str, int]:
@@ -128,11 +124,18 @@ def table_of(part: str, game: str = "") -> dict[str, Any]:
 
 
 def runs_of(
-    part: str, work: Path, chosen: Mapping[Any, str] | None = None, miniature: bool = False
+    part: str,
+    work: Path,
+    chosen: Mapping[Any, str] | None = None,
+    miniature: bool = False,
+    games: Sequence[str] = (),
+    seeds: Sequence[int] = (),
 ) -> list[Run]:
     """All runs of a part in a folder, the most important first.
 
     chosen: the trial of each member (gamma, kind, sigma); None: all members have all trials.
+    games, seeds: in place of those of its list, any that there are; a game that has no sizes of its
+        own gets those of the part.
     """
     every = table_of(part)
     small = MINIATURE if miniature else {"config": {}, "experiment": {}, "budgets": None}
@@ -141,9 +144,9 @@ def runs_of(
     runs = []
     for group, seed, budget, game, trial in product(
         range(len(every["config"]["gammas"])),
-        every["seeds"],
+        seeds or every["seeds"],
         budgets,
-        every["games"],
+        games or every["games"],
         every["trials"],
     ):
         table = table_of(part, game)
@@ -156,10 +159,10 @@ def runs_of(
         members = tuple(possible)
         if members:
             sizes = Experiment(game, **table["experiment"] | small["experiment"])
-            places = table["fresh"], table.get("plays", 1), table.get("reference", "")
+            states = table["fresh"], table.get("plays", 1)
             learned = Config(members, **config)
             home = work / part / game
-            runs.append(Run(home, trial, group, seed, pieces, sizes, learned, *places))
+            runs.append(Run(home, trial, group, seed, pieces, sizes, learned, *states))
     return runs
 
 
@@ -173,18 +176,5 @@ def _pieces(
     if "budgets" not in table:
         return ((seed, 0),)
     seeds, pool = table["seeds"], max(budget["pieces"] for budget in budgets)
-    first = seeds.index(seed) * pool // len(seeds)
+    first = (seed - seeds[0]) * pool // len(seeds)
     return tuple((seeds[0], (first + k) % pool) for k in range(count))
-
-
-def selected(name: str) -> tuple[str, str | None, int | None]:
-    """The part, game and seed that a command names: PART, PART:GAME or PART:GAME:SEED."""
-    named = re.fullmatch(r"(\w+)(?::(\w+)(?::(\d+))?)?", name)
-    part, game, seed = named.groups() if named else ("", None, None)
-    if part not in PARTS:
-        raise ValueError(f"runs.toml has no part {name!r}; it has {', '.join(PARTS)}")
-    table = table_of(part)
-    game = title(game) if game else None
-    if game not in (None, *table.get("games", ())) or (seed and int(seed) not in table["seeds"]):
-        raise ValueError(f"part {part} of runs.toml has no run {name!r}")
-    return part, game, int(seed) if seed else None

@@ -10,6 +10,7 @@ nothing but their batches.
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from jmdp_lib.machine import extra
 with extra("torch"):
     import torch
     from torch import Tensor
+
+
+SILENCE = 60.0  # seconds without a line of a training
 
 
 def learning_rate(config: Config, step: int) -> float:
@@ -68,7 +72,7 @@ class Descent:
 def train(network: Network, data: Replay, seed: int) -> Params:
     """Learn the moments of all members from tables on the device of the network.
 
-    The policy is uniform.
+    The policy is uniform. A line is printed each minute.
     """
     descent = Descent(network, data, seed)
     step = recorded(
@@ -77,9 +81,13 @@ def train(network: Network, data: Replay, seed: int) -> Params:
         before=lambda: descent.optimiser.zero_grad(set_to_none=True),
         generators=[descent.batches],
     )
-    for t in range(network.config.steps):
+    steps, said = network.config.steps, time.monotonic()
+    for t in range(steps):
         descent.rate.fill_(learning_rate(network.config, t))
         step()
+        if time.monotonic() - said >= SILENCE:
+            print(f"step {t + 1:,} of {steps:,}", flush=True)
+            said = time.monotonic()
     params = {name: weight.detach() for name, weight in descent.online.items()}
     if not all(weight.isfinite().all() for weight in params.values()):
         raise FloatingPointError("weights are no longer finite")

@@ -24,7 +24,6 @@ The exit status is 0 if nothing is left to be done.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import time
@@ -47,8 +46,6 @@ from experiments.release.play import Collected, collect, simulate
 from experiments.release.results import PACKAGES, write_results
 from experiments.release.settings import PROTOCOL, Run, settings_of
 from experiments.release.training import Data, Learner, data_on, load_state, save_state, train
-from jmdp_lib import checks
-from jmdp_lib.atari import emulator
 from jmdp_lib.machine import extra
 
 with extra("torch"):
@@ -59,13 +56,11 @@ STATE_EVERY = 5  # windows of updates
 
 
 def runs_of(options: argparse.Namespace) -> list[Run]:
-    """All settings, games and seeds of a command, checked."""
-    games = [emulator.title(game) for game in options.games]
-    seeds = [checks.at_least("--seeds", seed, 0) for seed in options.seeds]
+    """All settings, games and seeds of a command."""
     chosen = {
         name: settings_of(name, options.miniature, options.steps) for name in options.settings
     }
-    every = dict.fromkeys(product(chosen, games, seeds))
+    every = dict.fromkeys(product(chosen, options.games, options.seeds))
     return [Run(name, chosen[name], game, seed) for name, game, seed in every]
 
 
@@ -143,9 +138,7 @@ def write_records(learner: Learner, work: Path) -> None:
 
 def work_through(options: argparse.Namespace) -> None:
     """Check all that was requested, play, train what is missing, and write the results."""
-    if not options.minutes > 0.0:
-        raise ValueError(f"--minutes must be above 0, got {options.minutes}")
-    deadline = time.monotonic() + 60.0 * options.minutes
+    deadline = options.deadline
     runs = runs_of(options)
     shared = {key: PROTOCOL[key] for key in ("common", "couplings", "networks", "settings")}
     small = {"miniature": PROTOCOL["miniature"] if options.miniature else None}
@@ -173,13 +166,10 @@ def work_through(options: argparse.Namespace) -> None:
 
 
 def main(words: list[str] | None = None) -> None:
-    parser = program(__doc__ or "")
+    parser = program(__doc__ or "", PROTOCOL["games"], PROTOCOL["seeds"])
     own = ["defaults", "launcher"]
     parser.add_argument("--settings", nargs="+", default=own, help=", ".join(PROTOCOL["settings"]))
-    parser.add_argument("--games", nargs="+", default=PROTOCOL["games"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=PROTOCOL["seeds"])
     parser.add_argument("--steps", type=int, help="in place of those of settings.toml")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after these")
     parser.add_argument("--with-parent", action="store_true", help="end when it has ended")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums on every run
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # streams that run at once

@@ -27,8 +27,8 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, by: str = "gamma", ticks: str = "c
     sigma. ticks: rows of this kind are ticks.
 
     Example:
-        >>> from experiments.atari import plots, results
-        >>> from notebooks.tools import chapter
+        >>> from experiments.atari import results
+        >>> from notebooks.tools import chapter, plots
         >>> from matplotlib.figure import Figure
         >>> runs = chapter.results(["figures/atari/calibrated.csv"]).query("states == 1")
         >>> table = results.ratios(runs[(runs.game == "Pong") & (runs.kind == "near")])
@@ -76,7 +76,7 @@ def verdict_bars(ax: Axes, counts: pd.DataFrame) -> Axes:
 
     Example:
         >>> import pandas as pd
-        >>> from experiments.atari import plots
+        >>> from notebooks.tools import plots
         >>> from matplotlib.figure import Figure
         >>> counts = pd.DataFrame({"inside": [3], "outside": [1]}, index=["near"])
         >>> len(plots.verdict_bars(Figure().subplots(), counts).patches)
