@@ -83,11 +83,7 @@ class TableWorld(World):
             fill_runs(rng, out, Branches(*scratch), model, task)
 
         per_stream = _FEW if size <= RUNS_PER_STREAM else RUNS_PER_STREAM
-        root = randomness.part(seed, "simulate_pairs")
-        if size <= per_stream:  # threads would take longer to start
-            fill(np.random.default_rng(randomness.part(root, 0)), slice(size))
-        else:
-            fill_rows(fill, size, per_stream, root)
+        fill_rows(fill, size, per_stream, randomness.part(seed, "simulate_pairs"))
         totals[:, 0] += model.offset
         one = [plan.same[i, j] & (labels[:, i] == labels[:, j]) for i, j in plan.pairs]
         tails = np.broadcast_to(plan.gamma**plan.horizon, (width, size))
