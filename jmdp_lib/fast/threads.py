@@ -75,6 +75,9 @@ def fill_rows(
         fill(stream, slice(start, start + per_stream))
 
     starts = range(0, size, per_stream)
+    if len(starts) == 1:  # threads would take longer to start
+        fill_chunk(0)
+        return
     with ThreadPoolExecutor(get_num_threads()) as pool:
         chunks = pool.map(fill_chunk, starts)
         for _ in progress(len(starts), "runs of a JMDP", "chunk", chunks):

@@ -83,11 +83,7 @@ class TableWorld(World):
             fill_runs(rng, out, Branches(*scratch), model, task)
 
         per_stream = _FEW if size <= RUNS_PER_STREAM else RUNS_PER_STREAM
-        root = randomness.part(seed, "simulate_pairs")
-        if size <= per_stream:  # threads would take longer to start
-            fill(np.random.default_rng(randomness.part(root, 0)), slice(size))
-        else:
-            fill_rows(fill, size, per_stream, root)
+        fill_rows(fill, size, per_stream, randomness.part(seed, "simulate_pairs"))
         totals[:, 0] += model.offset
         one = [plan.same[i, j] & (labels[:, i] == labels[:, j]) for i, j in plan.pairs]
         tails = np.broadcast_to(plan.gamma**plan.horizon, (width, size))
@@ -195,7 +191,14 @@ def fill_runs(rng: Any, out: Any, at: Any, model: Any, task: Any) -> None:
             if separate == 1 < size and not task.to_the_end:
                 break
             queries[run] += asked
-            _earn(totals[run], at, model, weight)
+            first = model.rewards[at.steps[0]]
+            totals[run, 0] += weight * first
+            for j in range(size):
+                at.one[j] = at.one[at.one[j]]
+                i = at.steps[at.one[j]]
+                if j > 0:
+                    totals[run, j] += weight * (model.rewards[i] - first)
+                at.states[j] = model.next_states[i]
             weight *= model.gamma
             left -= 1
         if left > 0 and (task.to_the_end or size == 1):  # from here on all branches earn the same
@@ -203,16 +206,3 @@ def fill_runs(rng: Any, out: Any, at: Any, model: Any, task: Any) -> None:
             queries[run] += left
         for j in range(size):
             labels[run, j] = at.one[j] if left == 0 else 0
-
-
-@inline
-def _earn(totals: Any, at: Any, model: Any, weight: float) -> None:
-    """Add up what all branches earn in a step, and go on."""
-    first = model.rewards[at.steps[0]]
-    totals[0] += weight * first
-    for j in range(at.one.size):
-        at.one[j] = at.one[at.one[j]]
-        i = at.steps[at.one[j]]
-        if j > 0:
-            totals[j] += weight * (model.rewards[i] - first)
-        at.states[j] = model.next_states[i]

@@ -1,18 +1,17 @@
 """Simulators of arrays: a step of many states at once, and their world.
 
-`VectorSimulator` is what a user makes. Every call of the user's functions goes through `_drawn`,
-`_stepped` and `_answered`, which check what they return. `_offender` names a state, an action and a
-draw whose numbers are wrong.
+`VectorSimulator` is what a user makes. Functions of rows, which a user's step and policies are, are
+called by `VectorWorld._asked`, which looks at all they return; `_Trial` calls them twice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -20,14 +19,13 @@ import numpy as np
 from jmdp_lib import checks, randomness
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
 from jmdp_lib.policies import SAME_POLICY, Policy, policy_array, policy_matrix
-from jmdp_lib.simulators.batches import Arrays, simulate_batch
-from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
+from jmdp_lib.simulators.batches import Arrays, ArrayWorld
+from jmdp_lib.simulators.plans import Plan, SimulatedPolicy
 
 _TRIED = 32  # rows that are stepped, and then half of them backwards
 _SAME = SAME_POLICY  # of the largest number: answers that differ by less are rounded
 _REAL = ("bool", "integral", "real floating")
 _ROUNDED = 1e-6  # of the largest reward, since rewards may be float32
-_CHUNK = 2**16  # runs per random stream: few enough for the caches of a processor
 _GPU_CHUNK = 2**25  # numbers in the states of these: enough to keep a GPU busy, with three GiB
 _LEAST = 256  # runs before a decision looks: fewer cost as much
 
@@ -100,20 +98,15 @@ def _called(what: str, function: Callable[..., Any], *given: Any) -> Any:
         raise SimulatorError(f"{what} failed: {error!r}") from error
 
 
-class Known(NamedTuple):
-    """What numbers may be: the lowest, the highest, and their kind of type."""
-
-    low: float
-    high: float
-    kind: Any = _REAL
+Known = tuple[float, float, Any]
+"""Numbers that are allowed: the lowest, the highest, and their kind of type."""
+Ends = tuple[float, float]
 
 
-class VectorWorld(World):
+class VectorWorld(ArrayWorld):
     """Simulates a `VectorSimulator`.
 
     The smallest and the largest values of every step are looked at, and a bad one is named.
-
-    here: the state where all branches start, as an array () or (d,).
     """
 
     least = _LEAST
@@ -126,8 +119,8 @@ class VectorWorld(World):
         self.num_actions = simulator.num_actions
         self.limits = simulator.reward_range
         self.arrays = Arrays.of(self.here)
-        on_gpu = _GPU_CHUNK // max(1, math.prod(self.here.shape))
-        self.chunk = on_gpu if self.arrays.on_gpu else _CHUNK
+        if self.arrays.on_gpu:
+            self.chunk = _GPU_CHUNK // max(1, math.prod(self.here.shape))
         # Small states have small actions: then less is moved.
         whole = self.arrays.xp.isdtype(self.here.dtype, "integral")
         self.action_type = self.here.dtype if whole else self.arrays.xp.int64
@@ -138,10 +131,10 @@ class VectorWorld(World):
     def checked_policy(self, policy: Policy) -> SimulatedPolicy:
         if callable(policy):
             return SimulatedPolicy(policy)
-        if array_api_compat.is_array_api_obj(policy) and not isinstance(policy, np.ndarray):
+        if array_api_compat.is_array_api_obj(policy):
             policy = Arrays.of(policy).host(policy)
-        shown = policy_array(policy)
-        count = self.simulator.num_states or (len(shown) if shown.ndim else 1)
+        shown = np.atleast_1d(policy_array(policy))
+        count = self.simulator.num_states or len(shown)
         sizes: Any = SimpleNamespace(num_states=count, num_actions=self.num_actions)
         table = policy_matrix(sizes, policy)
         steps = np.ascontiguousarray(table.cumsum(1).T[:-1], self.arrays.number_type)
@@ -152,28 +145,29 @@ class VectorWorld(World):
 
         Two equal draws, and a few steps of a few runs, are made first.
         """
-        counts = [len(x.source) for x in plan.policies if not callable(x.source)]
-        count = self.simulator.num_states or next(iter(counts), None)
+        tables = [x.source for x in plan.policies if not callable(x.source)]
+        count = self.simulator.num_states or max(map(len, tables), default=None)
         if count is not None:
             self._check_state(count)
         low, high = plan.limits or ANY_REWARD
         slack = _ROUNDED * max(-low, high) if plan.limits else 0.0
-        known = {
-            "rewards": Known(low - slack, high + slack),
-            "next_states": Known(0, count - 1, "integral") if count else Known(-math.inf, math.inf),
-            "over": Known(-math.inf, math.inf, "bool"),
-            "actions": Known(0, self.num_actions - 1, "integral"),
-            "probabilities": Known(0.0, math.inf),
-            "sums": Known(1.0 - _SAME, 1.0 + _SAME),
+        anything = (-math.inf, math.inf)
+        known: dict[str, Known] = {
+            "rewards": (low - slack, high + slack, _REAL),
+            "next_states": (0, count - 1, "integral") if count else (*anything, _REAL),
+            "over": (*anything, "bool"),
+            "actions": (0, self.num_actions - 1, "integral"),
+            "probabilities": (0.0, math.inf, _REAL),
+            "sums": (1.0 - _SAME, 1.0 + _SAME, _REAL),
         }
         few = replace(plan, horizon=min(plan.horizon, 3), prepared=known)
         seed = np.random.SeedSequence(0)
         randomness.pure(
             "draw(n, rng)",
-            lambda: self.arrays.host(self._drawn(_TRIED // 2, self.arrays.generator(seed))),
+            lambda: self.arrays.host(self.noise(1, _TRIED // 2, self.arrays.generator(seed))),
         )
         with randomness.no_global_draws("step or policy", "whose draws are not shared"):
-            simulate_batch(_Trial(self.simulator, self.here), few, _TRIED, seed, False)
+            _Trial(self.simulator, self.here).simulate(few, _TRIED, seed, to_the_end=False)
         return known
 
     def _check_state(self, count: int) -> None:
@@ -185,40 +179,25 @@ class VectorWorld(World):
             )
         checks.index("state", int(self.here), count)
 
-    def simulate(
-        self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
-    ) -> Runs:
-        return simulate_batch(self, plan, size, seed, to_the_end)
-
-    def start(self, width: int, size: int) -> Any:
-        """States (m, n, ...) of new runs."""
-        return self.arrays.xp.broadcast_to(self.here, (width, size, *self.here.shape))
-
-    def first(self, actions: Sequence[Any], size: int) -> Any:
-        """(m, n) given first actions."""
-        column = self.arrays.xp.astype(self.arrays.put(np.array(actions)), self.action_type)
-        return self.arrays.xp.broadcast_to(column[:, None], (len(actions), size))
-
     def noise(self, width: int, size: int, rng: Any) -> Any:
-        """(m, n, ...) draws."""
-        drawn = self._drawn(width * size, rng)
-        if width > 1:  # they are written to, and may be the user's
-            drawn = self.arrays.xp.astype(drawn, drawn.dtype)
-        return self.arrays.xp.reshape(drawn, (width, size, *drawn.shape[1:]))
+        xp = self.arrays.xp
+        what = f"draw({width * size}, rng)"
+        drawn = _called(what, self.simulator.draw, width * size, rng)
+        self._check(what, drawn, (width * size, *getattr(drawn, "shape", ())[1:]))
+        drawn = xp.astype(drawn, drawn.dtype, copy=width > 1)  # it may be the user's
+        return xp.reshape(drawn, (width, size, *drawn.shape[1:]))
 
     def step(self, plan: Plan, states: Any, actions: Any, noise: Any) -> tuple[Any, ...]:
-        """Rewards (m, n), next states, whether episodes ended or None, and extreme rewards."""
         xp = self.arrays.xp
         shape = tuple(actions.shape)
         rows = (xp.reshape(x, (-1, *x.shape[2:])) for x in (states, actions, noise))
-        found, ends = self._asked(plan, "step", self._stepped, *rows)
+        found, ends = self._asked(plan, "step", self._outcomes, *rows)
         rewards = xp.astype(found["rewards"], xp.float64, copy=True)
         after = xp.reshape(found["next_states"], tuple(states.shape))
         over = xp.reshape(found["over"], shape) if "over" in found else None
         return xp.reshape(rewards, shape), after, over, ends
 
     def chosen(self, plan: Plan, states: Any, uniforms: Any) -> Any:
-        """(m, n) actions by the policies and uniform numbers (m, n)."""
         xp = self.arrays.xp
         if len(plan.policies) > 1 or not self.arrays.on_gpu:  # whose caches are small
             branches = enumerate(plan.policies[kind] for kind in plan.kinds)
@@ -241,57 +220,53 @@ class VectorWorld(World):
                 chosen = chosen + xp.astype(passed, narrow)
             return xp.astype(chosen, self.action_type, copy=False)
         found, _ = self._asked(plan, "policy", partial(self._answered, policy.source), states)
-        if "actions" in found:
-            return xp.astype(found["actions"], self.action_type, copy=False)
-        probs = xp.astype(found["probabilities"], xp.float64, copy=False)
-        steps = xp.cumulative_sum(probs.T, axis=0)
-        chosen = xp.count_nonzero(steps[:-1, :] <= uniforms * steps[-1, :], axis=0)
-        return xp.astype(chosen, self.action_type, copy=False)
+        if "probabilities" in found:
+            probs = xp.astype(found["probabilities"], xp.float64, copy=False)
+            steps = xp.cumulative_sum(probs.T, axis=0)
+            passed = steps[:-1, :] <= uniforms * steps[-1, :]
+            found["actions"] = xp.count_nonzero(passed, axis=0)
+        return xp.astype(found["actions"], self.action_type, copy=False)
 
     def _asked(
         self, plan: Plan, what: str, function: Callable[..., dict[str, Any]], *given: Any
-    ) -> tuple[dict[str, Any], tuple[float, float]]:
+    ) -> tuple[dict[str, Any], Ends]:
         """What a function of rows returns, by names; refused if it is not allowed.
 
         Also the ends between which the first of it lies.
         """
         xp = self.arrays.xp
         found = function(*given)
-        first: tuple[float, float] = (0.0, 0.0)
+        seen: list[Ends] = []
         for name, part in found.items():
             low, high, kind = plan.prepared[name]
             if not xp.isdtype(part.dtype, kind):
                 raise SimulatorError(f"{what} returned {name} of dtype {part.dtype}, not {kind}")
             if math.isinf(high) and not xp.isdtype(part.dtype, "real floating"):
                 continue  # whatever it is, it is a number
-            ends = (float(xp.min(part)), float(xp.max(part)))
-            first = ends if name == "rewards" else first
-            if not low <= ends[0] <= ends[1] <= high:  # one that is no number is not, either
-                offender = _offender(self.arrays, part, (low, high), given)
-                raise SimulatorError(f"{what} returned {name} {offender}")
-        return found, first
+            seen.append((float(xp.min(part)), float(xp.max(part))))
+            if low <= seen[-1][0] <= seen[-1][1] <= high:  # one that is no number is not, either
+                continue
+            values = self.arrays.host(part)
+            good = (low <= values) & (values <= high)
+            for row, where in _first_bad(self.arrays, good, given):
+                raise SimulatorError(
+                    f"{what} returned {name} {values[row]}, which is not from {low:.4g} to "
+                    f"{high:.4g} ({where})"
+                )
+        return found, seen[0]
 
     def _check(self, what: str, part: Any, shape: tuple[int, ...]) -> None:
         """Refuse what is not an array of this shape, of the library of the states."""
         checks.unmasked(what, part)
         got = getattr(part, "shape", None)
-        if got is None or tuple(got) != shape:
-            shown = repr(part) if got is None else f"shape {tuple(got)}"
-            raise SimulatorError(f"{what} must be an array of shape {shape}, got {shown}")
-        if array_api_compat.is_torch_array(part) != self.arrays.is_torch:
+        alike = array_api_compat.is_torch_array(part) == self.arrays.is_torch
+        if got is None or tuple(got) != shape or not alike:
             raise SimulatorError(
-                f"{what} must be an array of the same library as state=, which gave "
-                f"{type(self.here)}, got {type(part)}"
+                f"{what} must be an array {shape} of the same library as state=, "
+                f"{type(self.here)}, got {type(part)} {part if got is None else tuple(got)}"
             )
 
-    def _drawn(self, size: int, rng: Any) -> Any:
-        """The noise of so many steps."""
-        what = f"draw({size}, rng)"
-        noise = _called(what, self.simulator.draw, size, rng)
-        self._check(what, noise, (size, *getattr(noise, "shape", ())[1:]))
-        return noise
-
-    def _stepped(self, states: Any, actions: Any, noise: Any) -> dict[str, Any]:
+    def _outcomes(self, states: Any, actions: Any, noise: Any) -> dict[str, Any]:
         """What a step makes of states (n, ...), actions (n,) and noise (n, ...), by names."""
         what = "step(states, actions, noise)"
         answer = _called(what, self.simulator.step, states, actions, noise)
@@ -308,63 +283,43 @@ class VectorWorld(World):
 
     def _answered(self, function: Callable[[Any], Any], states: Any) -> dict[str, Any]:
         """What a policy says of states (n, ...): actions (n,), or probabilities (n, A)."""
-        xp = self.arrays.xp
         answer = _called("policy(states)", function, checks.read_only(states))
         size = states.shape[0]
-        shape = tuple(getattr(answer, "shape", ()))
-        if shape:
-            self._check("policy(states)", answer, shape)
-        if shape == (size,) and xp.isdtype(answer.dtype, "integral"):
+        if getattr(answer, "shape", None) == (size,):
+            self._check("actions of policy(states)", answer, (size,))
             return {"actions": answer}
-        if shape == (size, self.num_actions):
-            return {"probabilities": answer, "sums": xp.sum(answer, axis=1)}
-        what = f"shape {shape} of {answer.dtype}" if shape else repr(answer)
-        raise SimulatorError(
-            f"policy(states) must return probabilities ({size}, {self.num_actions}) or integer "
-            f"actions ({size},) for {size} states, got {what}"
-        )
+        what = f"policy(states), unless it returns actions ({size},),"
+        self._check(what, answer, (size, self.num_actions))
+        return {"probabilities": answer, "sums": self.arrays.xp.sum(answer, axis=1)}
 
 
 class _Trial(VectorWorld):
-    """Asks for everything twice, the second time in another order."""
+    """Asks for everything twice, at first for half of the rows, backwards."""
 
     def _asked(
         self, plan: Plan, what: str, function: Callable[..., dict[str, Any]], *given: Any
-    ) -> tuple[dict[str, Any], tuple[float, float]]:
+    ) -> tuple[dict[str, Any], Ends]:
         """Refuse a function of rows if one depends on the others, or is written to."""
         arrays = self.arrays
-        size = given[0].shape[0] // 2
-        order = arrays.put(np.arange(size)[::-1].copy())
-
-        def some(part: Any) -> Any:  # half of the rows, backwards
-            return arrays.take(part, order)
-
-        second = function(*map(some, given)) | {"states": some(given[0])}
+        order = arrays.put(np.arange(given[0].shape[0] // 2)[::-1].copy())
+        some = [arrays.take(part, order) for part in given]
+        second = function(*some) | {"states": arrays.take(given[0], order)}
         first = function(*given) | {"states": given[0]}
         for name, part in second.items():
-            one, two = (arrays.host(x).astype(float) for x in (part, some(first[name])))
+            same = arrays.take(first[name], order)
+            one, two = (arrays.host(x).astype(float) for x in (part, same))
             largest = np.abs(one).max(initial=0.0, where=np.isfinite(one))
             close = np.isclose(one, two, rtol=0.0, atol=_SAME * largest, equal_nan=True)
-            for k in np.flatnonzero(~close.reshape(len(one), -1).all(1))[:1]:
-                where = _shown(arrays, given, size - 1 - k)
+            for row, where in _first_bad(arrays, close, some):
                 raise SimulatorError(
                     f"{what} must be pure, not write into states, and no row may depend on another "
-                    f"one, but {name} were {one[k]} and then {two[k]} ({where})"
+                    f"one, but {name} were {one[row]} and then {two[row]} ({where})"
                 )
         return super()._asked(plan, what, function, *given)
 
 
-def _shown(arrays: Arrays, given: Sequence[Any], row: int) -> str:
-    """State and, of a step, action and draw of a row."""
-    named = zip(("state", "action", "draw"), given, strict=False)
-    return ", ".join(f"{name} {arrays.host(part)[row]}" for name, part in named)
-
-
-def _offender(arrays: Arrays, part: Any, ends: tuple[float, float], given: Sequence[Any]) -> str:
-    """The first row of values (n, ...) that are not between two ends, and where it came from."""
-    low, high = ends
-    values = arrays.host(part)
-    inside = (low <= values) & (values <= high)
-    row = int(np.flatnonzero(~inside.reshape(len(values), -1).all(1))[0])
-    where = _shown(arrays, given, row)
-    return f"{values[row]}, which is not from {low:.4g} to {high:.4g} ({where})"
+def _first_bad(arrays: Arrays, good: Any, given: Sequence[Any]) -> Iterator[tuple[int, str]]:
+    """The first row of which not all is good, if there is one; its state, action and draw."""
+    for row in np.flatnonzero(~good.reshape(len(good), -1).all(1))[:1]:
+        named = zip(("state", "action", "draw"), given, strict=False)
+        yield row, ", ".join(f"{name} {arrays.host(part)[row]}" for name, part in named)
