@@ -19,6 +19,7 @@ from jmdp_lib.model import DEFAULT_COUPLING, CouplingName
 from jmdp_lib.policies import Policy
 from jmdp_lib.randomness import RNG
 from jmdp_lib.simulators.batches import on_host
+from jmdp_lib.simulators.env_world import Environment
 from jmdp_lib.simulators.estimates import Job, check_executor, in_order, world_of
 from jmdp_lib.simulators.evidence import Evidence, Rules, estimates_of, outlook
 from jmdp_lib.simulators.gaps import GapEstimate
@@ -29,7 +30,6 @@ from jmdp_lib.simulators.plans import (
     discount_and_horizon,
     plan_of,
 )
-from jmdp_lib.simulators.rows import Environment
 
 _TAIL = 1e-3  # share of the largest return that is cut off at first
 _VALUE_SHARE = 5  # values take at most one in so many queries

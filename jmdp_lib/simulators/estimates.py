@@ -30,6 +30,7 @@ from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.policies import Policy
 from jmdp_lib.randomness import RNG
 from jmdp_lib.simulators.batches import Arrays
+from jmdp_lib.simulators.env_world import Environment, EnvironmentWorld, inside_episode
 from jmdp_lib.simulators.gaps import (
     GapEstimate,
     Sums,
@@ -47,7 +48,7 @@ from jmdp_lib.simulators.plans import (
     discount_and_horizon,
     plan_of,
 )
-from jmdp_lib.simulators.rows import Environment, EnvironmentWorld, QueriedWorld, inside_episode
+from jmdp_lib.simulators.rows import QueriedWorld
 from jmdp_lib.simulators.tables import TableWorld
 from jmdp_lib.simulators.vector import VectorSimulator, VectorWorld
 
