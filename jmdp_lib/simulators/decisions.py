@@ -109,16 +109,12 @@ class Decision(ReadOnly):
 
     def __repr__(self) -> str:
         best = "" if self.best is None else f"best={self.best}, "
+        valued = self.estimates is not None and not np.isnan(self.estimates.value).any()
+        values = "" if valued else ", values by estimate_gaps(...).value"
         return (
             f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
-            f"{self.method}{self._no_values}{self._outlook})"
+            f"{self.method}{values}{self._outlook})"
         )
-
-    @property
-    def _no_values(self) -> str:
-        """Where to find values, if there are none."""
-        known = self.estimates is not None and not np.isnan(self.estimates.value).any()
-        return "" if known else ", values by estimate_gaps(...).value"
 
     @property
     def _outlook(self) -> str:

@@ -87,13 +87,20 @@ class EnvironmentWorld(RowWorld):
         for number, action, branches in self._placed(draws, coupling):
             own = branches[0]
             env = self.envs[own]
-            reward, end = self._step_one(env, action)
+            taken = self.by_key.get(action, action)
+            try:
+                _, reward, terminated, truncated, _ = env.step(taken)
+            except Exception as error:
+                where = f"state {env.observed}, action {taken}"
+                raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
             if not limits[0] <= reward <= limits[1]:
-                raise outside(limits, reward, self.by_key.get(action, action), seen[number])
-            met = [k for k in here if end is None and self.envs[k].same_state(env)]
-            if end is None and not met:
-                here.append(own)
-            outcomes.append((branches, reward, end or (met[0] if met else own)))
+                raise outside(limits, reward, taken, seen[number])
+            after: Any = End.OVER if terminated else End.LIMIT
+            if not (terminated or truncated):
+                after = next((k for k in here if self.envs[k].same_state(env)), own)
+                if after == own:
+                    here.append(own)
+            outcomes.append((branches, reward, after))
         return outcomes
 
     def _placed(self, draws: Draws, coupling: Coupling) -> list[tuple[int, Any, list[int]]]:
@@ -116,18 +123,6 @@ class EnvironmentWorld(RowWorld):
                     self.envs[branches[0]].restore(home.snapshot()._replace(draw=given))
                 placed.append((number, action, branches))
         return placed
-
-    def _step_one(self, env: Any, action: Any) -> tuple[float, End | None]:
-        """The reward, and how the episode ended if it did."""
-        taken = self.by_key.get(action, action)
-        try:
-            _, reward, terminated, truncated, _ = env.step(taken)
-        except Exception as error:
-            where = f"state {env.observed}, action {taken}"
-            raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
-        if terminated or truncated:
-            return reward, End.OVER if terminated else End.LIMIT
-        return reward, None
 
 
 def _listed(space: Any) -> int | None:

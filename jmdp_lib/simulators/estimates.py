@@ -37,7 +37,6 @@ from jmdp_lib.simulators.gaps import (
     gap_sums,
     may_change,
     open_gaps,
-    open_returns,
     value_sums,
 )
 from jmdp_lib.simulators.plans import (
@@ -243,21 +242,22 @@ def estimated(
     done = sum(part.num_runs for part in parts)
     if done >= 3:
         seen = joined_extremes(part.extremes for part in [*parts, *ends])
-        value_parts = [part.values for part in ends]
-        others = _kept(plan, parts, seen) if keep_returns else {}
-        others |= {"num_runs": done, "entropy": randomness.entropy(root)}
-        found = GapEstimate.of(plan, [part.gaps for part in parts], value_parts, seen, **others)
+        found = GapEstimate.of(
+            plan,
+            [part.gaps for part in parts],
+            [part.values for part in ends],
+            seen,
+            num_runs=done,
+            entropy=randomness.entropy(root),
+            **_kept(plan, parts, seen) if keep_returns else {},
+        )
     if found is not None and failure is None:
         return found
-    error = SimulatorError(f"{why(failure)} ({done:,} runs went well)")
+    ours = isinstance(failure, SimulatorError)
+    why = f"{failure}" if ours else f"the executor failed: {failure!r}"
+    error = SimulatorError(f"{why} ({done:,} runs went well)")
     error.result = found
     raise error from failure
-
-
-def why(failure: Exception | None) -> str:
-    """What an error says of a failure."""
-    ours = isinstance(failure, SimulatorError)
-    return f"{failure}" if ours else f"the executor failed: {failure!r}"
 
 
 class Summed(NamedTuple):
@@ -325,7 +325,9 @@ def _sums(plan: Plan, runs: Runs, to_the_end: bool, keep: bool) -> Summed:
     """Sums of runs, worked out where they are."""
     arrays = Arrays.of(runs.totals)
     gaps = open_gaps(plan, runs, arrays.xp)
-    returns = open_returns(plan, runs) if to_the_end or not plan.coalesces else []
+    returns = []
+    if to_the_end or not plan.coalesces:
+        returns = [(runs.total(b), tails) for b, tails in enumerate(runs.tails)]
     kept: tuple[Floats, ...] = ()
     if keep:
         columns = [[x for x, _ in returns], [x for x, _ in gaps], [tail for _, tail in gaps]]
@@ -344,13 +346,12 @@ def _sums(plan: Plan, runs: Runs, to_the_end: bool, keep: bool) -> Summed:
 def _kept(plan: Plan, parts: Sequence[Summed], seen: tuple[float, float]) -> dict[str, Any]:
     """Returns, and the ends of all gaps, by what is known of rewards and not only was seen."""
     returns, gaps, tails = map(np.concatenate, zip(*(part.kept for part in parts), strict=True))
-    largest = rest = math.inf
+    low, high = joined_extremes([plan.limits or seen, seen])
+    rest = plan.future(high - low)
+    largest = math.inf
     if plan.limits is not None:
-        low, high = joined_extremes([plan.limits, seen])
-        spread = high - low
-        rest = plan.future(spread)
-        largest = rest if tails.any() else plan.up_to_horizon(spread)
-    cut = may_change(tails, plan.future(seen[1] - seen[0]) if math.isinf(rest) else rest)
+        largest = rest if tails.any() else plan.up_to_horizon(high - low)
+    cut = may_change(tails, rest)
     return {
         "returns": returns,
         "gaps": np.stack([gaps - cut, gaps + cut], axis=2),

@@ -76,7 +76,7 @@ class Evidence:
 
     def cut(self, tails: Floats) -> Floats:
         """(N,) how much gaps, or what they have lost, may still change."""
-        return may_change(tails, self.plan.future(self.spread))  # type: ignore[no-any-return]
+        return may_change(tails, self.plan.future(self.spread))
 
     def add(self, runs: Runs) -> None:
         """Take in runs of all active branches."""
@@ -122,10 +122,11 @@ class Evidence:
 
     def _interval(self, a: int, b: int) -> tuple[float, float]:
         """Of the mean gap of a pair."""
-        gap, *tails = self.gaps[a, b]
+        gaps = self.gaps[a, b]
         alpha = self.alpha / len(self.whole.pairs)
         largest = self.plan.up_to_horizon(self.spread) if self.certain else None
-        return gap_interval(gap, self.cut(sum(tails)), self.intervals[a, b], alpha, largest)
+        cut = self.cut(gaps[1:].sum(0))
+        return gap_interval(gaps[0], cut, self.intervals[a, b], alpha, largest)
 
     def half_width(self, a: int, b: int) -> float:
         """Without cuts."""

@@ -30,11 +30,10 @@ from jmdp_lib.model.simulator import (
     checked_query,
 )
 from jmdp_lib.policies import Policy, policy_matrix, policy_row, policy_rows
-from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
+from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World, joined_extremes
 
 _AT_ONCE = 64  # uniform numbers
 _MOST_KEPT = 100_000  # states for which it is kept what a policy says of them
-_DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a given horizon
 
 
 class End(Enum):
@@ -60,7 +59,6 @@ class Run(NamedTuple):
     """
 
     states: list[Any]
-    actions: list[Any]
     sources: list[int]
     totals: list[float]
     tails: list[float]
@@ -187,8 +185,8 @@ class RowWorld(World):
             for name in ("totals", "tails", "sources")
         )
         coalesced = [plan.same[i, j] & (sources[i] == sources[j]) for i, j in plan.pairs]
-        extremes = min(run.ends[0] for run in runs), max(run.ends[1] for run in runs)
-        return Runs(totals, tails, np.reshape(coalesced, (-1, len(runs))), extremes, queries)
+        seen = joined_extremes((run.ends[0], run.ends[1]) for run in runs)
+        return Runs(totals, tails, np.reshape(coalesced, (-1, len(runs))), seen, queries)
 
     def _run(
         self,
@@ -202,11 +200,15 @@ class RowWorld(World):
         width = len(plan.kinds)
         policies = [plan.policies[kind] for kind in plan.kinds]
         actions = [self.number(action) for action in plan.first or []] or [None] * width
-        nothing = [0.0] * width
-        branches = [*range(width)]
         states = self.start(width)
-        ends = [math.inf, -math.inf]
-        run = Run(states, actions, [0] * width, nothing, [*nothing], branches, ends)
+        run = Run(
+            states=states,
+            sources=[0] * width,
+            totals=[0.0] * width,
+            tails=[0.0] * width,
+            alive=[*range(width)],
+            ends=[math.inf, -math.inf],
+        )
         stops = plan.coalesces and not to_the_end
         queries = 0
         for time in range(plan.horizon):
@@ -215,7 +217,7 @@ class RowWorld(World):
                 for b in run.alive:
                     actions[b] = self.chosen(policies[b], states[b], numbers[run.sources[b]])
             draws = draws_of(run.alive, states, actions, plan.coupling)
-            if stops and len(draws) == 1 and _one_group(draws, width):
+            if stops and len(draws) == 1 and len(*draws.values()) == 1 and len(run.alive) == width:
                 run.sources[:] = [0] * width
                 break
             queries += len(draws)
@@ -247,12 +249,6 @@ def draws_of(alive: list[int], states: list[Any], actions: list[Any], coupling: 
     return draws
 
 
-def _one_group(draws: Draws, width: int) -> bool:
-    """Whether all branches are at one state-action."""
-    (groups,) = draws.values()
-    return len(next(iter(groups.values()))) == width
-
-
 def outside(limits: Range, reward: float, action: Any, state: Any) -> SimulatorError:
     """Says that a reward is not between its limits."""
     return SimulatorError(
@@ -278,10 +274,10 @@ class QueriedWorld(RowWorld):
                     f"state must be hashable, such as a tuple, got {state!r}"
                 ) from None
             check_simulator(simulator, states=[state], undiscounted=True)
-            self.here = state
         else:
             check_simulator(simulator, undiscounted=True)
-            self.here = checks.index("state", state, self.num_states)
+            state = checks.index("state", state, self.num_states)
+        self.here = state
         self.limits = getattr(simulator, "reward_range", None)
         self.num_actions = simulator.num_actions
         self.simulator = simulator
