@@ -11,7 +11,7 @@ from experiments.atari.recursive_pairs import PairRecords, first_actions, pair_g
 from experiments.atari.tables import Experiment, QueryTables, collect, evaluation_states
 from jmdp_lib.atari import CoupledAtari, Draw
 from jmdp_lib.model.simulator import SimulatorError
-from jmdp_lib.simulators.rows import EnvironmentWorld
+from jmdp_lib.simulators.env_world import EnvironmentWorld
 
 PONG = Experiment("Pong", num_states=21, num_evaluation=3, follow_share=1.0)
 ATLANTIS = Experiment(

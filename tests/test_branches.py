@@ -388,6 +388,12 @@ def test_a_declared_range_makes_the_bounds_of_a_gap_finite():
     assert np.isfinite(found.law(0, 1).cvar(0.01)).all()
     cut_off = asked(num_runs=5, gamma=1.0, horizon=1, keep_returns=True)
     assert np.isinf(cut_off.law(0, 1).cvar(0.5)).all()
+    even = jl.JMDP(np.ones((2, 1)), [[[0.0, 0.0]]] * 2, [[[0, 1]]] * 2, 0.9)
+    unseen = Plain(even)
+    unseen.reward_range = (0.0, 1.0)
+    options = {"num_runs": 9, "gamma": 1.0, "horizon": 1, "keep_returns": True}
+    law = estimate_gaps(unseen, [0, 0], [0, 1], state=0, **options, rng=0).law(0, 1)
+    assert np.isinf(law.quantile(0.5)).all()
     with pytest.raises(ValueError, match="no gap was kept: pass keep_returns=True"):
         asked(num_runs=5).law(0, 1)
     with pytest.raises(ValueError, match="i and j must be two actions, got 1 twice"):

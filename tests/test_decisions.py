@@ -271,6 +271,7 @@ def test_values_come_after_the_verdict_and_take_a_fifth_of_it():
     verdict = found.history.num_queries[-1]
     assert verdict < found.num_queries <= 1.2 * verdict
     exact = jl.jipe2(shop, policy).moments.mean[5, [0, 4]]
+    assert found.estimates.value.shape == (2,)
     assert (abs(found.estimates.value - exact) <= 4.5 * found.estimates.value_error).all()
     short = compare_actions(shop, policy, [0, 4], state=5, rng=0, budget=int(verdict) + 2)
     assert short.num_queries == verdict

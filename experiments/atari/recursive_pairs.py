@@ -31,7 +31,8 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model import DEFAULT_COUPLING, Coupling
 from jmdp_lib.model.simulator import ANY_REWARD
 from jmdp_lib.randomness import RNG
-from jmdp_lib.simulators.rows import End, EnvironmentWorld, draws_of
+from jmdp_lib.simulators.env_world import EnvironmentWorld
+from jmdp_lib.simulators.rows import End, draws_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ with extra("atari"):
 
     from jmdp_lib.simulators import env_copies
     from jmdp_lib.simulators.env_copies import Env, EnvSnapshot, Moves, OtherGenerator, name_of
-from jmdp_lib.simulators.rows import Environment, distinct_in
+from jmdp_lib.simulators.env_world import Environment, distinct_in
 
 _TRIAL_STEPS = 20
 HERE = object()

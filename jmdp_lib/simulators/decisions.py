@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -19,17 +19,22 @@ from jmdp_lib.model import DEFAULT_COUPLING, CouplingName
 from jmdp_lib.policies import Policy
 from jmdp_lib.randomness import RNG
 from jmdp_lib.simulators.batches import on_host
-from jmdp_lib.simulators.estimates import Job, check_executor, in_order, world_of
-from jmdp_lib.simulators.evidence import Evidence, Rules, estimates_of, outlook
+from jmdp_lib.simulators.env_world import Environment
+from jmdp_lib.simulators.estimates import (
+    Job,
+    check_executor,
+    in_order,
+    simulated,
+    world_of,
+)
+from jmdp_lib.simulators.evidence import Evidence
 from jmdp_lib.simulators.gaps import GapEstimate
 from jmdp_lib.simulators.plans import (
-    Plan,
     Runs,
     coupling_of,
     discount_and_horizon,
     plan_of,
 )
-from jmdp_lib.simulators.rows import Environment
 
 _TAIL = 1e-3  # share of the largest return that is cut off at first
 _VALUE_SHARE = 5  # values take at most one in so many queries
@@ -104,16 +109,12 @@ class Decision(ReadOnly):
 
     def __repr__(self) -> str:
         best = "" if self.best is None else f"best={self.best}, "
+        valued = self.estimates is not None and not np.isnan(self.estimates.value).any()
+        values = "" if valued else ", values by estimate_gaps(...).value"
         return (
             f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
-            f"{self.method}{self._no_values}{self._outlook})"
+            f"{self.method}{values}{self._outlook})"
         )
-
-    @property
-    def _no_values(self) -> str:
-        """Where to find values, if there are none."""
-        known = self.estimates is not None and not np.isnan(self.estimates.value).any()
-        return "" if known else ", values by estimate_gaps(...).value"
 
     @property
     def _outlook(self) -> str:
@@ -315,9 +316,9 @@ def _compared(
     limits = _known_range(env, asked.reward_range, asked.method)
     plan = plan_of(world, policies, actions, within, sharing, limits)
     many = "policies" if actions is None else "actions"
-    rules = Rules(
+    known = Evidence(
         plan,
-        limits,
+        limits is not None,
         checks.fraction("alpha", asked.alpha),
         checks.not_negative("margin", asked.margin),
         checks.at_least("budget", asked.budget, 1),
@@ -325,12 +326,19 @@ def _compared(
         asked.horizon is None,
     )
     size = len(plan.names)
-    if size < 2 or plan.most_queries > rules.budget:
+    if size < 2 or plan.most_queries > known.budget:
         raise ValueError(
             f"two {many} or more, and a budget of {plan.most_queries} queries, which one "
             f"run may take, are needed; got {size} {many} and budget {asked.budget}"
         )
-    return _decided(rules, asked.executor)
+    with progress(known.budget, "comparison", "query") as bar:
+        try:
+            _decide(known, asked.executor, bar)
+            _add_values(known, asked.executor)
+        except Exception as error:
+            error.result = _decision(known)  # type: ignore[attr-defined]
+            raise
+    return _decision(known)
 
 
 def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float] | None:
@@ -349,102 +357,69 @@ def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float
     return checks.reward_range("reward_range", reward_range)
 
 
-def _decided(rules: Rules, executor: Executor | None) -> Decision:
-    """Simulate branches until it is known which is best, or the budget pays no more runs.
-
-    If something fails, the error carries what is known so far.
-    """
-    known = Evidence.none(rules)
-    with progress(rules.budget, "comparison", "query") as bar:
-        try:
-            paid = True
-            while paid and known.verdict == "undecided":
-                plan, paid = known.plan, False
-                with closing(_chunks(known, executor)) as chunks:
-                    for runs in chunks:
-                        paid = known.queries + runs.queries <= rules.budget
-                        if not paid:
-                            break
-                        known = known.with_runs(runs)
-                        bar.update(known.queries - bar.n)
-                        if known.num_runs == known.next_look:
-                            known = known.looked()
-                        if known.verdict != "undecided" or known.plan is not plan:
-                            break
-            known = _with_values(known, executor)
-        except Exception as error:
-            error.result = _decision(known)  # type: ignore[attr-defined]
-            raise
-    return _decision(known)
+def _decide(known: Evidence, executor: Executor | None, bar: Any) -> None:
+    """Simulate branches until it is known which is best, or the budget pays no more runs."""
+    work = partial(_simulated, to_the_end=False, elsewhere=executor is not None)
+    while known.verdict == "undecided":
+        plan = known.plan
+        with closing(in_order(work, _jobs(known), executor, _UNDER_WAY)) as chunks:
+            for runs in chunks:
+                if known.queries + runs.queries > known.budget:
+                    return
+                known.add(runs)
+                bar.update(known.queries - bar.n)
+                if known.num_runs == known.next_look:
+                    known.look()
+                if known.verdict != "undecided" or known.plan is not plan:
+                    break
 
 
-def _chunks(known: Evidence, executor: Executor | None) -> Generator[Runs]:
-    """Runs from now on, chunk by chunk: without end, unless branches or the horizon change.
+def _jobs(known: Evidence) -> Iterator[Job]:
+    """Chunks of runs from a look on: without end, unless branches or the horizon change.
 
     The bounds of chunks, and their seeds, depend on the looks and on the kind of simulator alone.
     """
-    plan = known.plan
-    jobs = _jobs(known.rules, known.num_runs)
-    if executor is not None:
-        yield from in_order(_work(plan, False, executor), jobs, executor, _UNDER_WAY)
-        return
-    left = known.rules.budget - known.queries
-    for job in jobs:
-        runs = _simulated(replace(plan, budget=left), False, False, job)
-        left -= runs.queries
-        yield runs
-
-
-def _jobs(rules: Rules, start: int) -> Iterator[Job]:
-    """Chunks of runs between looks, from a look on."""
-    world = rules.whole.world
-    look = start
+    plan, start, look = known.plan, known.num_runs, known.next_look
     while True:
-        look = rules.next_look(look)
         while start < look:
-            size = min(look - start, world.batch(start))
-            yield size, randomness.part(rules.seed, start)
+            size = min(look - start, plan.world.batch(start))
+            left = known.budget - known.queries
+            yield replace(plan, budget=left), size, randomness.part(known.seed, start)
             start += size
+        look = known.look_after(look)
 
 
-def _work(plan: Plan, to_the_end: bool, executor: Executor | None) -> Callable[[Job], Runs]:
-    """What simulates the runs of a job."""
-    return partial(_simulated, plan, to_the_end, executor is not None)
+def _simulated(job: Job, to_the_end: bool, elsewhere: bool) -> Runs:
+    """The runs of a job, as arrays of NumPy."""
+    return on_host(simulated(job, to_the_end, elsewhere))
 
 
-def _simulated(plan: Plan, to_the_end: bool, elsewhere: bool, job: Job) -> Runs:
-    """The runs of a job, as arrays of NumPy. elsewhere: threads may share the world of the plan."""
-    world = plan.world.own() if elsewhere else plan.world
-    return on_host(world.simulate(plan, *job, to_the_end))
-
-
-def _with_values(known: Evidence, executor: Executor | None) -> Evidence:
-    """With the values of all branches, if a fifth of the queries pays three runs to the end."""
-    rules = known.rules
-    plan = rules.whole
-    share = min(known.queries // _VALUE_SHARE, rules.budget - known.queries)
+def _add_values(known: Evidence, executor: Executor | None) -> None:
+    """The values of all branches, if a fifth of the queries pays three runs to the end."""
+    plan = known.whole
+    share = min(known.queries // _VALUE_SHARE, known.budget - known.queries)
     size = share // plan.most_queries
     if not plan.coalesces or known.verdict == "undecided" or size < 3:
-        return known
+        return
+    work = partial(_simulated, to_the_end=True, elsewhere=executor is not None)
     starts = range(0, size, plan.world.batch(size))
     jobs = [
-        (min(starts.step, size - start), randomness.part(rules.seed, "values", start))
+        (plan, min(starts.step, size - start), randomness.part(known.seed, "values", start))
         for start in starts
     ]
-    for runs in in_order(_work(plan, True, executor), jobs, executor, len(jobs)):
-        known = known.with_values(runs)
-    return known
+    for runs in in_order(work, jobs, executor, len(jobs)):
+        known.add_values(runs, range(len(plan.names)))
+        known.queries += runs.queries
 
 
 def _decision(known: Evidence) -> Decision:
     """What is known so far."""
-    rules = known.rules
-    names = rules.whole.names
+    names = known.whole.names
     remaining = tuple(names[k] for k in known.active)
-    estimates = estimates_of(known)
+    estimates = known.estimates()
     method = "betting confidence sequence, valid at every sample size"
-    if rules.reward_range is None:
-        unseen = -math.expm1(math.log(rules.alpha) / max(known.num_runs, 1))
+    if not known.certain:
+        unseen = -math.expm1(math.log(known.alpha) / max(known.num_runs, 1))
         method = f"asymptotic confidence sequence, blind to events rarer than {unseen:.2g} per run"
     counts = np.array([count for count, _ in known.looks], dtype=np.int64)
     looks = np.reshape([own for _, own in known.looks], (-1, *known.intervals.shape))
@@ -454,12 +429,12 @@ def _decision(known: Evidence) -> Decision:
         best=remaining[0] if known.verdict == "better" else None,
         remaining=remaining,
         intervals=known.intervals.copy(),
-        margin=rules.margin,
+        margin=known.margin,
         num_queries=known.queries,
         num_runs=known.num_runs,
         method=method,
         history=History(frozen(counts), frozen(looks)),
         estimates=estimates,
-        entropy=randomness.entropy(rules.seed),
-        **outlook(known, estimates),
+        entropy=randomness.entropy(known.seed),
+        **known.outlook(estimates),
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -30,13 +30,13 @@ from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.policies import Policy
 from jmdp_lib.randomness import RNG
 from jmdp_lib.simulators.batches import Arrays
+from jmdp_lib.simulators.env_world import Environment, EnvironmentWorld, inside_episode
 from jmdp_lib.simulators.gaps import (
     GapEstimate,
     Sums,
     gap_sums,
     may_change,
     open_gaps,
-    open_returns,
     value_sums,
 )
 from jmdp_lib.simulators.plans import (
@@ -45,17 +45,18 @@ from jmdp_lib.simulators.plans import (
     World,
     coupling_of,
     discount_and_horizon,
+    joined_extremes,
     plan_of,
 )
-from jmdp_lib.simulators.rows import Environment, EnvironmentWorld, QueriedWorld, inside_episode
+from jmdp_lib.simulators.rows import QueriedWorld
 from jmdp_lib.simulators.tables import TableWorld
 from jmdp_lib.simulators.vector import VectorSimulator, VectorWorld
 
 _VALUE_RUNS = 16  # to the end for values, at least
 _VALUE_SHARE = 0.1  # of the steps of all other runs
 
-Job = tuple[int, np.random.SeedSequence]
-"""How many runs are simulated, and their seed."""
+Job = tuple[Plan, int, np.random.SeedSequence]
+"""So many runs of a plan, and their seed."""
 
 
 def estimate_gaps(
@@ -180,12 +181,14 @@ def jobs_of(plan: Plan, size: int, seed: np.random.SeedSequence) -> list[Job]:
     """Chunks of so many runs, each with a seed of its own."""
     most = plan.world.chunk
     starts = range(0, size, most)
-    return [(min(most, size - start), randomness.part(seed, start // most)) for start in starts]
+    return [
+        (plan, min(most, size - start), randomness.part(seed, start // most)) for start in starts
+    ]
 
 
 def in_order(
     work: Callable[[Job], Any], jobs: Iterable[Job], executor: Executor | None, ahead: int
-) -> Iterator[Any]:
+) -> Generator[Any]:
     """What jobs return, in their order; so many are under way in an executor.
 
     Those that nobody asks for any more are cancelled.
@@ -238,22 +241,23 @@ def estimated(
     found = None
     done = sum(part.num_runs for part in parts)
     if done >= 3:
-        seen = _extremes([*parts, *ends])
-        value_parts = [part.values for part in ends]
-        others = _kept(plan, parts, seen) if keep_returns else {}
-        others |= {"num_runs": done, "entropy": randomness.entropy(root)}
-        found = GapEstimate.of(plan, [part.gaps for part in parts], value_parts, seen, **others)
+        seen = joined_extremes(part.extremes for part in [*parts, *ends])
+        found = GapEstimate.of(
+            plan,
+            [part.gaps for part in parts],
+            [part.values for part in ends],
+            seen,
+            num_runs=done,
+            entropy=randomness.entropy(root),
+            **_kept(plan, parts, seen) if keep_returns else {},
+        )
     if found is not None and failure is None:
         return found
-    error = SimulatorError(f"{why(failure)} ({done:,} runs went well)")
+    ours = isinstance(failure, SimulatorError)
+    why = f"{failure}" if ours else f"the executor failed: {failure!r}"
+    error = SimulatorError(f"{why} ({done:,} runs went well)")
     error.result = found
     raise error from failure
-
-
-def why(failure: Exception | None) -> str:
-    """What an error says of a failure."""
-    ours = isinstance(failure, SimulatorError)
-    return f"{failure}" if ours else f"the executor failed: {failure!r}"
 
 
 class Summed(NamedTuple):
@@ -276,7 +280,7 @@ def _summed(
 ) -> tuple[list[Summed], Exception | None]:
     """Sums of the runs of jobs, or of those that went well, and why there are no more."""
     elsewhere = executor is not None
-    work = partial(_simulated, plan, to_the_end=to_the_end, keep=keep, elsewhere=elsewhere)
+    work = partial(_simulated, to_the_end=to_the_end, keep=keep, elsewhere=elsewhere)
     done: list[Any] = []
     failure: Exception | None = None
     try:
@@ -291,22 +295,28 @@ def _summed(
     return done, failure
 
 
-def _simulated(plan: Plan, job: Job, *, to_the_end: bool, keep: bool, elsewhere: bool) -> Any:
-    """The runs of a job, or their sums. elsewhere: threads may share the world of the plan."""
+def simulated(job: Job, to_the_end: bool, elsewhere: bool) -> Runs:
+    """The runs of a job. elsewhere: threads may share the world of its plan."""
+    plan, size, seed = job
     world = plan.world.own() if elsewhere else plan.world
-    runs = world.simulate(plan, *job, to_the_end)
-    return _sums(plan, runs, to_the_end, keep) if world.sums_chunks else runs
+    return world.simulate(plan, size, seed, to_the_end)
+
+
+def _simulated(job: Job, *, to_the_end: bool, keep: bool, elsewhere: bool) -> Any:
+    """The runs of a job, or their sums."""
+    plan = job[0]
+    runs = simulated(job, to_the_end, elsewhere)
+    return _sums(plan, runs, to_the_end, keep) if plan.world.sums_chunks else runs
 
 
 def joined(parts: Sequence[Runs]) -> Runs:
     """Runs of one plan, of NumPy, put together."""
     totals, tails, coalesced, extremes, queries = zip(*parts, strict=True)
-    lows, highs = zip(*extremes, strict=True)
     return Runs(
         totals=np.concatenate(totals, axis=1),
         tails=np.concatenate(tails, axis=1),
         coalesced=np.concatenate(coalesced, axis=1),
-        extremes=(min(lows), max(highs)),
+        extremes=joined_extremes(extremes),
         queries=sum(queries),
     )
 
@@ -315,7 +325,9 @@ def _sums(plan: Plan, runs: Runs, to_the_end: bool, keep: bool) -> Summed:
     """Sums of runs, worked out where they are."""
     arrays = Arrays.of(runs.totals)
     gaps = open_gaps(plan, runs, arrays.xp)
-    returns = open_returns(plan, runs) if to_the_end or not plan.coalesces else []
+    returns = []
+    if to_the_end or not plan.coalesces:
+        returns = [(runs.total(b), tails) for b, tails in enumerate(runs.tails)]
     kept: tuple[Floats, ...] = ()
     if keep:
         columns = [[x for x, _ in returns], [x for x, _ in gaps], [tail for _, tail in gaps]]
@@ -334,21 +346,14 @@ def _sums(plan: Plan, runs: Runs, to_the_end: bool, keep: bool) -> Summed:
 def _kept(plan: Plan, parts: Sequence[Summed], seen: tuple[float, float]) -> dict[str, Any]:
     """Returns, and the ends of all gaps, by what is known of rewards and not only was seen."""
     returns, gaps, tails = map(np.concatenate, zip(*(part.kept for part in parts), strict=True))
-    largest = rest = math.inf
+    low, high = joined_extremes([plan.limits or seen, seen])
+    rest = plan.future(high - low)
+    largest = math.inf
     if plan.limits is not None:
-        lows, highs = zip(plan.limits, seen, strict=True)
-        spread = max(highs) - min(lows)
-        rest = plan.future(spread)
-        largest = rest if tails.any() else plan.up_to_horizon(spread)
-    cut = may_change(tails, plan.future(seen[1] - seen[0]) if math.isinf(rest) else rest)
+        largest = rest if tails.any() else plan.up_to_horizon(high - low)
+    cut = may_change(tails, rest)
     return {
         "returns": returns,
         "gaps": np.stack([gaps - cut, gaps + cut], axis=2),
         "largest_gap": largest,
     }
-
-
-def _extremes(parts: Sequence[Summed]) -> tuple[float, float]:
-    """The lowest and the highest reward of all."""
-    lows, highs = zip(*(part.extremes for part in parts), strict=True)
-    return min(lows), max(highs)

@@ -1,14 +1,12 @@
-"""What a comparison knows: runs, intervals, and what they say.
-
-`Evidence` never changes: more runs, or a look, make another one.
-"""
+"""What a comparison knows: runs, intervals, and what they say."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +20,7 @@ from jmdp_lib.simulators.gaps import (
     open_gaps,
     value_sums,
 )
-from jmdp_lib.simulators.plans import LONGEST, Plan, Runs
+from jmdp_lib.simulators.plans import LONGEST, Plan, Runs, joined_extremes
 
 _SHORTER = 0.1  # of the tail of runs after a horizon has grown
 _CUT = 0.25  # of the half width without cuts: the mean cut at which a horizon grows
@@ -30,155 +28,109 @@ _FIRST_CERTAIN = 8  # runs before the first look at one that always holds
 _GROWTH = 1.1  # of the number of runs between two looks
 
 
-class Rules(NamedTuple):
-    """What a comparison is given; arguments as of `compare_actions`.
+@dataclass
+class Evidence:
+    """What a comparison is given, arguments as of `compare_actions`, and what it knows so far.
 
-    whole: the plan of all branches. grows: whether the horizon may.
+    whole: the plan of all branches. certain: whether it is a betting sequence, with the limits of
+    the plan. grows: whether the horizon may.
+
+    plan: of the branches that are simulated on; active: their numbers, those that no other was
+    found to be better than. gaps: of all pairs, (3, N) of the runs that had both branches: gaps,
+    and the discounts from which on they are open because of the horizon, or of a time limit.
+    values: of every branch, returns and tails (2, N) of its runs to the end. seen: the lowest and
+    the highest reward. intervals: (m, m, 2). next_look: runs before it.
     """
 
     whole: Plan
-    reward_range: tuple[float, float] | None
+    certain: bool
     alpha: float
     margin: float
     budget: int
     seed: np.random.SeedSequence
     grows: bool
 
-    def next_look(self, num_runs: int) -> int:
+    def __post_init__(self) -> None:
+        self.plan = self.whole
+        self.active = list(range(len(self.whole.names)))
+        self.gaps = dict.fromkeys(self.whole.pairs, np.zeros((3, 0)))
+        self.values = [np.zeros((2, 0)) for _ in self.active]
+        self.intervals = np.where(self.whole.identical[..., None], 0.0, [-math.inf, math.inf])
+        self.seen = (math.inf, -math.inf)
+        if self.certain and self.whole.limits:
+            self.seen = self.whole.limits
+        self.queries = self.num_runs = 0
+        self.next_look = self.look_after(0)
+        self.verdict = "undecided"
+        self.looks: list[tuple[int, Floats]] = []
+
+    def look_after(self, num_runs: int) -> int:
         """Runs before the look after one at so many runs."""
-        first = _FIRST_CERTAIN if self.reward_range else FIRST_ASYMPTOTIC
+        first = _FIRST_CERTAIN if self.certain else FIRST_ASYMPTOTIC
         return math.ceil(_GROWTH * num_runs) or max(first, self.whole.world.least)
-
-
-class Gaps(NamedTuple):
-    """Gaps (N,) of the runs that had both branches of a pair.
-
-    tails: the discounts from which on they are open. limited: whether a time limit is the reason.
-    """
-
-    gap: Floats
-    tails: Floats
-    limited: Any
-
-    def cut(self, rest: float, tail: float = math.inf) -> Floats:
-        """(N,) how much they may still change. tail: if no horizon had a larger one."""
-        tails = np.where(self.limited, self.tails, np.minimum(self.tails, tail))
-        return may_change(tails, rest)
-
-
-_NO_GAPS = Gaps(np.zeros(0), np.zeros(0), np.zeros(0, bool))
-_NO_VALUES = np.zeros((2, 0))
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What is known so far.
-
-    plan: of the branches that are simulated on; active: their numbers, those that no other was
-    found to be better than. gaps: of all pairs. values: of every branch, returns and tails (2, N)
-    of its runs to the end. seen: the lowest and the highest reward. intervals: (m, m, 2).
-    next_look: runs before it.
-    """
-
-    rules: Rules
-    plan: Plan
-    active: tuple[int, ...]
-    gaps: dict[tuple[int, int], Gaps]
-    values: tuple[Floats, ...]
-    intervals: Floats
-    seen: tuple[float, float]
-    queries: int = 0
-    num_runs: int = 0
-    next_look: int = 0
-    verdict: str = "undecided"
-    looks: tuple[tuple[int, Floats], ...] = ()
-
-    @classmethod
-    def none(cls, rules: Rules) -> Evidence:
-        """Before the first run."""
-        plan = rules.whole
-        size = len(plan.names)
-        intervals = np.where(plan.identical[..., None], 0.0, [-math.inf, math.inf])
-        gaps = dict.fromkeys(plan.pairs, _NO_GAPS)
-        seen = rules.reward_range or (math.inf, -math.inf)
-        first = rules.next_look(0)
-        values = (_NO_VALUES,) * size
-        return cls(rules, plan, tuple(range(size)), gaps, values, intervals, seen, next_look=first)
 
     @property
     def spread(self) -> float:
         """How far rewards can differ, as far as is known."""
         return max(self.seen[1] - self.seen[0], 0.0)
 
-    @property
-    def rest(self) -> float:
-        """How far returns can."""
-        return self.plan.future(self.spread)
+    def cut(self, tails: Floats) -> Floats:
+        """(N,) how much gaps, or what they have lost, may still change."""
+        return may_change(tails, self.plan.future(self.spread))
 
-    def with_runs(self, runs: Runs) -> Evidence:
-        """With runs of all active branches."""
+    def add(self, runs: Runs) -> None:
+        """Take in runs of all active branches."""
         plan = self.plan
-        gaps = dict(self.gaps)
-        columns = open_gaps(plan, runs, np)
-        for (i, j), (gap, tails) in zip(plan.pairs, columns, strict=True):
+        for (i, j), (gap, tails) in zip(plan.pairs, open_gaps(plan, runs, np), strict=True):
+            limited = tails > plan.gamma**plan.horizon
+            column = np.stack([gap, tails * ~limited, tails * limited])
             pair = self.active[i], self.active[j]
-            new = Gaps(gap, tails, tails > plan.gamma**plan.horizon)
-            gaps[pair] = Gaps(*map(np.append, gaps[pair], new))
-        return replace(
-            self,
-            gaps=gaps,
-            values=self._values(runs) if not plan.coalesces else self.values,
-            seen=(min(self.seen[0], runs.extremes[0]), max(self.seen[1], runs.extremes[1])),
-            queries=self.queries + runs.queries,
-            num_runs=self.num_runs + runs.totals.shape[1],
-        )
+            self.gaps[pair] = np.append(self.gaps[pair], column, axis=1)
+        if not plan.coalesces:
+            self.add_values(runs, self.active)
+        self.seen = joined_extremes([self.seen, runs.extremes])
+        self.queries += runs.queries
+        self.num_runs += runs.totals.shape[1]
 
-    def with_values(self, runs: Runs) -> Evidence:
-        """With runs of all branches to the end, after the verdict."""
-        everyone = replace(self, active=tuple(range(len(self.values))))
-        return replace(self, values=everyone._values(runs), queries=self.queries + runs.queries)
-
-    def _values(self, runs: Runs) -> tuple[Floats, ...]:
-        """With returns and tails of runs to the end."""
-        values = [*self.values]
-        for i, branch in enumerate(self.active):
+    def add_values(self, runs: Runs, branches: Iterable[int]) -> None:
+        """Take in returns of runs of these branches to the end."""
+        for i, branch in enumerate(branches):
             column = np.stack([runs.total(i), runs.tails[i]])
-            values[branch] = np.append(values[branch], column, axis=1)
-        return tuple(values)
+            self.values[branch] = np.append(self.values[branch], column, axis=1)
 
-    def looked(self) -> Evidence:
+    def look(self) -> None:
         """Work out the intervals, drop the branches that are beaten, and give a verdict."""
-        intervals = self.intervals.copy()
         for a, b in combinations(self.active, 2):
-            if not self.rules.whole.identical[a, b]:
+            if not self.whole.identical[a, b]:
                 low, high = self._interval(a, b)
-                intervals[a, b] = low, high
-                intervals[b, a] = -high, -low
-        looks = (*self.looks, (self.queries, intervals.copy()))
-        lows = intervals[np.ix_(self.active, self.active)][..., 0]
-        unbeaten = np.flatnonzero(lows.max(0) <= self.rules.margin).tolist()
-        next_look = self.rules.next_look(self.num_runs)
-        after = replace(self, intervals=intervals, looks=looks, next_look=next_look)
+                self.intervals[a, b] = low, high
+                self.intervals[b, a] = -high, -low
+        self.looks.append((self.queries, self.intervals.copy()))
+        self.next_look = self.look_after(self.num_runs)
+        lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
+        unbeaten = np.flatnonzero(lows.max(0) <= self.margin).tolist()
+        close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -self.margin
         if 0 < len(unbeaten) < len(self.active):
-            active = tuple(self.active[k] for k in unbeaten)
-            after = replace(after, active=active, plan=self.plan.only(unbeaten))
-        close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -self.rules.margin
-        if len(after.active) == 1:
-            return replace(after, verdict="better")
-        if close and (self.rules.margin or not self.spread or after.plan.identical.all()):
-            return replace(after, verdict="equivalent")
-        return replace(after, plan=after._longer()) if self.rules.grows else after
+            self.active = [self.active[k] for k in unbeaten]
+            self.plan = self.plan.only(unbeaten)
+        if len(self.active) == 1:
+            self.verdict = "better"
+        elif close and (self.margin or not self.spread or self.plan.identical.all()):
+            self.verdict = "equivalent"
+        elif self.grows:
+            self.plan = self._longer()
 
     def _interval(self, a: int, b: int) -> tuple[float, float]:
         """Of the mean gap of a pair."""
         gaps = self.gaps[a, b]
-        alpha = self.rules.alpha / len(self.rules.whole.pairs)
-        largest = self.plan.up_to_horizon(self.spread) if self.rules.reward_range else None
-        return gap_interval(gaps.gap, gaps.cut(self.rest), self.intervals[a, b], alpha, largest)
+        alpha = self.alpha / len(self.whole.pairs)
+        largest = self.plan.up_to_horizon(self.spread) if self.certain else None
+        cut = self.cut(gaps[1:].sum(0))
+        return gap_interval(gaps[0], cut, self.intervals[a, b], alpha, largest)
 
     def half_width(self, a: int, b: int) -> float:
         """Without cuts."""
-        cut = self.gaps[a, b].cut(self.rest).mean()
+        cut = self.cut(self.gaps[a, b][1:].sum(0)).mean()
         return float(0.5 * np.ptp(self.intervals[a, b]) - cut) if np.isfinite(cut) else math.inf
 
     def _longer(self) -> Plan:
@@ -186,67 +138,55 @@ class Evidence:
         plan = self.plan
         tail = plan.gamma**plan.horizon
         for a, b in combinations(self.active, 2):
-            gaps = self.gaps[a, b]._replace(limited=False)
-            at_horizon = gaps.tails * ~self.gaps[a, b].limited
-            cut = may_change(np.minimum(at_horizon, tail), self.rest).mean()
+            cut = self.cut(np.minimum(self.gaps[a, b][1], tail)).mean()
             if cut > _CUT * self.half_width(a, b):
                 horizon = plan.horizon + math.ceil(math.log(_SHORTER) / math.log(plan.gamma))
                 longer = replace(plan, horizon=min(horizon, LONGEST))
-                fits = self.queries + longer.most_queries <= self.rules.budget
+                fits = self.queries + longer.most_queries <= self.budget
                 return longer if fits else plan
         return plan
 
+    def estimates(self) -> GapEstimate | None:
+        """What the runs say about all gaps, if there are enough of them."""
+        if self.num_runs < 3:
+            return None
+        plan = self.whole
+        gaps = gap_sums(plan, [(x[0], x[1:].sum(0)) for x in self.gaps.values()], self.seen, np)
+        returns = [(x[0], x[1]) for x in self.values if x.size]
+        values = [value_sums(plan, returns, np)] if returns else []
+        return GapEstimate.of(plan, [gaps], values, self.seen)
 
-def estimates_of(known: Evidence) -> GapEstimate | None:
-    """What the runs say about all gaps, if there are enough of them."""
-    if known.num_runs < 3:
-        return None
-    plan = known.rules.whole
-    gaps = gap_sums(plan, [(x.gap, x.tails) for x in known.gaps.values()], known.seen, np)
-    returns = [(x[0], x[1]) for x in known.values if x.size]
-    values = [value_sums(plan, returns, np)] if returns else []
-    return GapEstimate.of(plan, [gaps], values, known.seen)
+    def outlook(self, estimates: GapEstimate | None) -> dict[str, Any]:
+        """`Decision.open_pairs`, `Decision.deciding_budget` and `Decision.blocked_by`."""
+        if self.verdict != "undecided" or estimates is None:
+            return {}
+        names, mean, error = self.whole.names, estimates.mean, estimates.mean_error
+        leader, *others = sorted(self.active, key=lambda k: -mean[k, self.active].sum())
+        pairs = combinations([leader, *others], 2)
+        needed = [self._needed(estimates, leader, j) for j in others]
+        return {
+            "open_pairs": tuple(
+                (names[i], names[j], float(mean[i, j]), float(error[i, j])) for i, j in pairs
+            ),
+            "deciding_budget": max(budget for budget, _ in needed),
+            "blocked_by": next((block for _, block in needed if block), None),
+        }
 
+    def _needed(self, estimates: GapEstimate, a: int, b: int) -> tuple[float, str | None]:
+        """Roughly how many queries decide between two branches, or what prevents it.
 
-def outlook(known: Evidence, estimates: GapEstimate | None) -> dict[str, Any]:
-    """`Decision.open_pairs`, `Decision.deciding_budget` and `Decision.blocked_by`."""
-    if known.verdict != "undecided" or estimates is None:
-        return {}
-    names, mean, error = known.rules.whole.names, estimates.mean, estimates.mean_error
-    ranked = sorted(known.active, key=lambda k: -mean[k, known.active].sum())
-    pairs = tuple(
-        (names[i], names[j], float(mean[i, j]), float(error[i, j]))
-        for i, j in combinations(ranked, 2)
-    )
-    outlooks = [_needed(known, estimates, ranked[0], j) for j in ranked[1:]]
-    blocks = [block for _, block in outlooks if block is not None]
-    return {
-        "open_pairs": pairs,
-        "deciding_budget": max(budget for budget, _ in outlooks),
-        "blocked_by": blocks[0] if blocks else None,
-    }
-
-
-def _needed(known: Evidence, estimates: GapEstimate, a: int, b: int) -> tuple[float, str | None]:
-    """Roughly how many queries decide between two branches, or what prevents it.
-
-    The half width of an interval is taken as x / sqrt(n) + y / n in the number n of runs.
-    """
-    rules = known.rules
-    gaps = known.gaps[min(a, b), max(a, b)]
-    limited, cut = (
-        float(may_change(gaps.tails * mask, known.rest).mean())
-        for mask in (gaps.limited, ~gaps.limited)
-    )
-    stays = limited if rules.grows else limited + cut
-    distance = abs(abs(estimates.mean[a, b]) - rules.margin) - stays
-    if distance <= 0.0:
-        block = "time limit" if rules.grows or limited > cut else "horizon"
-        return math.inf, block if stays else None
-    n = known.num_runs
-    half = known.half_width(min(a, b), max(a, b))
-    sure = 2.0 * math.log(2.0 * len(rules.whole.pairs) / rules.alpha)
-    x = 1.25 * math.sqrt(sure * estimates.variance[a, b])
-    y = max(n * half - x * math.sqrt(n), 0.0) if math.isfinite(half) else 0.0
-    runs = ((x + math.sqrt(x**2 + 4.0 * distance * y)) / (2.0 * distance)) ** 2
-    return known.queries / n * max(runs, known.next_look), None
+        The half width of an interval is taken as x / sqrt(n) + y / n in the number n of runs.
+        """
+        pair = min(a, b), max(a, b)
+        horizon, limit = (float(self.cut(tails).mean()) for tails in self.gaps[pair][1:])
+        stays = limit if self.grows else limit + horizon
+        distance = abs(abs(estimates.mean[pair]) - self.margin) - stays
+        if distance <= 0.0:
+            block = "time limit" if self.grows or limit > horizon else "horizon"
+            return math.inf, block if stays else None
+        n, half = self.num_runs, self.half_width(*pair)
+        sure = 2.0 * math.log(2.0 * len(self.whole.pairs) / self.alpha)
+        x = 1.25 * math.sqrt(sure * estimates.variance[pair])
+        y = max(n * half - x * math.sqrt(n), 0.0) if math.isfinite(half) else 0.0
+        runs = ((x + math.sqrt(x**2 + 4.0 * distance * y)) / (2.0 * distance)) ** 2
+        return self.queries / n * max(runs, self.next_look), None

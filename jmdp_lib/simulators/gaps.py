@@ -1,7 +1,7 @@
 """Statistics of gaps: sums over runs, the estimates that these give, and confidence sequences.
 
-**One more statistic of gaps** is a field of `GapEstimate`, with a line in `_columns`. If it needs
-another sum, that is a field of `Sums`.
+**One more statistic of gaps** is a field of `GapEstimate`, with a line in `_statistics`. If it
+needs another sum, that is a field of `Sums`.
 
 A confidence sequence around a mean holds at all sample sizes at once, so that one may look after
 every run and stop when it says enough: `gap_interval`.
@@ -116,11 +116,6 @@ def open_gaps(plan: Plan, runs: Runs, xp: Any) -> list[Column]:
     return columns
 
 
-def open_returns(plan: Plan, runs: Runs) -> list[Column]:
-    """The returns of all branches."""
-    return [(runs.total(branch), runs.tails[branch, :]) for branch in range(len(plan.kinds))]
-
-
 def gap_sums(
     plan: Plan, columns: Sequence[Column], seen: tuple[float, float], xp: Any
 ) -> list[Sums]:
@@ -161,25 +156,24 @@ def values(
     return {"value": mean, "value_error": error + may_change(tail, most)}
 
 
-def _columns(parts: Sequence[Sequence[Sums]], rest: float) -> dict[str, tuple[Any, Any]]:
-    """Statistics of P gaps, (P,) each, and of the same gaps the other way round.
+def _statistics(s: Sums, rest: float) -> dict[str, Any]:
+    """Of P gaps, (P,) each.
 
     The error of the variance is the jackknife's: no distribution is assumed.
     """
-    s = Sums.merged(parts)
     n = s.size
     variance = s.square / (n - 1)
     spread = np.sqrt(np.maximum(s.fourth - s.square**2 / n, 0.0) / (n - 1))  # of the squares
     return {
-        "mean": (s.mean, -s.mean),
-        "mean_error": (np.sqrt(variance / n),) * 2,
-        "variance": (variance,) * 2,
-        "variance_error": (n / (n - 2) * spread / np.sqrt(n),) * 2,
-        "prob_worse": (s.worse / n, s.better / n),
-        "prob_tie": (s.tie / n,) * 2,
-        "prob_better": (s.better / n, s.worse / n),
-        "truncation_error": (may_change(s.tail / n, rest),) * 2,
-        "num_runs": (n.astype(int),) * 2,
+        "mean": s.mean,
+        "mean_error": np.sqrt(variance / n),
+        "variance": variance,
+        "variance_error": n / (n - 2) * spread / np.sqrt(n),
+        "prob_worse": s.worse / n,
+        "prob_tie": s.tie / n,
+        "prob_better": s.better / n,
+        "truncation_error": may_change(s.tail / n, rest),
+        "num_runs": n.astype(int),
     }
 
 
@@ -263,11 +257,14 @@ class GapEstimate(ReadOnly):
         """
         size = len(plan.kinds)
         upper = np.triu_indices(size, 1)
+        rest = plan.future(seen[1] - seen[0])
+        s = Sums.merged(parts)
+        back = _statistics(s._replace(mean=-s.mean, worse=s.better, better=s.worse), rest)
         tables: dict[str, Any] = {}
-        for name, (above, below) in _columns(parts, plan.future(seen[1] - seen[0])).items():
-            tables[name] = np.zeros((size, size), np.asarray(above).dtype)
-            tables[name][upper] = above
-            tables[name].T[upper] = below
+        for name, there in _statistics(s, rest).items():
+            tables[name] = np.zeros((size, size), there.dtype)
+            tables[name][upper] = there
+            tables[name].T[upper] = back[name]
         tables["prob_tie"] += np.eye(size)
         return cls(**tables | values(plan, value_parts, seen) | others)
 
@@ -386,27 +383,23 @@ def betting_bound(
     with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
         while top - bottom > _CLOSE * (centre - bottom):
             middle = 0.5 * (bottom + top)
-            capital = np.logaddexp.reduce(_LOG_SHARES + _won(z, counts, middle))
+            won = counts @ np.log1p(_BETS * (z[:, None] / middle - 1.0))  # (16,), in logs
+            capital = np.logaddexp.reduce(_LOG_SHARES + won)
             bottom, top = (middle, top) if capital >= -np.log(alpha) else (bottom, middle)
     return low + (high - low) * bottom
 
 
-def _won(z: Floats, counts: Any, mean: float) -> Any:
-    """(16,) by which factors shares of the capital have grown in bets against a mean, in logs."""
-    return counts @ np.log1p(_BETS * (z[:, None] / mean - 1.0))
-
-
-def asymptotic_bound(x: Floats, alpha: float, times: Any = 1.0) -> Any:
+def asymptotic_bound(x: Floats, alpha: float) -> Any:
     """A lower end of an asymptotic confidence sequence for the mean of values x.
 
-    x: (T, ...), T values; the bound has the shape (...). times: how often each of (T,) is counted.
+    x: (T, ...), T values; the bound has the shape (...).
 
     All intervals with these ends on both sides, from the sample size `FIRST_ASYMPTOTIC` on, hold at
     once with a probability that is at least 1 - alpha in the limit of a large first size
     (Waudby-Smith et al. 2024, Theorem 2.2); earlier ones are infinite. A term of order 1 / T, as in
     Bernstein's inequality, makes up for skewed laws in small samples.
     """
-    t = times * len(x)
+    t = len(x)
     level = -2.0 * np.log(alpha)
     rate = (level + np.log(level) + 1.0) / _TIGHT * t
     radius = np.sqrt(x.var(0) * (rate + 1.0) / rate * (np.log(rate + 1.0) + level) / t)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -54,6 +54,12 @@ class Runs(NamedTuple):
     def total(self, branch: int) -> Any:
         """(N,) returns of a branch."""
         return self.totals[0, :] + self.totals[branch, :] if branch else self.totals[0, :]
+
+
+def joined_extremes(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """The lowest and the highest reward of all."""
+    lows, highs = zip(*parts, strict=True)
+    return min(lows), max(highs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Worlds that are simulated one run after another: simulators with `query`, and environments.
+"""Worlds that are simulated one run after another, among them simulators with `query`.
 
 A call of NumPy for a single number takes as long as the whole step of a small simulator, so the
 loop is one of plain numbers and states. Branches at one state and action are one group: they share
@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from enum import Enum
 from itertools import islice
 from typing import Any, NamedTuple
@@ -31,22 +30,10 @@ from jmdp_lib.model.simulator import (
     checked_query,
 )
 from jmdp_lib.policies import Policy, policy_matrix, policy_row, policy_rows
-from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
+from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World, joined_extremes
 
 _AT_ONCE = 64  # uniform numbers
 _MOST_KEPT = 100_000  # states for which it is kept what a policy says of them
-_DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a given horizon
-
-
-class Environment(ABC):
-    """A simulator with a state of its own; what else it has is said by `coupled_env.Coupled`.
-
-    That file needs Gymnasium, which this one must do without.
-    """
-
-    @abstractmethod
-    def twin(self) -> Any:
-        """Another one, here and with the same table; both draw later tables from one generator."""
 
 
 class End(Enum):
@@ -72,7 +59,6 @@ class Run(NamedTuple):
     """
 
     states: list[Any]
-    actions: list[Any]
     sources: list[int]
     totals: list[float]
     tails: list[float]
@@ -199,8 +185,8 @@ class RowWorld(World):
             for name in ("totals", "tails", "sources")
         )
         coalesced = [plan.same[i, j] & (sources[i] == sources[j]) for i, j in plan.pairs]
-        extremes = min(run.ends[0] for run in runs), max(run.ends[1] for run in runs)
-        return Runs(totals, tails, np.reshape(coalesced, (-1, len(runs))), extremes, queries)
+        seen = joined_extremes((run.ends[0], run.ends[1]) for run in runs)
+        return Runs(totals, tails, np.reshape(coalesced, (-1, len(runs))), seen, queries)
 
     def _run(
         self,
@@ -214,11 +200,15 @@ class RowWorld(World):
         width = len(plan.kinds)
         policies = [plan.policies[kind] for kind in plan.kinds]
         actions = [self.number(action) for action in plan.first or []] or [None] * width
-        nothing = [0.0] * width
-        branches = [*range(width)]
         states = self.start(width)
-        ends = [math.inf, -math.inf]
-        run = Run(states, actions, [0] * width, nothing, [*nothing], branches, ends)
+        run = Run(
+            states=states,
+            sources=[0] * width,
+            totals=[0.0] * width,
+            tails=[0.0] * width,
+            alive=[*range(width)],
+            ends=[math.inf, -math.inf],
+        )
         stops = plan.coalesces and not to_the_end
         queries = 0
         for time in range(plan.horizon):
@@ -227,7 +217,7 @@ class RowWorld(World):
                 for b in run.alive:
                     actions[b] = self.chosen(policies[b], states[b], numbers[run.sources[b]])
             draws = draws_of(run.alive, states, actions, plan.coupling)
-            if stops and len(draws) == 1 and _one_group(draws, width):
+            if stops and len(draws) == 1 and len(*draws.values()) == 1 and len(run.alive) == width:
                 run.sources[:] = [0] * width
                 break
             queries += len(draws)
@@ -259,13 +249,7 @@ def draws_of(alive: list[int], states: list[Any], actions: list[Any], coupling: 
     return draws
 
 
-def _one_group(draws: Draws, width: int) -> bool:
-    """Whether all branches are at one state-action."""
-    (groups,) = draws.values()
-    return len(next(iter(groups.values()))) == width
-
-
-def _outside(limits: Range, reward: float, action: Any, state: Any) -> SimulatorError:
+def outside(limits: Range, reward: float, action: Any, state: Any) -> SimulatorError:
     """Says that a reward is not between its limits."""
     return SimulatorError(
         f"reward {reward} of action {action} in state {state} is not in reward_range {limits}"
@@ -290,10 +274,10 @@ class QueriedWorld(RowWorld):
                     f"state must be hashable, such as a tuple, got {state!r}"
                 ) from None
             check_simulator(simulator, states=[state], undiscounted=True)
-            self.here = state
         else:
             check_simulator(simulator, undiscounted=True)
-            self.here = checks.index("state", state, self.num_states)
+            state = checks.index("state", state, self.num_states)
+        self.here = state
         self.limits = getattr(simulator, "reward_range", None)
         self.num_actions = simulator.num_actions
         self.simulator = simulator
@@ -321,148 +305,6 @@ class QueriedWorld(RowWorld):
             answers = checked_query(self.simulator, state, [*groups], rng)
             for action, (reward, after) in zip(groups, answers, strict=True):
                 if not low <= reward <= high:
-                    raise _outside(limits, reward, action, state)
+                    raise outside(limits, reward, action, state)
                 outcomes.append((groups[action], reward, after))
         return outcomes
-
-
-class EnvironmentWorld(RowWorld):
-    """Simulates identical environments, one for each branch; a state is the number of one of them.
-
-    Branches that meet go on in that of the first.
-
-    start: a snapshot of theirs. envs: one or more.
-    """
-
-    chunk = 32
-
-    def __init__(self, start: Any, envs: list[Any]) -> None:
-        self.snapshot = start._replace(draw=None)  # each run has its own tables
-        self.here = start.observation
-        self.envs = envs
-        self.space = envs[0].action_space
-        self.num_actions = _listed(self.space)
-        self.num_states = _listed(envs[0].observation_space)
-        self.can_keep = self.num_states is not None
-        self.by_key: dict[str, Any] = {}  # actions that have no numbers
-
-    def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
-        return list(distinct_in(self.space, actions).values())
-
-    def number(self, action: Any) -> Any:
-        if self.num_actions is not None:
-            return int(action)
-        key = action_key(self.space, action)
-        self.by_key[key] = action
-        return key
-
-    def checked_policy(self, policy: Policy) -> SimulatedPolicy:
-        if not callable(policy) and None in (self.num_actions, self.num_states):
-            raise ValueError(
-                "the policy must be a function where observations or actions have no numbers, "
-                f"policy(observation) -> (A,) probabilities or an action, not {type(policy)}"
-            )
-        return super().checked_policy(policy)
-
-    def begin(self, width: int, noise: np.random.Generator) -> None:
-        self.by_key.clear()
-        self.envs.extend(self.envs[0].twin() for _ in range(width - len(self.envs)))
-        for env in self.envs:
-            env.np_random = noise
-
-    def start(self, width: int) -> list[Any]:
-        self.envs[0].restore(self.snapshot)
-        return [0] * width
-
-    def seen(self, state: int) -> Any:
-        return self.envs[state].observed
-
-    def step(
-        self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
-    ) -> list[Outcome]:
-        seen = [env.observed for env in self.envs]
-        outcomes: list[Outcome] = []
-        here: list[int] = []  # where branches are after the step
-        for number, action, branches in self._placed(draws, coupling):
-            own = branches[0]
-            env = self.envs[own]
-            reward, end = self._step_one(env, action)
-            if not limits[0] <= reward <= limits[1]:
-                raise _outside(limits, reward, self.by_key.get(action, action), seen[number])
-            met = [k for k in here if end is None and self.envs[k].same_state(env)]
-            if end is None and not met:
-                here.append(own)
-            outcomes.append((branches, reward, end or (met[0] if met else own)))
-        return outcomes
-
-    def _placed(self, draws: Draws, coupling: Coupling) -> list[tuple[int, Any, list[int]]]:
-        """An environment for every action of every draw, in its state and with its draw.
-
-        It is that of the first branch that takes it. So a state has the number of the environment
-        of the first branch there, and those of the other branches are free.
-        """
-        placed = []
-        draw = None
-        for key, groups in draws.items():
-            number = key if coupling.at_one_state else key[0]
-            home = self.envs[number]
-            if coupling.across_states and draw is not None:
-                home.redraw(draw)
-            draw = home.draw
-            for action, branches in groups.items():
-                if branches[0] != number:
-                    given = draw if coupling.at_one_state else None
-                    self.envs[branches[0]].restore(home.snapshot()._replace(draw=given))
-                placed.append((number, action, branches))
-        return placed
-
-    def _step_one(self, env: Any, action: Any) -> tuple[float, End | None]:
-        """The reward, and how the episode ended if it did."""
-        taken = self.by_key.get(action, action)
-        try:
-            _, reward, terminated, truncated, _ = env.step(taken)
-        except Exception as error:
-            where = f"state {env.observed}, action {taken}"
-            raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
-        if terminated or truncated:
-            return reward, End.OVER if terminated else End.LIMIT
-        return reward, None
-
-
-def _listed(space: Any) -> int | None:
-    """How many elements a Gymnasium space has, where these are numbers from 0 on."""
-    return int(space.n) if type(space).__name__ == "Discrete" and space.start == 0 else None
-
-
-def inside_episode(env: Any, state: Any) -> Any:
-    """The snapshot of an environment, or of where it is, inside an episode."""
-    start = env.snapshot() if state is None else state
-    if getattr(start, "over", True):
-        raise ValueError(
-            "state must be a snapshot inside an episode, such as env.snapshot() after env.reset(), "
-            f"not {start!r}"
-        )
-    return start
-
-
-def distinct_in(space: Any, actions: Any) -> dict[str, Any]:
-    """Actions of a Gymnasium space in their order, by keys that distinguish them."""
-    chosen = list(actions) if isinstance(actions, Iterable) else []
-    for action in chosen:
-        if not space.contains(action):
-            raise IndexError(f"action {action!r} is not in {space}")
-    keys = {repr(space.to_jsonable([action])): action for action in chosen}
-    if not keys or len(keys) < len(chosen):
-        raise ValueError(f"ask for at least one action, all distinct, got {actions!r}")
-    return keys
-
-
-def action_key(space: Any, action: Any) -> str:
-    """Equal for equal actions of a Gymnasium space, whatever their parts."""
-    with suppress(TypeError, ValueError):
-        if type(space).__name__ != "Discrete" or space.contains(action):
-            return repr(space.to_jsonable([action]))
-    raise ValueError(
-        f"{action!r} is not an action of {space}; where actions are not counted from 0, a policy "
-        "returns one of them, and no probabilities"
-    )

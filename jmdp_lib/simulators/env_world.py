@@ -1,0 +1,164 @@
+"""The world of environments, which `coupled_env.Coupled` makes: one for each branch of a run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from jmdp_lib.model import Coupling
+from jmdp_lib.model.simulator import SimulatorError
+from jmdp_lib.policies import Policy
+from jmdp_lib.simulators.plans import SimulatedPolicy
+from jmdp_lib.simulators.rows import Draws, End, Outcome, Range, RowWorld, outside
+
+
+class Environment(ABC):
+    """A simulator with a state of its own; what else it has is said by `coupled_env.Coupled`.
+
+    That file needs Gymnasium, which this one must do without.
+    """
+
+    @abstractmethod
+    def twin(self) -> Any:
+        """Another one, here and with the same table; both draw later tables from one generator."""
+
+
+class EnvironmentWorld(RowWorld):
+    """Simulates identical environments, one for each branch; a state is the number of one of them.
+
+    Branches that meet go on in that of the first.
+
+    start: a snapshot of theirs. envs: one or more.
+    """
+
+    chunk = 32
+
+    def __init__(self, start: Any, envs: list[Any]) -> None:
+        self.snapshot = start._replace(draw=None)  # each run has its own tables
+        self.here = start.observation
+        self.envs = envs
+        self.space = envs[0].action_space
+        self.num_actions = _listed(self.space)
+        self.num_states = _listed(envs[0].observation_space)
+        self.can_keep = self.num_states is not None
+        self.by_key: dict[str, Any] = {}  # actions that have no numbers
+
+    def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
+        return list(distinct_in(self.space, actions).values())
+
+    def number(self, action: Any) -> Any:
+        if self.num_actions is not None:
+            return int(action)
+        key = action_key(self.space, action)
+        self.by_key[key] = action
+        return key
+
+    def checked_policy(self, policy: Policy) -> SimulatedPolicy:
+        if not callable(policy) and None in (self.num_actions, self.num_states):
+            raise ValueError(
+                "the policy must be a function where observations or actions have no numbers, "
+                f"policy(observation) -> (A,) probabilities or an action, not {type(policy)}"
+            )
+        return super().checked_policy(policy)
+
+    def begin(self, width: int, noise: np.random.Generator) -> None:
+        self.by_key.clear()
+        self.envs.extend(self.envs[0].twin() for _ in range(width - len(self.envs)))
+        for env in self.envs:
+            env.np_random = noise
+
+    def start(self, width: int) -> list[Any]:
+        self.envs[0].restore(self.snapshot)
+        return [0] * width
+
+    def seen(self, state: int) -> Any:
+        return self.envs[state].observed
+
+    def step(
+        self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
+    ) -> list[Outcome]:
+        seen = [env.observed for env in self.envs]
+        outcomes: list[Outcome] = []
+        here: list[int] = []  # where branches are after the step
+        for number, action, branches in self._placed(draws, coupling):
+            own = branches[0]
+            env = self.envs[own]
+            taken = self.by_key.get(action, action)
+            try:
+                _, reward, terminated, truncated, _ = env.step(taken)
+            except Exception as error:
+                where = f"state {env.observed}, action {taken}"
+                raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
+            if not limits[0] <= reward <= limits[1]:
+                raise outside(limits, reward, taken, seen[number])
+            after: Any = End.OVER if terminated else End.LIMIT
+            if not (terminated or truncated):
+                after = next((k for k in here if self.envs[k].same_state(env)), own)
+                if after == own:
+                    here.append(own)
+            outcomes.append((branches, reward, after))
+        return outcomes
+
+    def _placed(self, draws: Draws, coupling: Coupling) -> list[tuple[int, Any, list[int]]]:
+        """An environment for every action of every draw, in its state and with its draw.
+
+        It is that of the first branch that takes it. So a state has the number of the environment
+        of the first branch there, and those of the other branches are free.
+        """
+        placed = []
+        draw = None
+        for key, groups in draws.items():
+            number = key if coupling.at_one_state else key[0]
+            home = self.envs[number]
+            if coupling.across_states and draw is not None:
+                home.redraw(draw)
+            draw = home.draw
+            for action, branches in groups.items():
+                if branches[0] != number:
+                    given = draw if coupling.at_one_state else None
+                    self.envs[branches[0]].restore(home.snapshot()._replace(draw=given))
+                placed.append((number, action, branches))
+        return placed
+
+
+def _listed(space: Any) -> int | None:
+    """How many elements a Gymnasium space has, where these are numbers from 0 on."""
+    return int(space.n) if type(space).__name__ == "Discrete" and space.start == 0 else None
+
+
+def inside_episode(env: Any, state: Any) -> Any:
+    """The snapshot of an environment, or of where it is, inside an episode."""
+    start = env.snapshot() if state is None else state
+    if getattr(start, "over", True):
+        raise ValueError(
+            "state must be a snapshot inside an episode, such as env.snapshot() after env.reset(), "
+            f"not {start!r}"
+        )
+    return start
+
+
+def distinct_in(space: Any, actions: Any) -> dict[str, Any]:
+    """Actions of a Gymnasium space in their order, by keys that distinguish them."""
+    chosen = list(actions) if isinstance(actions, Iterable) else []
+    for action in chosen:
+        if not space.contains(action):
+            raise IndexError(f"action {action!r} is not in {space}")
+    keys = {repr(space.to_jsonable([action])): action for action in chosen}
+    if not keys or len(keys) < len(chosen):
+        raise ValueError(f"ask for at least one action, all distinct, got {actions!r}")
+    return keys
+
+
+def action_key(space: Any, action: Any) -> str:
+    """Equal for equal actions of a Gymnasium space, whatever their parts."""
+    with suppress(TypeError, ValueError):
+        if type(space).__name__ != "Discrete" or space.contains(action):
+            return repr(space.to_jsonable([action]))
+    raise ValueError(
+        f"{action!r} is not an action of {space}; where actions are not counted from 0, a policy "
+        "returns one of them, and no probabilities"
+    )
