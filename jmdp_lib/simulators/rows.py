@@ -65,6 +65,12 @@ class Run(NamedTuple):
     alive: list[int]
     ends: list[float]
 
+    @classmethod
+    def begun(cls, states: list[Any]) -> Run:
+        """A run before its first step; all its branches come from one place."""
+        m = len(states)
+        return cls(states, [0] * m, [0.0] * m, [0.0] * m, [*range(m)], [math.inf, -math.inf])
+
     def arrive(self, outcomes: list[Outcome], plan: Plan, time: int) -> None:
         """Take rewards and next states of a step."""
         rewards = [0.0] * len(self.totals)
@@ -200,23 +206,15 @@ class RowWorld(World):
         width = len(plan.kinds)
         policies = [plan.policies[kind] for kind in plan.kinds]
         actions = [self.number(action) for action in plan.first or []] or [None] * width
-        states = self.start(width)
-        run = Run(
-            states=states,
-            sources=[0] * width,
-            totals=[0.0] * width,
-            tails=[0.0] * width,
-            alive=[*range(width)],
-            ends=[math.inf, -math.inf],
-        )
+        run = Run.begun(self.start(width))
         stops = plan.coalesces and not to_the_end
         queries = 0
         for time in range(plan.horizon):
             if time or plan.first is None:
                 numbers = [*islice(uniforms, width if time else 1)]
                 for b in run.alive:
-                    actions[b] = self.chosen(policies[b], states[b], numbers[run.sources[b]])
-            draws = draws_of(run.alive, states, actions, plan.coupling)
+                    actions[b] = self.chosen(policies[b], run.states[b], numbers[run.sources[b]])
+            draws = draws_of(run.alive, run.states, actions, plan.coupling)
             if stops and len(draws) == 1 and len(*draws.values()) == 1 and len(run.alive) == width:
                 run.sources[:] = [0] * width
                 break
