@@ -219,7 +219,7 @@ claims.check("launcher: the same; blocks that reach 100", text, launched.max() <
 
 # %% [markdown]
 # (The launcher's runs end at 50,000 steps.) Under the defaults all 16 blocks fall at least 100-fold, and all twelve of second moments 1,000-fold. Of 48 single
-# curves (block, game, seed) 47 fall 100-fold. The mean has fallen as far by step 10,000; second moments fall another 40- to 3,389-fold after it. Under the launcher's
+# curves (block, game, seed) 47 fall 100-fold. The mean hardly falls after step 10,000 (0.8- to 1.3-fold); second moments fall another 40- to 3,389-fold after it. Under the launcher's
 # settings no block has fallen 100-fold at 50,000 steps. At their lowest, five had; then second moments rise for good.
 #
 # The caption of the paper's figure says that each block "exhibits stable descent". Under the defaults this is true but for spikes, to at most 3.3 times the least error before
@@ -269,14 +269,14 @@ plt.show()
 # ## 5.4 What decides how far an error falls
 #
 # **A floor.** A target is noisy, and at new rows no network's mean squared error is below the variance of its target. (Rows that are drawn again
-# and again can be memorised: the error of Boxing's mean falls to 0.91 of its floor on the way.) Where the game pays nothing, a reward
+# and again can be memorised: the error of Boxing's mean falls to 0.89 of its floor on the way, that of Atlantis to just below its own.) Where the game pays nothing, a reward
 # is 0 or $\rho = (1-\gamma)\,b$ with equal chances, so the shock alone gives the target of $\mu$ a variance of $\rho^2/4$. With the target
 # network's mean $m$ that of $\sigma_{\mathrm{diag}}$ has $(\rho^2 + 2\gamma\rho m)^2/4$. It grows as $m$ does, and with it the errors of
 # $\sigma_{\mathrm{diag}}$ and $\sigma_{\mathrm{cross}}$ in Figure 5.3. The target of $\sigma_{\mathrm{same}}$ has no such noise: exactly one of the
 # two actions is paid in each query.
 #
-# **A network.** A TD error compares a network with a copy of itself, so it starts at how much first answers *differ*: those of a fresh pair network by
-# 0.02 to 0.04, those of a fresh Gram network by 0.003 at most, since their last layer starts near zero.
+# **A network.** A TD error compares a network with a copy of itself, so it starts at how much first answers *differ*: second moments of a fresh pair network by
+# 0.02 to 0.04, those of a fresh Gram network by 0.003 at most, since their last layer starts near zero (means of the first 1,000 updates).
 #
 # We crossed the settings, with seed 0: the pair network with the launcher's coupling and the Gram network with the defaults' coupling. This
 # moves two bundles, not two numbers: stickiness goes with the shock, and what is fitted and the gap's weight with the network. (The second is a third candidate for Figure 7:
@@ -334,7 +334,7 @@ claims.check("error - floor of mu, first / last", text, excess.min() > 100, enou
 # %% [markdown]
 # **The mean** ends at 1.04 to 1.54 times its floor at 50,000 steps (at 200,000 at 1.58 to 2.00 times), so *the size of the shock decides* how far it falls. Over its floor
 # it has fallen 392- to 717-fold in three games under the launcher's settings, although its curve looks flat, and 919- to 1,607-fold under the defaults. (In
-# Boxing, whose error was below its floor on the way, the launcher's 1,442 means little.)
+# Boxing, whose error was clearly below its floor on the way, the launcher's 1,442 means little, and in Atlantis the 717.)
 #
 # **Second moments** fall about 50-fold or less only in the launcher's setting, where errors start low and meet a large shock. With either
 # bundle exchanged each of them falls at least 255-fold. How near they come to their floors is a matter of time: with the smaller shock, $\sigma_{\mathrm{diag}}$ and
