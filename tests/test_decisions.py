@@ -350,5 +350,68 @@ def test_arrays_are_looked_at_from_256_runs_on():
     found = compare_actions(sim, **asked)
     assert (found.best, found.num_runs, len(found.history.num_queries)) == (1, 256, 1)
     small = compare_actions(sim, **asked, budget=100)
-    assert (small.verdict, small.num_runs) == ("undecided", 64)
-    assert np.isfinite(small.deciding_budget)
+    assert (small.verdict, small.num_runs) == ("better", 64)  # looked at when the budget ended
+
+
+def test_a_range_without_zero_is_refused_when_an_episode_ends():
+    """Later rewards are zero, so intervals of the declared range would be wrong."""
+
+    class Environment(gymnasium.Env):
+        action_space = gymnasium.spaces.Discrete(2)
+        observation_space = gymnasium.spaces.Discrete(1)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return 0, {}
+
+        def step(self, action):
+            luck, over = self.np_random.random(2)
+            return 0, 9.9 + 0.1 * (luck < 0.5), bool(action and over < 0.3), False, {}
+
+    env = CoupledEnv(Environment(), rng=0)
+    env.reset()
+    known = {"gamma": 0.5, "horizon": 10, "reward_range": (9.9, 10.0), "rng": 0}
+    with pytest.raises(jl.simulators.SimulatorError, match=r"reward 0.0, .* not in reward_range"):
+        compare_actions(env, lambda _: 0.5 * np.ones(2), [0, 1], **known)
+
+
+def test_values_have_the_offset_of_the_horizon_that_has_grown():
+    rewards = np.array([[[1000.0] * 2, [1001.0] * 2], [[1001.0] * 2, [1000.0] * 2]])
+    rewards = np.concatenate([rewards, rewards[:1]])
+    after = np.zeros((3, 2, 2), int)
+    after[0, :, 0], after[0, :, 1], after[1], after[2] = 1, 2, 1, 2
+    jm = jl.JMDP(np.full((3, 2), 0.5), rewards, after, 0.9)
+    exact = jl.jipe2(jm, [0, 0, 0]).moments.mean[0, 0]
+    known = {"state": 0, "rng": 0, "budget": 300_000, "method": "asymptotic"}
+    found = jl.simulators.compare_policies(jm, [[0, 0, 0], [0, 1, 1]], **known).estimates
+    assert abs(found.value[0] - exact) <= 5.0 * found.value_error[0]
+
+
+def test_equal_policies_tie_though_no_step_is_made():
+    jm = jl.windy_gridworld(3, gamma=0.8)
+    policy = [0] * 9
+    known = {"state": 0, "method": "asymptotic", "rng": 0, "budget": 1000}
+    found = jl.simulators.compare_policies(Plain(jm), [policy, policy], **known).estimates
+    assert found.prob_tie[0, 1] == 1.0
+    assert found.prob_worse[0, 1] == found.prob_better[0, 1] == 0.0
+
+
+def test_the_runs_that_a_budget_ends_are_looked_at():
+    """Fewer than the first look of arrays waits for."""
+    jm = jl.windy_gridworld(3, gamma=0.95)
+    arrays = arrays_of(jm)
+    known = {"state": 3, "rng": 0, "method": "asymptotic"}
+    policies = [jl.goal_policy(3), jl.uniform_policy(jm)]
+    found = jl.simulators.compare_policies(arrays, policies, budget=60_000, **known)
+    assert len(found.history.num_queries) == (found.num_runs > 0)
+    assert np.isfinite(found.intervals).all() == (found.num_runs > 0)
+
+
+def test_horizons_grow_whatever_the_budget_is():
+    """So the runs of a smaller budget are the first of a larger one."""
+    jm = jl.windy_gridworld(4, gamma=0.99)
+    known = {"state": 8, "rng": 3, "method": "asymptotic", "coupling": "common"}
+    large = compare_actions(jm, jl.goal_policy(4), [1, 3], budget=60_000, **known).history
+    small = compare_actions(jm, jl.goal_policy(4), [1, 3], budget=8_000, **known).history
+    shared = min(len(small.num_queries) - 1, len(large.num_queries))
+    np.testing.assert_array_equal(small.num_queries[:shared], large.num_queries[:shared])

@@ -365,6 +365,7 @@ def _decide(known: Evidence, executor: Executor | None, bar: Any) -> None:
         with closing(in_order(work, _jobs(known), executor, _UNDER_WAY)) as chunks:
             for runs in chunks:
                 if known.queries + runs.queries > known.budget:
+                    known.last_look()
                     return
                 known.add(runs)
                 bar.update(known.queries - bar.n)

@@ -66,8 +66,18 @@ class Evidence:
 
     def look_after(self, num_runs: int) -> int:
         """Runs before the look after one at so many runs."""
-        first = _FIRST_CERTAIN if self.certain else FIRST_ASYMPTOTIC
-        return math.ceil(_GROWTH * num_runs) or max(first, self.whole.world.least)
+        return math.ceil(_GROWTH * num_runs) or max(self.fewest, self.whole.world.least)
+
+    @property
+    def fewest(self) -> int:
+        """Runs before the first look."""
+        return _FIRST_CERTAIN if self.certain else FIRST_ASYMPTOTIC
+
+    def last_look(self) -> None:
+        """Look at the runs since the last look, which the budget ended."""
+        looked_at = self.looks[-1][0] if self.looks else 0
+        if self.num_runs >= self.fewest and self.queries > looked_at:
+            self.look()
 
     @property
     def spread(self) -> float:
@@ -97,6 +107,7 @@ class Evidence:
         for i, branch in enumerate(branches):
             column = np.stack([runs.total(i), runs.tails[i]])
             self.values[branch] = np.append(self.values[branch], column, axis=1)
+        self.seen = joined_extremes([self.seen, runs.extremes])
 
     def look(self) -> None:
         """Work out the intervals, drop the branches that are beaten, and give a verdict."""
@@ -141,9 +152,8 @@ class Evidence:
             cut = self.cut(np.minimum(self.gaps[a, b][1], tail)).mean()
             if cut > _CUT * self.half_width(a, b):
                 horizon = plan.horizon + math.ceil(math.log(_SHORTER) / math.log(plan.gamma))
-                longer = replace(plan, horizon=min(horizon, LONGEST))
-                fits = self.queries + longer.most_queries <= self.budget
-                return longer if fits else plan
+                longest = min(horizon, LONGEST)
+                return plan if longest == plan.horizon else replace(plan, horizon=longest)
         return plan
 
     def estimates(self) -> GapEstimate | None:
@@ -151,10 +161,11 @@ class Evidence:
         if self.num_runs < 3:
             return None
         plan = self.whole
-        gaps = gap_sums(plan, [(x[0], x[1:].sum(0)) for x in self.gaps.values()], self.seen, np)
+        seen = self.seen if self.seen[0] <= self.seen[1] else (0.0, 0.0)  # no step was made
+        gaps = gap_sums(plan, [(x[0], x[1:].sum(0)) for x in self.gaps.values()], seen, np)
         returns = [(x[0], x[1]) for x in self.values if x.size]
         values = [value_sums(plan, returns, np)] if returns else []
-        return GapEstimate.of(plan, [gaps], values, self.seen)
+        return GapEstimate.of(plan, [gaps], values, seen)
 
     def outlook(self, estimates: GapEstimate | None) -> dict[str, Any]:
         """`Decision.open_pairs`, `Decision.deciding_budget` and `Decision.blocked_by`."""

@@ -79,6 +79,11 @@ class Run(NamedTuple):
             for b in branches:
                 rewards[b], self.states[b], self.sources[b] = reward, after, branches[0]
             if isinstance(after, End):
+                if plan.limits and not plan.limits[0] <= 0.0 <= plan.limits[1]:
+                    raise SimulatorError(
+                        "an episode ended, and reward 0.0, which is paid from then on, "
+                        f"is not in reward_range {plan.limits}"
+                    )
                 self.seen(0.0)
                 for b in branches:
                     self.alive.remove(b)
@@ -223,9 +228,9 @@ class RowWorld(World):
                 break
             try:
                 outcomes = self.step(draws, plan.coupling, plan.limits or ANY_REWARD, noise)
+                run.arrive(outcomes, plan, time)
             except SimulatorError as error:
                 raise SimulatorError(f"time step {time + 1}: {error}") from error
-            run.arrive(outcomes, plan, time)
         for b in run.alive:
             run.tails[b] = plan.gamma**plan.horizon
         return run, queries

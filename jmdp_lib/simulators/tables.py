@@ -19,6 +19,7 @@ from jmdp_lib.montecarlo import (
     RUNS_PER_STREAM,
     BranchModel,
     coupled,
+    discounted,
     earned_alone,
     with_action,
 )
@@ -84,7 +85,7 @@ class TableWorld(World):
 
         per_stream = _FEW if size <= RUNS_PER_STREAM else RUNS_PER_STREAM
         fill_rows(fill, size, per_stream, randomness.part(seed, "simulate_pairs"))
-        totals[:, 0] += model.offset
+        totals[:, 0] += self.jm.reward_offset * discounted(plan.gamma, plan.horizon)
         one = [plan.same[i, j] & (labels[:, i] == labels[:, j]) for i, j in plan.pairs]
         tails = np.broadcast_to(plan.gamma**plan.horizon, (width, size))
         coalesced = np.reshape(one, (-1, size))
