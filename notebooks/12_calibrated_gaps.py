@@ -28,8 +28,8 @@
 #
 # **What you will learn.** Why a Gram network cannot hold the covariance of many states, and what a right variance does not tell you.
 #
-# **What it needs.** Chapters 5 and 6. To run the notebook, install the project with `pip install -e ".[notebooks]"` in its
-# folder. All numbers come from `figures/atari/`; `experiments/atari/runs.toml` lists their runs, and JSON files say how they, and older ones, were made.
+# **What it needs.** Chapters 5 and 6. To run the notebook, install the project with `pip install -e ".[notebooks,torch]"` in its
+# folder. All numbers but one network's come from `figures/atari/`; `experiments/atari/runs.toml` lists their runs, and JSON files say how they, and older ones, were made.
 
 # %% tags=["parameters"]
 run_files = ["figures/atari/calibrated.csv", "figures/atari/told.csv"]
@@ -49,7 +49,6 @@ out_dir = ""
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import torch
 
 import jmdp_lib as jl
 from experiments.atari import results
@@ -60,7 +59,11 @@ from experiments.atari.settings import RULES, Config, table_of
 from experiments.atari.small_models import tables_of, with_shock
 from experiments.atari.training import train
 from jmdp_lib.atari import CoupledAtari
+from jmdp_lib.machine import extra
 from notebooks.tools import chapter, figures, plots
+
+with extra("torch"):
+    import torch
 
 chapter.style()
 claims = chapter.Claims()

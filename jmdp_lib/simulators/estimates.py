@@ -327,7 +327,7 @@ def _sums(plan: Plan, runs: Runs, to_the_end: bool, keep: bool) -> Summed:
     gaps = open_gaps(plan, runs, arrays.xp)
     returns = []
     if to_the_end or not plan.coalesces:
-        returns = [(runs.total(b), tails) for b, tails in enumerate(runs.tails)]
+        returns = [(runs.total(b), runs.tails[b, :]) for b in range(len(plan.names))]
     kept: tuple[Floats, ...] = ()
     if keep:
         columns = [[x for x, _ in returns], [x for x, _ in gaps], [tail for _, tail in gaps]]
