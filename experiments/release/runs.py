@@ -115,10 +115,9 @@ def learn(
             learner.restore(states[learner.run])
 
     def note() -> None:
-        ended = learners[0].step == runs[0].settings.steps
         for learner in learners:
             learner.records[-1] |= noted
-            if ended or len(learner.records) % STATE_EVERY == 0:
+            if len(learner.records) % STATE_EVERY == 0:
                 save_state(learner.run.state(work), learner)
             write_records(learner, work)
 
