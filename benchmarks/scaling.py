@@ -2,8 +2,8 @@
 
 Under three minutes on two idle cores; `--large` adds grids of up to 316x316 cells, and takes twenty
 minutes. Writes scaling.csv, which chapter 7 draws, and scaling.md; `--only NAME` measures the
-smallest size of each method, and writes nothing. What gpu.csv has was measured by this program at
-commit 1f16ba2, to a certified 1e-9.
+smallest size of each method, and writes nothing. With `--device cuda` the rows are those of a GPU,
+and go into gpu.csv.
 
 Every evaluation solves all gaps of all states to a certified 1e-8 in the paper's norm. Each number
 is taken in a process of its own (one for all sizes of a method that needs little memory: literal,
@@ -57,6 +57,7 @@ PROJECTED = "Monte Carlo, projected"
 # Their sizes, ascending, share a process: they need little memory.
 TOGETHER = ("literal", QUANTECON, PROJECTED)
 _LEAST = 2e5  # bytes; less is lost in the noise
+GPU = "an NVIDIA H200, at commit 1f16ba2, to 1e-9"  # what measured gpu.csv
 
 # Sides of the model (states are their squares): by default, and those that --large adds.
 _MEANS = {QUANTECON: ([10, 100], [200, 316])}
@@ -79,6 +80,7 @@ SIDES = {
     UNIFORM: _ALL_PAIRS | _MEANS,
     RANDOM: _ALL_PAIRS | {QUANTECON: ([10, 40], [70])},
 }
+GPU_SIDES = {UNIFORM: [22, 32, 50, 71, 100, 141, 173, 200], RANDOM: [50, 100]}
 ORDERS = {3: ([6, 10], [20, 30]), 4: ([6], [8, 10])}
 
 
@@ -172,6 +174,25 @@ def rows_of_a_method(problem, method, sides):
     return rows
 
 
+def rows_of_a_device(device, problem, sides):
+    """One row for each size, of the dense route by torch on a device."""
+    import torch
+
+    jl.jipe2(*model(problem, 12), tol=TOL, device=device)
+    rows = []
+    for side in sides:
+        jm, policy = model(problem, side)
+        if device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        took, peak, _ = timed(partial(jl.jipe2, jm, policy, tol=TOL, device=device))
+        if device == "cuda":
+            peak = torch.cuda.max_memory_allocated()
+        row = {"problem": problem, "method": f"torch, {device}", "states": jm.num_states}
+        rows.append(row | {"gamma": GAMMA, "seconds": took, "bytes": peak})
+    return rows
+
+
 def rows_of_an_order(order, sides):
     """Coordinates and time of higher orders, goal policy."""
     rows = []
@@ -186,9 +207,9 @@ def rows_of_an_order(order, sides):
 
 def rows_of(table, *arguments):
     """Rows of a table, in this process."""
-    measured = rows_of_a_method if table == "scaling" else rows_of_an_order
-    rows = measured(*arguments)
-    return [{"table": table, **row} for row in rows]
+    measured = {"scaling": rows_of_a_method, "order": rows_of_an_order, "device": rows_of_a_device}
+    rows = measured[table](*arguments)
+    return [{"table": "order" if table == "order" else "scaling", **row} for row in rows]
 
 
 def alone(*arguments):
@@ -216,6 +237,17 @@ def measure(large, only):
         groups.append(("order", order, sides[:1] if only else sides + more * large))
     wanted = [group for group in groups if only in ("", group[1], group[0])]
     return pd.DataFrame([row for group in wanted for row in alone(*group)])
+
+
+def measure_device(device, only):
+    """The rows of a device, or the smallest of one problem."""
+    groups = [
+        ("device", device, problem, [side])
+        for problem, sides in GPU_SIDES.items()
+        for side in (sides[:1] if only else sides)
+        if only in ("", problem)
+    ]
+    return pd.DataFrame([row for group in groups for row in alone(*group)])
 
 
 def cell(row):
@@ -270,7 +302,7 @@ def write(data):
         scaling_table(data),
         f"## Orders 3 and 4 ({GOAL})",
         order_table(data),
-        "## On a GPU (gpu.csv: an NVIDIA H200, to 1e-9, at commit 1f16ba2)",
+        f"## On a GPU (gpu.csv: {GPU})",
         scaling_table(gpu),
         packages=["scipy", "torch", "quantecon"],
     )
@@ -278,7 +310,13 @@ def write(data):
 
 def main():
     large = {"action": "store_true", "help": "grids of up to 316x316 cells too"}
-    chosen = asked(__doc__, [*SIDES, "order"], rows_of, large=large)
+    device = {"help": "a torch device, such as cuda, alone"}
+    chosen = asked(__doc__, [*SIDES, "order"], rows_of, large=large, device=device)
+    if chosen.device:
+        data = measure_device(chosen.device, chosen.only)
+        if not chosen.only:
+            data.to_csv(HERE / "gpu.csv", index=False, float_format="%.4g")
+        return
     data = measure(chosen.large, chosen.only)
     if not chosen.only:
         data = data.astype({"coordinates": "Int64"})
