@@ -71,21 +71,20 @@ plt.show()
 # `rewards="signed"`, the same world on another scale. The last state is absorbing and pays 1 in every step.
 
 # %%
-fig, axes = plt.subplots(1, 2, figsize=(5.4, 1.75))
+fig, ax = plt.subplots(figsize=(3.2, 1.9))
+figures.transition(ax, jl.coupled_reward_chain(25, rewards="signed"), state=0)
 rows = []
-for ax, scale in zip(axes, ("unit", "signed"), strict=True):
+for scale in ("unit", "signed"):
     one = jl.coupled_reward_chain(25, rewards=scale)
-    figures.transition(ax, one, state=0)
-    ax.set_title("rewards 0 and 1" if scale == "unit" else "rewards $-1$ and 1")
     rows += [(scale, one.probs[k], *one.rewards[k], *one.next_states[k]) for k in (0, 1)]
 data = pd.DataFrame(rows, columns=["rewards", "prob", "R1", "R2", "next1", "next2"])
 chapter.save(fig, "fig3_crc", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 2.2.** One transition of the coupled reward chain (the paper's Figure 3), on two scales of rewards. Both actions lead to the next state; one fair coin decides which of them earns more. Note that the two rewards are always opposite.
+# **Figure 2.2.** One transition of the coupled reward chain with rewards $\pm 1$ (the paper's Figure 3). Both actions lead to the next state; one fair coin decides which of them earns more. Note that the two rewards are always opposite.
 #
-# <!-- alt: Two diagrams of a state s i and the next state. A blue arrow for the first action and an orange one for the second lead from one to the other. With unit rewards each pays 0 or 1, with signed rewards minus 1 or 1; the correlation is minus 1. -->
+# <!-- alt: A state s i and the next state. A blue arrow for the first action and an orange one for the second lead from one to the other. Each pays minus 1 or 1, and the correlation of the two rewards is minus 1. -->
 
 # %%
 opposite = [np.corrcoef(each.R1, each.R2)[0, 1] for _, each in data.groupby("rewards")]
@@ -227,8 +226,8 @@ text, tight = f"{ratios[0]:.4f}, {ratios[1]:.4f}", np.allclose(ratios, 0.95, rto
 claims.check("two worlds, tol 0.01: error of the mean = 0.95 bound (ratios)", text, tight)
 
 # %% [markdown]
-# But we are after **gaps**, and $\mathrm{Var}\,G$ is a small difference of large second moments. For all that a bound of 0.01 on $M$ says, with
-# $\lambda = 40$ each $\Sigma$ could be off by 0.4, and a gap variance, which takes four of them and the square of a difference of means, by 1.6 and some more. In the two worlds above that is almost as large as the largest gap variance itself, 1.8. How far off are the gap variances really?
+# But we are after **gaps**, and $\mathrm{Var}\,G$ is a small difference of large second moments. As far as a bound of 0.01 on $M$ can tell, with
+# $\lambda = 40$ each $\Sigma$ could be off by 0.4, and a gap variance, which takes four of them and the square of a difference of means, by somewhat more than 1.6. In the two worlds above that is almost as large as the largest gap variance itself, 1.8. How far off are the gap variances really?
 
 # %%
 name, case = "5x5 WGW, uniform policy", (grid, jl.uniform_policy(grid))
@@ -269,8 +268,8 @@ claims.check(claim, f"{errors[2]:.3f} > {bound:.4f}", errors[2] > bound)
 # $$C_{k+1} = c_0(\mu_k) + \gamma^2 P_2\, C_k .$$
 #
 # Two things change from sweep to sweep. (a) The source $c_0$ sees only *differences* of means, since a
-# constant error cancels. Differences fall asymptotically by $\gamma\zeta_\mu$ per sweep or faster, with $\zeta_\mu$ the second largest eigenvalue, in modulus, of the policy's chain $P^\pi$. (b) What $C$ already holds falls by
-# $\gamma^2$ or faster, since $P_2$ is a matrix of probabilities. So the asymptotic factor of the changes of $C$ is at most $\max(\gamma\zeta_\mu, \gamma^2)$. To see it, we add an inventory, in which noise never ends.
+# constant error cancels. Differences fall asymptotically at least as fast as $\gamma^k\zeta_\mu^k$, with $\zeta_\mu$ the second largest eigenvalue, in modulus, of the policy's chain $P^\pi$. (b) What $C$ already holds falls at least
+# as fast as $\gamma^{2k}$, since $P_2$ is a matrix of probabilities. So the asymptotic factor of the changes of $C$ is at most $\max(\gamma\zeta_\mu, \gamma^2)$. To see it, we add an inventory, in which noise never ends.
 
 # %%
 stock = jl.inventory()
@@ -363,13 +362,19 @@ assert 0.19 < measured["5x5 WGW"] < 0.34
 # ## What to take away
 #
 # - Figure 2's straight lines are reproduced, under our choice of rewards: the residual is then exactly $\gamma^k$ in both worlds. The line comes from the absorbing state that pays and says nothing about the coupling.
-# - The certificate always holds and, for means, is tight here. For gap variances it is often pessimistic, but it does not say when.
+# - The certificate always holds and, for means, is tight here. For gap variances it is often pessimistic, but it does not say in which cases.
 # - The changes of covariances have an asymptotic factor of at most $\max(\gamma\zeta_\mu, \gamma^2)$. It is attained on the inventory and on the grid under the uniform policy.
 #
 # ## Exercises
 #
 # **Exercise 1.** Start JIPE-2 on the 5x5 grid from the solution of a grid with a gust probability of 0.19 instead of 0.2 (`initial=`). Which part of the curve is
 # improved, the beginning or the slope?
+#
+# <details><summary>Hint</summary>
+#
+# What does the residual $\gamma^k$ come from, and is that part of the start already right?
+#
+# </details>
 #
 # <details><summary>Solution</summary>
 #
@@ -392,6 +397,12 @@ assert abs(head_start - 82) < 1
 # %% [markdown]
 # **Exercise 2.** Mix the goal policy with 5% of noise, `jl.epsilon_mixture`, and predict the factor of the
 # covariances from $\zeta_\mu$ before you measure it.
+#
+# <details><summary>Hint</summary>
+#
+# Nothing is random at the goal. Which of the two factors of section 2.5 is then left?
+#
+# </details>
 #
 # <details><summary>Solution</summary>
 #

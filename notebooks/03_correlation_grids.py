@@ -136,7 +136,7 @@ text = f"{corner[0]:.3f}, {corner[1]:.3f}"
 claims.check("bottom right, right and down: joint correlation = 1 > independent", text, twins)
 
 # %% [markdown]
-# **None is negative.** A gust is good luck for no action, and branches that merge share what comes later. All off-diagonal correlations are positive under both couplings, although some are so small that the figure prints them as .00. Independent gusts
+# **None is negative.** A gust is good luck for no action, and branches that merge share what comes later. All off-diagonal correlations are positive under both couplings, although some are so small that the figure prints them as <.01. Independent gusts
 # do *not* make them zero: branches that leave a cell under separate gusts can still meet later and merge.
 
 # %%
@@ -268,21 +268,27 @@ claims.check(
 signed = at_start(25, 0.99, "joint", "signed").correlation[0, 0, 1]
 assert np.isclose(signed, long)  # rewards +r and -r instead of 1 and 0
 
-# %%
+# %% tags=["hide-input"]
 fine = np.linspace(0.02, 0.995, 300)
-colors = ("#56B4E9", "#E69F00", "#0072B2", "#D55E00")
-data = {"gamma": gammas} | {f"{n} states, {r}": v for (n, r), v in solved.items()}
+
+
+def draw_chains(ax):
+    """Correlations of both chains against gamma: lines by recursion, marks as solved."""
+    colors = ("#56B4E9", "#E69F00", "#0072B2", "#D55E00")
+    for (n, coupling), color in zip(solved, colors, strict=True):
+        line, mark = "-" if coupling == "joint" else "--", "o" if n == 4 else "s"
+        ax.plot(fine, chain_correlation(n - 1, fine, coin[coupling]), line, color=color)
+        ax.plot(gammas, solved[n, coupling], mark, ms=3, color=color)
+        ax.plot([], [], line + mark, ms=3, color=color, label=f"{n}, {coupling}")
+    ax.axhline(0, color="0.6", lw=0.8, zorder=0)
+    ax.set(xlabel=r"$\gamma$", ylabel="correlation at the first state", ylim=(-1.05, 1.05))
+    ax.legend(title="states, coupling", loc="upper left")
+
 
 # %%
 fig, ax = plt.subplots(figsize=(3.4, 2.6))
-for (n, coupling), color in zip(solved, colors, strict=True):
-    line, mark = "-" if coupling == "joint" else "--", "o" if n == 4 else "s"
-    ax.plot(fine, chain_correlation(n - 1, fine, coin[coupling]), line, color=color)
-    ax.plot(gammas, solved[n, coupling], mark, ms=3, color=color)
-    ax.plot([], [], line + mark, ms=3, color=color, label=f"{n}, {coupling}")
-ax.axhline(0, color="0.6", lw=0.8, zorder=0)
-ax.set(xlabel=r"$\gamma$", ylabel="correlation at the first state", ylim=(-1.05, 1.05))
-ax.legend(title="states, coupling", loc="upper left")
+draw_chains(ax)
+data = {"gamma": gammas} | {f"{n} states, {r}": v for (n, r), v in solved.items()}
 chapter.save(fig, "fig_crc_gamma", data, out_dir)
 plt.show()
 
@@ -328,6 +334,7 @@ assert np.isclose(drawn_twice(24, 0.99), -1)  # the release's rule; ours is abov
 
 # %%
 ALL_THREE = ("independent", "joint", "common")
+SIGNS = ["P(G < 0)", "P(G = 0)", "P(G > 0)"]
 depot = jl.inventory(11, 4, gamma=0.9, holding_cost=0.0, lost_sale_cost=0.0)
 queues, (fast, slow) = jl.two_queues(), np.divmod(np.arange(36), 6)
 worlds = {  # model, policy, gap (state, action, other action)
@@ -349,9 +356,8 @@ index = pd.MultiIndex.from_tuples(solved, names=["world", "coupling"])
 three = pd.DataFrame(index=index)
 three["E G"] = [m.gap_mean[worlds[name][2]] for (name, _), m in solved.items()]
 three["Var G"] = [m.gap_variance[worlds[name][2]] for (name, _), m in solved.items()]
-three["P(G < 0)"] = [np.mean(gap < 0) for gap in simulated.values()]
-three["P(G = 0)"] = [np.mean(gap == 0) for gap in simulated.values()]
-three["P(G > 0)"] = [np.mean(gap > 0) for gap in simulated.values()]
+signs = np.array([np.sign(gap) for gap in simulated.values()])  # (9, N)
+three[SIGNS] = np.transpose([(signs == sign).mean(1) for sign in (-1, 0, 1)])
 three.round({"E G": 2, "Var G": 2}).round(3)
 
 # %% [markdown]
@@ -359,7 +365,7 @@ three.round({"E G": 2, "Var G": 2}).round(3)
 #
 # **The depot.** The two orders differ by one unit today. If both branches face the same demand through time (`"common"`),
 # this unit is nearly all that ever differs, and ordering one is the better choice 94 times in 100. If branches at different stocks face separate demands (`"joint"`), what they sell later differs by far more than
-# one unit, and ordering one is better only 54 or 55 times in 100.
+# one unit, and ordering one is better about 54 to 55 times in 100.
 #
 # **The queues.** With common noise the fast queue is better in only 5 of 100 cases, and yet its mean advantage is $+0.25$: 94 of 100 pairs are **ties**, since the number of jobs, which determines the cost, stays equal until a server is idle in one branch and busy in the other.
 # In the other 6, the fast queue wins about five times as often as it loses.
@@ -384,50 +390,48 @@ for name in worlds:
     order = bool(values["common"] < values["joint"] <= values["independent"])
     text = ", ".join(f"{values[coupling]:.2f}" for coupling in ALL_THREE[::-1])
     claims.check(f"{name}; Var G: common < joint <= independent", text, order)
-chance = 1 - three.loc["depot: order 1, order 2", "P(G > 0)"]
-depot_laws = [
-    jl.laws.gap_law(
-        depot, worlds["depot: order 1, order 2"][1], gaps=[(5, 1, 2)], width=0.01, coupling=c
-    )[0]
-    for c in ("joint", "common")
-]
-scale = 4.5 / np.sqrt(min(num_pairs, 100_000))  # times sqrt(p (1 - p)): 4.5 standard errors
-for coupling, law in zip(("joint", "common"), depot_laws, strict=True):
-    low, high = law.cdf(1e-5)
-    error = scale * np.sqrt(high * (1 - low))
-    inside = low - error <= chance[coupling] <= high + error
-    text = f"{chance[coupling]:.3f}, [{low:.3f}, {high:.3f}]"
-    claim = f"depot, {coupling}: simulated P(G <= 0) in its bracket, to 4.5 s.e."
-    claims.check(claim, text, inside, enough=enough)
-jm, policy, query = worlds["queues: fast, slow"]
-(law,) = jl.laws.gap_law(jm, policy, gaps=[query], width=0.01, coupling="common")
-signs = [law.prob_worse, law.prob_tie, law.prob_better]
-shares = three.loc[("queues: fast, slow", "common"), ["P(G < 0)", "P(G = 0)", "P(G > 0)"]]
-outside = max(
-    max(low - x, x - high) / np.sqrt(high * (1 - low))
-    for x, (low, high) in zip(shares, signs, strict=True)
-)
-text = ", ".join(f"{np.mean(ends):.3f}" for ends in signs)
-claim = "queues, common: simulated shares of G <, =, > 0 in their brackets, to 4.5 s.e."
-claims.check(claim, text, outside < scale, enough=enough)
+
+# %%
+DEPOT, QUEUES = "depot: order 1, order 2", "queues: fast, slow"
+for name, coupling in [(DEPOT, "joint"), (DEPOT, "common"), (QUEUES, "common")]:
+    jm, policy, gap = worlds[name]
+    (law,) = jl.laws.gap_law(jm, policy, gaps=[gap], width=0.01, coupling=coupling)
+    low, high = np.transpose([law.prob_worse, law.prob_tie, law.prob_better])
+    shares = three.loc[(name, coupling), SIGNS].to_numpy()
+    error = 4.5 * np.sqrt(high * (1 - low) / simulated[name, coupling].size)
+    inside = (low - error <= shares) & (shares <= high + error)
+    claim = f"{name}, {coupling}: shares of G <, =, > 0 in their brackets, to 4.5 s.e."
+    text = ", ".join(f"{share:.3f}" for share in shares)
+    claims.check(claim, text, inside.all(), enough=enough)
+
+
+# %% tags=["hide-input"]
+def draw_distributions(ax, name, rows):
+    """The distribution function of a gap under each coupling, as simulated."""
+    for coupling, color in zip(ALL_THREE, ("0.65", "black", "#009E73"), strict=True):
+        gap = simulated[name, coupling]
+        ax.plot(gap, np.linspace(0, 1, gap.size), color=color, label=coupling)
+    reach = 2.5 * np.sqrt(rows["Var G"].max())
+    centre = rows["E G"].mean()
+    ax.set(title=name, xlabel="gap $G$", xlim=(centre - reach, centre + reach), ylim=(0, 1))
+    ax.axvline(0, color="0.6", lw=0.8, zorder=0)
+
+
+def draw_shares(ax, rows):
+    """How often the first choice is worse, equal and better, under each coupling."""
+    left = np.zeros(3)
+    for sign, color, label in zip(SIGNS, ("#D55E00", "0.8", "#0072B2"), "<=>", strict=True):
+        ax.barh(ALL_THREE, rows[sign], left=left, color=color, label=f"$G {label} 0$")
+        left = left + rows[sign].to_numpy()
+    ax.set(xlim=(0, 1), xlabel="share of pairs")
+    ax.grid(visible=False)
+
 
 # %%
 fig, axes = plt.subplots(2, 3, figsize=(6.75, 3.4), height_ratios=[2, 1])
-signs = ["P(G < 0)", "P(G = 0)", "P(G > 0)"]
 for (name, rows), (upper, lower) in zip(three.groupby("world", sort=False), axes.T, strict=True):
-    for coupling, color in zip(ALL_THREE, ("0.65", "black", "#009E73"), strict=True):
-        gap = simulated[name, coupling]
-        upper.plot(gap, np.linspace(0, 1, gap.size), color=color, label=coupling)
-    reach = 2.5 * np.sqrt(rows["Var G"].max())
-    centre = rows["E G"].mean()
-    upper.set(title=name, xlabel="gap $G$", xlim=(centre - reach, centre + reach), ylim=(0, 1))
-    upper.axvline(0, color="0.6", lw=0.8, zorder=0)
-    left = np.zeros(3)
-    for sign, color, label in zip(signs, ("#D55E00", "0.8", "#0072B2"), "<=>", strict=True):
-        lower.barh(ALL_THREE, rows[sign], left=left, color=color, label=f"$G {label} 0$")
-        left = left + rows[sign].to_numpy()
-    lower.set(xlim=(0, 1), xlabel="share of pairs")
-    lower.grid(visible=False)
+    draw_distributions(upper, name, rows)
+    draw_shares(lower, rows)
 for ax in axes[1, 1:]:
     ax.set_yticks([])
 axes[0, 0].set_ylabel("share of pairs up to $x$")
@@ -469,6 +473,12 @@ assert np.allclose(*everywhere, rtol=0, atol=1e-6)
 # **Exercise 1.** Let the wind blow down (`gust="D"`), under the same policy. Which cells will look the same under both couplings? Count the actions that a gust moves, predict, then draw
 # `figures.correlation_grid`.
 #
+# <details><summary>Hint</summary>
+#
+# Which walls stop a gust that blows down, and which moves does it change there?
+#
+# </details>
+#
 # <details><summary>Solution</summary>
 #
 # A gust moves all four actions in the top row (except at the goal), three in the middle row and only *up* in the bottom row, where the others are already at the
@@ -488,6 +498,12 @@ assert np.flatnonzero(~differ).tolist() == [2, 6, 7, 8]
 # %% [markdown]
 # **Exercise 2.** On the chain, replace the uniform policy by one that always takes $a_1$. Show that $D_n = \tfrac12$ for every $n$. Then find $\rho_{s_0}$ for
 # 25 states at $\gamma = 0.99$, first by hand and then with `jipe2`.
+#
+# <details><summary>Hint</summary>
+#
+# After the first step, are there still two branches? Then look at what is left of the recursion for $D_n$.
+#
+# </details>
 #
 # <details><summary>Solution</summary>
 #

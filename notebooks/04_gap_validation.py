@@ -15,7 +15,7 @@
 # Then it asks what mean and variance say about the *sign* of a gap. They say less than they seem to,
 # because gaps are often exactly zero.
 #
-# **What you will learn.** How to test a predicted variance against simulation, with error bars that the theory gives as well; which of the two curves in the paper's Figure 6 can fail and which cannot; what
+# **What you will learn.** How to test a predicted variance against simulation, with error bars that the theory supplies, too; which of the two curves in the paper's Figure 6 can fail and which cannot; what
 # the bound on $P(G \le 0)$ really bounds; and how many more pairs independent sampling would need.
 #
 # **What it needs.** Gaps and their bound (section 1.7), standard errors and p-values. To run it: `pip install -e ".[notebooks]"` in the project's folder.
@@ -36,6 +36,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn
+from matplotlib.container import ErrorbarContainer
+from matplotlib.legend_handler import HandlerErrorbar
 from scipy import stats
 
 import jmdp_lib as jl
@@ -156,7 +158,7 @@ for name, z in scores.items():
 
 # %% [markdown]
 # Would the test notice a wrong prediction? Suppose that every action had a gust of
-# its own. This predicts the same means but other variances. Here $\sum z^2$ is hundreds of times its expected value or more, and the test rejects it:
+# its own. This predicts the same means but other variances. Here $\sum z^2$ is at least hundreds of times its expected value, and the test rejects it:
 
 # %%
 independent = jl.jipe2(grid, policy, tol=1e-10, coupling="independent").moments.gap_variance[at]
@@ -227,7 +229,12 @@ def draw_moments(axes):
         axes[name].set_title(f"gap {name}")
     axes["mean"].set_ylabel("Monte Carlo")
     axes["mean z"].set_ylabel("error / s.e.")
-    axes["mean"].legend(title="alternative", loc="upper left", handletextpad=0.1)
+    axes["mean"].legend(
+        title="alternative",
+        loc="upper left",
+        handletextpad=0.1,
+        handler_map={ErrorbarContainer: HandlerErrorbar(yerr_size=0.0)},
+    )
 
 
 def draw_ratios(ax, shares, **legend):
@@ -254,7 +261,7 @@ plt.show()
 # <!-- alt: Three panels. In the first two, marks lie on the diagonal and their errors below scatter within three standard errors. In the third, two nearly identical distribution functions of the ratio rise between 0.05 and 0.87 and stay left of the line at one. -->
 
 # %% [markdown]
-# The two curves coincide. So where the bound is loose, that is intrinsic: this is what the paper draws both for.
+# The two curves coincide. So looseness of the bound is intrinsic: this is what the paper draws both for.
 #
 # All ratios are below one; if numerator and denominator come from one sample, none can exceed one. A sample is a distribution too, with
 # its own mean, variance and share of $G \le 0$, and Cantelli's inequality holds for every distribution. Only the blue curve can fail. With a handful of pairs it does, by
@@ -367,9 +374,8 @@ plt.show()
 # %% [markdown]
 # ## 4.5 What independent sampling would say
 #
-# An ordinary simulator runs the two actions separately. There are two ways to leave out
-# the coupling. *Independent tables*: every action draws its own gust, but branches that meet still merge
-# (`coupling="independent"`). *Independent returns*: they never meet, and the variance is
+# There are two ways to leave out the coupling. *Independent tables*: every action draws its own gust, but branches that meet still merge
+# (`coupling="independent"`). *Independent returns*, of two separate simulations: branches never meet, and the variance is
 # $\mathrm{Var}\,Z(s, a) + \mathrm{Var}\,Z(s, b)$.
 
 # %%
@@ -382,9 +388,9 @@ claims.check("factor of Var G > 1 on average; tables, returns (largest)", text, 
 
 # %% [markdown]
 # A shared first gust, and paths that merge, are all the coupling there is here. Without the first,
-# variances come out about a quarter too large on average; without both, more than two fifths. The same factors are
-# what common random numbers save: to estimate a mean gap with a given error, independent runs need that many times
-# as many pairs.
+# variances are about a quarter too large on average; without both, more than two fifths. The second factor is
+# what common random numbers save: to estimate a mean gap with a given error, separate runs need that many times
+# as many pairs. The first is the same for runs that merge.
 #
 # ## What to take away
 #
@@ -396,6 +402,12 @@ claims.check("factor of Var G > 1 on average; tables, returns (largest)", text, 
 #
 # **Exercise 1.** Evaluate the grid without wind, `jl.windy_gridworld(5, gust_prob=0.0)`. What are the gap variances, and
 # what does `inferiority_bound` say of up against right where they are equally good?
+#
+# <details><summary>Hint</summary>
+#
+# What is the bound if the variance is zero and the mean is positive, and what if the mean is zero?
+#
+# </details>
 #
 # <details><summary>Solution</summary>
 #
@@ -414,6 +426,12 @@ assert bounds_seen == [1.0, 0.0]  # up against right, right against left
 # %% [markdown]
 # **Exercise 2.** Use the third moment (`jipe(order=3)`) to tell gaps with rare large losses from gaps with rare large wins. Does
 # it explain for which gaps the slack, the bound minus $P(G \le 0)$, is large?
+#
+# <details><summary>Hint</summary>
+#
+# Where is the sign of the third central moment negative? Then ask which distribution attains Cantelli's bound.
+#
+# </details>
 #
 # <details><summary>Solution</summary>
 #

@@ -14,7 +14,7 @@
 # system over pairs of states: at worst all $|\mathcal S|^2$ of them, and few if two branches stay close to each other under the policy.
 #
 # **What you will learn.** Which pairs of states an evaluation
-# solves for, and why these suffice; what it costs; and how to get a certified answer about one state of a model that exists only as code.
+# solves for, and why these suffice; what it costs; and how to get a certified answer about one state of a model that is given only by code.
 #
 # **What it needs.** Sections 1.3 to 1.5, and sparse linear systems. To run it: `pip install -e ".[notebooks,torch]"` in the project's folder, and keep this notebook in `notebooks/`, because section 7.6 reads measured times
 # from `benchmarks/`.
@@ -116,14 +116,14 @@ for ax, title, values in zip(axes, titles, np.abs([W, c, source]), strict=True):
     seen = np.ma.masked_less(values, 1e-4 * values.max())
     image = ax.imshow(seen, "viridis_r", norm=LogNorm(1e-4 * values.max(), values.max()))
     ax.grid(visible=False)
-    fig.colorbar(image, ax=ax, shrink=0.75)
+    fig.colorbar(image, ax=ax, shrink=0.75).ax.set_title("reward$^2$", fontsize="small")
     ax.set(title=title, xlabel="state")
 axes[0].set_ylabel("state")
 chapter.save(fig, "fig_centring", {"W": W.ravel(), "c": c.ravel(), "c0": source.ravel()}, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 7.1.** The 6x6 gridworld under the uniform policy, absolute values for all pairs of states, on a logarithmic scale: second moments,
+# **Figure 7.1.** The 6x6 gridworld under the uniform policy, absolute values for all pairs of states, in squares of the unit of rewards, on a logarithmic scale: second moments,
 # covariances $c$, and the source $\bar c_0$ of their equation. Grey means zero, or less than a ten-thousandth of the largest value. The grey row and column are the goal, whose return is constant. Note that the source is on the diagonal alone.
 #
 # <!-- alt: Three square heat maps over pairs of states. Second moments fill the whole square. Covariances fill it except for the row and column of the goal, and are largest on the diagonal. Their source is on the diagonal alone. -->
@@ -132,7 +132,7 @@ plt.show()
 # ## 7.3 Reachability: pairs that no gap ever visits
 #
 # The two branches of a gap start at *one* state. After one step they are at most two moves apart. When they meet and take the same action, they stay together for good. So only those pairs of states matter
-# that $\bar P_2$ can reach from two branches at one state. Here are the 36 by 36 pairs of the 6x6 gridworld.
+# that $\bar P_2$ can reach from two branches at one state.
 
 
 # %%
@@ -317,7 +317,7 @@ chapter.save(fig, "fig_scaling", measured, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 7.3.** The time that all gaps take, against the number of states, for two policies on the gridworld and for a model with random successors. Stars: processor time. Note that reachable pairs are the fastest way to gaps under the goal policy, and all pairs on a GPU elsewhere.
+# **Figure 7.3.** The time that all gaps take, against the number of states, for two policies on the gridworld and for a model with random successors. Stars: processor time in this notebook. GPU: not for the goal policy, and random successors at two sizes. Note that reachable pairs are the fastest way to gaps under the goal policy, and all pairs on a GPU elsewhere.
 #
 # <!-- alt: Three panels on logarithmic axes. The time of the exact routes grows with the number of states, that of the reachable route least under the goal policy; the literal operator stops early, and projected Monte Carlo lies orders of magnitude above. -->
 
@@ -329,11 +329,10 @@ plt.show()
 #
 # If the policy can take every action, as a rule every pair is reached, and a large model cannot be solved as a whole. But a question
 # about one state does not need the whole model, because what happens after $t$ steps counts only $\gamma^t$. `local_jipe2`
-# works with two nested sets of states that grow outwards from the query. For the large set, the *explored* states, it solves for values. What lies outside is unknown: a branch that gets there after $\tau$ steps adds an error of at most $w\, \mathbb E \gamma^\tau$, where $2w$ is the width of the range of returns. For the small set, the *core*, it solves for pairs of branches. When a branch leaves the core, its value is still known, but its later variance is dropped. Both errors are bounded, and `error_bound` certifies the mean and the standard deviation of the gap; the module
+# works with two nested sets of states that grow outwards from the query. For the large set, the *explored* states, it solves for values. What lies outside is unknown: a branch that reaches it after $\tau$ steps adds an error of at most $w\, \mathbb E \gamma^\tau$, where $2w$ is the width of the range of returns. For the small set, the *core*, it solves for pairs of branches. When a branch leaves the core, its value is still known, but its later variance is dropped. Both errors are bounded, and `error_bound` certifies the mean and the standard deviation of the gap; the module
 # `jmdp_lib.large.exploration` has the derivation.
 #
-# Here is the gridworld with a million times a million cells. They are never enumerated: a function gives the outcome tables of
-# a cell.
+# Here a function gives the outcome tables of a gridworld of a million times a million cells, which are never enumerated.
 
 # %%
 side, moves = 10**6, ((-1, 0), (0, 1), (1, 0), (0, -1))
@@ -387,10 +386,10 @@ fig, (ax, right) = plt.subplots(1, 2, figsize=(7.2, 2.5))
 image = ax.imshow(np.ma.masked_invalid(seen), "viridis_r", norm=LogNorm())
 ax.grid(visible=False)
 fig.colorbar(image, ax=ax, label="discounted visits", shrink=0.8)
-ax.set(**grey, title="what was explored", xlabel="column, from the right", ylabel="row")
+ax.set(**grey, title="what was explored", xlabel="columns to the left of the goal", ylabel="row")
 columns = np.arange(seen.shape[1] - 1, -1, -10)
-ax.set(xticks=columns, xticklabels=columns - seen.shape[1], yticks=[0, 5, 10, 15])
-right.loglog(grown.explored, grown[["certified", "true"]], "o-", label=["certified", "true"])
+ax.set(xticks=columns, xticklabels=seen.shape[1] - 1 - columns, yticks=[0, 5, 10, 15])
+right.loglog(grown.explored, grown[["certified", "true"]], "o-", ms=3, label=["certified", "true"])
 right.set(xlabel="states explored", ylabel="error of a gap's sd")
 right.legend()
 chapter.save(fig, "fig_trillion", grown, out_dir)
@@ -419,6 +418,12 @@ plt.show()
 # **Exercise 1.** Mix the goal policy with a little noise, `jl.epsilon_mixture(grid, goal, 0.05)`. How many pairs of the 6x6 grid
 # does it reach, and does one sweep still solve the system?
 #
+# <details><summary>Hint</summary>
+#
+# Reachability does not ask how probable a pair is. And can a branch return to a cell that it has left?
+#
+# </details>
+#
 # <details><summary>Solution</summary>
 #
 # It reaches all 666 unordered pairs: reachability asks what can happen, however small the probability. The chain now returns to cells that it has left, so no order of the states
@@ -434,6 +439,12 @@ assert jl.jipe2(grid, goal, route="reachable").iterations == 2 < noisy.iteration
 # %% [markdown]
 # **Exercise 2.** Let the wind blow down (`gust="D"`). Are fewer or more pairs of the 6x6 grid reached under the goal policy,
 # and why?
+#
+# <details><summary>Hint</summary>
+#
+# How far ahead can one branch get of the other while a gust to the left, or down, hits only one of them?
+#
+# </details>
 #
 # <details><summary>Solution</summary>
 #

@@ -3,6 +3,7 @@
 import importlib
 import importlib.metadata
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -73,12 +74,27 @@ def test_the_depot_comes_as_close_as_the_guide_says():
     assert (variances <= 4.5 * scope["variance_error"] + 1e-6).all()
 
 
+def test_the_power_of_the_test_for_records_is_as_the_page_says():
+    """Demand that repeats yesterday's, in 100 records; shares to 4.5 standard errors."""
+    scope = {}
+    exec(RECORDS_PROGRAM, scope)
+    rejected = {0.05: 0, 0.1: 0}
+    for prob, seed in product(rejected, range(100)):
+        rng = np.random.default_rng(seed)
+        fresh, new = rng.poisson(3, 2000), rng.random(2000) >= prob
+        new[0] = True
+        demand = np.minimum(fresh[np.maximum.accumulate(np.where(new, np.arange(2000), 0))], 6)
+        rejected[prob] += scope["p_value"](demand[1:], demand[:-1]) < 0.05 / 3
+    assert abs(rejected[0.05] - 75) <= 4.5 * np.sqrt(100 * 0.75 * 0.25)
+    assert rejected[0.1] >= 95
+
+
 def test_the_gymnasium_example_runs():
     [block] = [block for block in BLOCKS if "CoupledEnv" in block]
     scope = {"jl": jl, "np": np}
     exec(block.replace("num_runs=50", "num_runs=4"), scope)
     assert block.count("num_runs=50") == 1
-    assert scope["found"].mean[1, 0] == -scope["found"].mean[0, 1]
+    assert scope["slips"].mean[1, 0] == -scope["slips"].mean[0, 1]
     assert len(scope["outcomes"]) == 6
 
 
@@ -98,7 +114,7 @@ def test_an_antithetic_action_meets_the_opposite_noise_and_keeps_its_distributio
         pays = [scope["day"](state, 1, 6 - u)[0] * scope["day"](state, 2, u)[0] for u in range(7)]
         assert product == pytest.approx(np.mean(pays))
     exact = jl.jipe2(opposed, np.full((12, 5), 0.2)).moments.gap_mean[5, 2, 1]
-    assert abs(scope["found"].mean[0, 1] - exact) <= 4.5 * scope["found"].mean_error[0, 1]
+    assert abs(scope["estimate"].mean[0, 1] - exact) <= 4.5 * scope["estimate"].mean_error[0, 1]
 
 
 def test_demand_that_lasts_has_the_variance_that_the_guide_says(capsys):
