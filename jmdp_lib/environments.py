@@ -11,7 +11,7 @@ looking at the action, so that one draw is shared by all actions. The page `book
 from start to end, with its tests and what a public name needs. A JMDP is a simulator as well:
 `JMDP.query` answers queries, and every function that takes a simulator takes it.
 
-What a policy may be, everywhere, `policies.policy_matrix` says.
+`policies.policy_matrix` lists the forms of a policy that every function takes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def windy_gridworld(
         size: cells along a side.
         gust_prob: probability that a gust moves the agent one more cell after its own move.
         gamma: discount factor in [0, 1).
-        gust: where gusts blow: "U", "R", "D" or "L"; left in the paper.
+        gust: direction of gusts, "U", "R", "D" or "L"; left in the paper.
 
     Returns:
         A JMDP of size**2 states and 4 actions.
@@ -168,7 +168,7 @@ def example_2_1(gamma: float = 0.9) -> JMDP:
 
 
 def example_2_2(gamma: float = 0.9) -> JMDP:
-    """Example 2.2: as `example_2_1`, but the actions move apart, to $U$ and to $1 - U$.
+    """Example 2.2: as `example_2_1`, but the actions lead to different states, $U$ and $1 - U$.
 
     Args:
         gamma: discount factor in [0, 1).
@@ -198,8 +198,8 @@ def inventory(
 
     An action is the number of units ordered, 0 to max_order; they arrive after `lead_time` periods.
     A state is the stock on hand, 0 to capacity. With a lead time of one it is
-    stock * (max_order + 1) + units on order. With a longer one, the units on order are a number in
-    base max_order + 1 whose last digit is the oldest order: the state is
+    stock * (max_order + 1) + units on order. With a longer one, the orders on the way are the
+    digits of a number in base max_order + 1, the oldest order last: the state is
     stock * (max_order + 1)**lead_time + that number.
 
     Each table is one demand, the same for every order quantity: the scenario in which a planner
@@ -265,10 +265,10 @@ def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95
     """Two queues: the next job joins one of them, 0 or 1, under the same arrivals and services.
 
     With i jobs in the first queue and j in the second, the state is i * (capacity + 1) + j.
-    Three coins are the same for both actions: whether a job arrives, whether the first server
-    finishes one (1/2), and whether the second does (3/10). A job that finds its queue full is lost.
-    The reward is minus the number of jobs at the end of the step, and minus 5 for a job that was
-    lost. Each table is one of the eight events of a step.
+    Three coins are the same for both actions: a job arrives, the first server finishes a job (with
+    probability 1/2), and so does the second (3/10). A job that finds its queue full is lost. The
+    reward is minus the number of jobs at the end of the step, and another minus 5 if a job is lost.
+    Each table is one of the eight events of a step.
 
     Args:
         capacity: most jobs in a queue.
@@ -304,7 +304,7 @@ def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95
 
 
 def uniform_policy(jm: Sized) -> Floats:
-    """The policy that plays every action equally often.
+    """The policy that takes every action with the same probability.
 
     Args:
         jm: a JMDP, or a simulator with num_states and num_actions.
@@ -322,10 +322,10 @@ def uniform_policy(jm: Sized) -> Floats:
 
 
 def epsilon_mixture(jm: Sized, policy: Policy, epsilon: float) -> Floats:
-    """The policy (S, A) that plays a uniformly random action with probability epsilon.
+    """The policy (S, A) that takes a uniformly random action with probability epsilon.
 
     Args:
-        jm: the model, or anything else that has states and actions.
+        jm: the model, or another object with num_states and num_actions.
         policy: the policy that is mixed with random actions, in any form that solvers take.
         epsilon: the probability of a random action, in [0, 1].
 

@@ -344,7 +344,7 @@ def test_bad_calls():
     env, boxing = started("Pong", 0), emulator("Boxing")
     drawn = env.snapshot()._replace(draw=Draw(4))
     pixels = started("Boxing", obs="pixels").snapshot()
-    none = "is no draw here"
+    none = "is not a draw of this game"
     for call, given, error, message in (
         (env.query, [0, 6], IndexError, "action 6 is out of range: there are 6"),
         (env.step, -1, IndexError, "action -1 is out of range"),
