@@ -1,4 +1,4 @@
-"""Simulated pairs and random maps: their moments and distributions are those solvers compute."""
+"""Simulated pairs and random maps have the moments that solvers compute."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ CASES = [(model, c) for model in MODELS for c in COUPLINGS if (model, c) != ("ra
 
 
 def standard_errors_off(sample, exact):
-    """How far means (N, ...) are from what they should be; the cut at the horizon aside."""
+    """Largest error of the means of a sample (N, ...), without that of the cut at the horizon."""
     error = sample.std(0) / np.sqrt(len(sample))
     return np.max(np.abs(sample.mean(0) - exact) / (error + 1e-5))
 
@@ -32,7 +32,7 @@ def standard_errors_off(sample, exact):
 @pytest.mark.slow
 @pytest.mark.parametrize("deterministic", [False, True], ids=["mixed", "deterministic"])
 @pytest.mark.parametrize(("model", "coupling"), CASES)
-def test_means_and_covariances_within_five_standard_errors(model, coupling, deterministic):
+def test_moments_are_within_five_standard_errors(model, coupling, deterministic):
     """Maps give every pair of state-actions, recursive pairs two actions of one state."""
     jm = MODELS[model]
     policy = random_policy(np.random.default_rng(3), jm, deterministic)
@@ -45,8 +45,8 @@ def test_means_and_covariances_within_five_standard_errors(model, coupling, dete
     assert maps.shape == (NUM_SAMPLES, *policy.shape)
     pairs = jl.simulate_pairs(jm, policy, (0, last), state=state, num_pairs=NUM_SAMPLES, **options)
     everything = np.arange(policy.size)
-    played = everything[[state * jm.num_actions, -1]]
-    for returns, x in ((maps.reshape(NUM_SAMPLES, -1), everything), (pairs, played)):
+    ends = everything[[state * jm.num_actions, -1]]
+    for returns, x in ((maps.reshape(NUM_SAMPLES, -1), everything), (pairs, ends)):
         assert standard_errors_off(returns, mean[x]) < 5.0
         centred = returns - mean[x]
         covariance = second[np.ix_(x, x)] - np.outer(mean[x], mean[x])
@@ -63,7 +63,7 @@ def returns(jm, count, seed):
 
 @pytest.mark.parametrize(("sample", "chunk"), [(pairs, 4096), (returns, 64)])
 def test_a_sample_depends_on_its_seed_alone(sample, chunk, monkeypatch):
-    """Neither on the number of threads, nor on how many samples are asked for."""
+    """Neither the number of threads nor that of samples changes it."""
     jm = random_jmdp(np.random.default_rng(0))
     count = 4 * chunk + 9
     runs = []
