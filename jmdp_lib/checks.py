@@ -100,42 +100,48 @@ def same_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...], mea
         raise ValueError(f"{name} must have shape {meaning} = {expected}, got {shape}")
 
 
-def _within(interval: str, name: str, value: Any, inside: Callable[[float], bool]) -> float:
-    """A real number as a float; refused outside the interval, which the message shows."""
-    checked = float(number(name, value, numbers.Real, "a real number"))
-    if not inside(checked):
-        raise ValueError(f"{name} must lie in {interval}, got {value}")
-    return checked
+def number(
+    name: str,
+    value: Any,
+    kind: type,
+    what: str,
+    below: float | None = None,
+    error: type[Exception] = ValueError,
+) -> Any:
+    """A number of this kind, not a bool, or an array without axes (NumPy's, torch's) of one.
+
+    what: name of the kind, for the message. below: the number must be in [0, below).
+    """
+    item = value.item() if getattr(value, "shape", None) == () else value
+    fits = isinstance(item, kind) and not isinstance(item, bool)
+    if not fits or (below is not None and not 0 <= item < below):
+        raise error(f"{name} must be {what}, got {value!r}")
+    return item
 
 
-def finite(name: str, value: Any) -> float:
-    """A finite float."""
-    return _within("(-inf, inf)", name, value, math.isfinite)
+def _within(interval: str, inside: Callable[[float], bool]) -> Callable[[str, Any], float]:
+    """A check that a real number is in the interval, which its message shows."""
+
+    def check(name: str, value: Any) -> float:
+        checked = float(number(name, value, numbers.Real, "a real number"))
+        if not inside(checked):
+            raise ValueError(f"{name} must lie in {interval}, got {value}")
+        return checked
+
+    return check
 
 
-def positive(name: str, value: Any) -> float:
-    """A finite float above zero."""
-    return _within("(0, inf)", name, value, lambda x: 0.0 < x < math.inf)
-
-
-def not_negative(name: str, value: Any) -> float:
-    """A finite float of at least zero."""
-    return _within("[0, inf)", name, value, lambda x: 0.0 <= x < math.inf)
-
-
-def probability(name: str, value: Any) -> float:
-    """A float in [0, 1]."""
-    return _within("[0, 1]", name, value, lambda x: 0.0 <= x <= 1.0)
-
-
-def fraction(name: str, value: Any) -> float:
-    """A float in (0, 1)."""
-    return _within("(0, 1)", name, value, lambda x: 0.0 < x < 1.0)
+finite = _within("(-inf, inf)", math.isfinite)
+positive = _within("(0, inf)", lambda x: 0.0 < x < math.inf)
+not_negative = _within("[0, inf)", lambda x: 0.0 <= x < math.inf)
+probability = _within("[0, 1]", lambda x: 0.0 <= x <= 1.0)
+fraction = _within("(0, 1)", lambda x: 0.0 < x < 1.0)
+_below_one = _within("[0, 1)", lambda x: 0.0 <= x < 1.0)
 
 
 def discount(gamma: Any) -> float:
     """The discount factor gamma as a float in [0, 1)."""
-    return _within("[0, 1)", "gamma", gamma, lambda x: 0.0 <= x < 1.0)
+    return _below_one("gamma", gamma)
 
 
 def reward_range(name: str, ends: Any) -> tuple[float, float]:
@@ -205,25 +211,6 @@ def index(name: str, value: int, size: int) -> int:
     if not 0 <= checked < size:
         raise IndexError(f"{name} {checked} is out of range: there are {size}")
     return checked
-
-
-def number(
-    name: str,
-    value: Any,
-    kind: type,
-    what: str,
-    below: float | None = None,
-    error: type[Exception] = ValueError,
-) -> Any:
-    """A number of this kind, not a bool, or an array without axes (NumPy's, torch's) of one.
-
-    what: name of the kind, for the message. below: the number must be in [0, below).
-    """
-    item = value.item() if getattr(value, "shape", None) == () else value
-    fits = isinstance(item, kind) and not isinstance(item, bool)
-    if not fits or (below is not None and not 0 <= item < below):
-        raise error(f"{name} must be {what}, got {value!r}")
-    return item
 
 
 def listed(name: str, values: Any, what: str) -> list[Any]:

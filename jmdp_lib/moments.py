@@ -109,8 +109,7 @@ def cantelli_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
 
 def _cantelli(mean: ArrayLike, variance: ArrayLike) -> Floats:
     """`cantelli_bound`, and nan where the mean or the variance is nan; not checked."""
-    mean, variance = np.broadcast_arrays(np.asarray(mean, float), np.asarray(variance, float))
-    total = variance + np.maximum(mean, 0.0) ** 2
+    total = np.add(variance, np.maximum(mean, 0.0) ** 2)
     return np.divide(variance, total, out=np.ones_like(total), where=total != 0.0)
 
 
@@ -246,11 +245,11 @@ class Moments(ReadOnly):
         """
         self._need(2, "to_frame")
         of_pairs = ("covariance", "correlation", "gap_mean", "gap_variance", "inferiority_bound")
-        pairs = np.tile(~np.eye(self.mean.shape[1], dtype=bool), (len(self.mean), 1, 1))
-        states, actions, others = np.nonzero(pairs)
+        different = np.broadcast_to(~np.eye(self.mean.shape[1], dtype=bool), self.covariance.shape)
+        states, actions, others = np.nonzero(different)
         shown: dict[str, Any] = {"state": states, "action": actions, "other": others}
         shown |= {name: getattr(self, name)[states, actions] for name in ("mean", "variance")}
-        shown |= {name: getattr(self, name)[pairs] for name in of_pairs}
+        shown |= {name: getattr(self, name)[different] for name in of_pairs}
         with extra("pandas"):  # only now: a plain install does without it
             import pandas as pd
         return pd.DataFrame(shown)
@@ -318,15 +317,13 @@ class Moments(ReadOnly):
             >>> print(round(m.gap_central_moment(gap, 2), 6), m.gap_variance[gap].round(6))
             1.0 1.0
         """
-        if not len(gaps):
-            raise ValueError("gaps must have at least one row (state, action, other action)")
-        self._need(len(gaps), "gap_moment")
-        signed = []
-        for gap in gaps:
-            if np.shape(gap) != (3,):
-                raise ValueError(f"a gap must be (state, action, other action), got {gap!r}")
-            s, a, b = gap
-            signed.append([(1.0, self._state_action((s, a))), (-1.0, self._state_action((s, b)))])
+        axes = ("row", "(state, action, other action)")
+        rows = checks.integers("gaps", gaps, *axes, shape=(None, 3)).tolist()
+        self._need(len(rows), "gap_moment")
+        signed = [
+            [(1.0, self._state_action((s, a))), (-1.0, self._state_action((s, b)))]
+            for s, a, b in rows
+        ]
         # No gap depends on the offset. Many products differ only in their order.
         expected = cache(lambda *branches: self._without_offset(branches))
         total = 0.0

@@ -146,16 +146,13 @@ class Layout(NamedTuple):
 
     def applied(self, jm: JMDP, values: Floats) -> Floats:
         """T_2 M, exactly, as raw moments."""
-        mean, same, cross = self.split(self.raw(values))
-        if self.full:
-            cross = np.einsum("sa,satb,tb->st", self.policy, cross, self.policy)
-        value = (self.policy * mean).sum(1)
+        mean, same, cross = self.split(values)
         system = PairOperator(jm, self.policy)
-        square = np.einsum("sa,saa->s", self.policy, same)
-        backup = system.backup(value, square - value**2)
-        covariance = system.full_covariance(backup, cross - np.outer(value, value))
-        new = backup.mean
-        return self.raw(self.pack(new, covariance + np.multiply.outer(new, new)))
+        if self.full:
+            new = system.apply(system.centre(mean, cross))
+        else:
+            new = system.collapsed_apply(mean, np.einsum("saa->sa", same), cross)
+        return self.raw(self.pack(new.mean, new.second))
 
     def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:
         """Mean (S, A), covariance blocks (S, A, A), and all of Sigma if there is more."""

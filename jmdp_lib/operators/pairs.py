@@ -176,12 +176,15 @@ class PairOperator:
         """T_2."""
         side = self.policy.size
         average = self.average
-        pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
-        value = (self.policy * state.mean).sum(1)  # m
-        variance = np.einsum("sasa->sa", state.covariance)  # of Z(s, a)
-        spread = variance + (state.mean - value[:, None]) ** 2  # E (Z(s, a) - m(s))^2
+        pair = (average @ (average @ state.covariance.reshape(side, side)).T).T
+        return self.collapsed_apply(state.mean, np.einsum("sasa->sa", state.covariance), pair)
+
+    def collapsed_apply(self, mean: Floats, variance: Floats, c: Floats) -> PairState:
+        """T_2 of the moments that it sees: mean (S, A), Var Z(s, a) (S, A) and c (S, S)."""
+        value = (self.policy * mean).sum(1)  # m
+        spread = variance + (mean - value[:, None]) ** 2  # E (Z(s, a) - m(s))^2
         backup = self.backup(value, (self.policy * spread).sum(1))
-        return PairState(backup.mean, self.full_covariance(backup, pair))
+        return PairState(backup.mean, self.full_covariance(backup, c))
 
     def rounding(self, state: PairState) -> float:
         """Rounding error of one application of T_2, in ||.||_lambda."""
