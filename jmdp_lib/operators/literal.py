@@ -67,9 +67,7 @@ def apply_t2(
             new_mean[s] += jm.probs[i] * (jm.rewards[i] + gamma * v[jm.next_states[i]])
         for t in range(jm.num_states):
             shared = sharing.at_one_state if s == t else sharing.across_states
-            draws = (
-                zip if shared else product
-            )  # with one noise, table i of s belongs to table i of t
+            draws = zip if shared else product  # one noise draws table i of both states
             for i, j in draws(tables[s], tables[t]):
                 prob = jm.probs[i] if shared else jm.probs[i] * jm.probs[j]
                 r, r_ = jm.rewards[i][:, None], jm.rewards[j][None, :]
