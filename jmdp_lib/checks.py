@@ -81,7 +81,7 @@ def frozen(array: NDArray[Any]) -> Any:
 
 
 def read_only(values: Any) -> Any:
-    """An array of NumPy as a view that nobody can write to; anything else as it is."""
+    """An array of NumPy as a read-only view; anything else as it is."""
     return frozen(values.view()) if isinstance(values, np.ndarray) else values
 
 
@@ -171,7 +171,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def reward_unit(name: str, largest: float) -> None:
-    """Refuse rewards whose squares overflow, or all vanish: the largest |R| is 0 or not tiny."""
+    """Refuse rewards whose squares overflow or underflow, unless all rewards are zero."""
     least = 1.0 / LARGEST_REWARD
     if largest > LARGEST_REWARD or 0.0 < largest < least:
         raise ValueError(

@@ -5,11 +5,11 @@ chain (Figure 3), whose two actions share one next state and have anti-correlate
 Examples 1, 2.1 and 2.2, with equal marginals and different joint distributions. A shop orders
 before it knows demand (`inventory`), and a job joins one of two queues (`two_queues`).
 
-To add one, write a function that returns a `JMDP`: `JMDP.from_step` makes it of a step function,
-which is short, and `JMDP` itself of arrays, which is fast for many states. Draw the noise before
+To add one, write a function that returns a `JMDP`: from a step function by `JMDP.from_step`, which
+is short, or from arrays by `JMDP` itself, which is fast for many states. Draw the noise before
 looking at the action, so that one draw is shared by all actions. The page `book/layout.md` adds one
-from start to end, with its tests and what a public name needs. A JMDP is a simulator as well:
-`JMDP.query` answers queries, and every function that takes a simulator takes it.
+from start to end, with its tests. A JMDP is also a simulator, by its method `query`: every function
+that takes a simulator takes it.
 
 `policies.policy_matrix` lists the forms of a policy that every function takes.
 """
@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized
-from jmdp_lib.model import JMDP, room_for_tables
+from jmdp_lib.model import JMDP, require_table_memory
 from jmdp_lib.policies import Policy, policy_matrix
 
 Direction = Literal["U", "R", "D", "L"]
@@ -38,9 +38,9 @@ def windy_gridworld(
 ) -> JMDP:
     """The windy gridworld (Figure 1) with actions 0 to 3: up, right, down, left.
 
-    States count row by row from the top left: cell (row, column) is state row * size + column.
-    The goal, top right, is absorbing; every transition into or inside it earns 1, all others 0.
-    Each table is one gust draw *for all four actions*. Walls clip both moves.
+    States are numbered row by row from the top left: cell (row, column) is row * size + column. The
+    goal, top right, is absorbing; every transition into or inside it earns 1, all others 0. Each
+    table is one gust draw *for all four actions*. Walls clip both moves.
 
     Args:
         size: cells along a side.
@@ -63,7 +63,7 @@ def windy_gridworld(
     size = checks.at_least("size", size, 1)
     gust_prob = checks.probability("gust_prob", gust_prob)
     wind = _MOVES[ACTIONS.index(checks.one_of("gust", gust, ACTIONS))]
-    room_for_tables("size", size**2, 2, len(ACTIONS))
+    require_table_memory("size", size**2, 2, len(ACTIONS))
     goal = size - 1
     cells = np.stack(np.divmod(np.arange(size**2), size), axis=-1)  # (S, 2)
     moved = np.clip(cells[:, None] + _MOVES, 0, goal)  # (S, A, 2)
@@ -194,7 +194,7 @@ def inventory(
     lost_sale_cost: float = 0.5,
     lead_time: int = 0,
 ) -> JMDP:
-    """A shop with one product, which orders some units, under the same demand for every order.
+    """A shop that orders units of one product; the demand is the same for every order.
 
     An action is the number of units ordered, 0 to max_order; they arrive after `lead_time` periods.
     A state is the stock on hand, 0 to capacity. With a lead time of one it is
@@ -267,7 +267,7 @@ def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95
     With i jobs in the first queue and j in the second, the state is i * (capacity + 1) + j.
     Three coins are the same for both actions: a job arrives, the first server finishes a job (with
     probability 1/2), and so does the second (3/10). A job that finds its queue full is lost. The
-    reward is minus the number of jobs at the end of the step, and another minus 5 if a job is lost.
+    reward is minus the number of jobs at the end of the step, less 5 more if a job is lost.
     Each table is one of the eight events of a step.
 
     Args:

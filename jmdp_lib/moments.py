@@ -77,7 +77,7 @@ def contraction_modulus(order: int, gamma: float) -> float:
 
 
 def enough_sweeps(first: float, target: float, gamma: float) -> int:
-    """Number of iterations in which a gamma-contraction meets the target, and some for rounding."""
+    """Iterations that a gamma-contraction needs to meet the target, and some for rounding."""
     if first <= target or gamma == 0.0:
         return 3
     return 50 + math.ceil(1.05 * math.log(target / first) / math.log(gamma))
@@ -108,7 +108,7 @@ def cantelli_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
 
 
 def _cantelli(mean: ArrayLike, variance: ArrayLike) -> Floats:
-    """`cantelli_bound`, and nan where the mean or the variance is nan; not checked."""
+    """`cantelli_bound` without checks; nan where the mean or the variance is nan."""
     total = np.add(variance, np.maximum(mean, 0.0) ** 2)
     return np.divide(variance, total, out=np.ones_like(total), where=total != 0.0)
 
@@ -150,7 +150,7 @@ class StoredMoments(ReadOnly):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Moments(ReadOnly):
-    """Moments of the joint returns $Z^pi$ up to `order`: what every solver returns.
+    """Moments of the joint returns $Z^pi$ up to `order`, as every solver returns them.
 
     All arrays are read-only.
 
@@ -162,7 +162,8 @@ class Moments(ReadOnly):
         source: gives any other coordinate.
         mean_error: error bound of the means; 0 where nothing bounds them.
         resolution: smallest standard deviation distinguishable from zero.
-        offset: a part of all returns that `source` does without, so that it costs no digits.
+        offset: a constant in all returns, without which `source` has its moments, so that it costs
+            no digits.
 
     Example:
         >>> import jmdp_lib as jl

@@ -42,7 +42,7 @@ def policy_matrix(model: Sized, policy: Policy) -> Floats:
 
 
 def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int) -> Floats:
-    """Probabilities (N, A) of the actions of a policy in each of N states, as `policy_row`.
+    """Probabilities (N, A) of the actions of a policy in each of N states: see `policy_row`.
 
     A function is called for all of them, and then again in reverse order. It is refused if it draws
     actions or has a memory. Use of a global generator of NumPy, Python or torch is always detected;
@@ -98,7 +98,7 @@ def policy_array(policy: Any) -> NDArray[Any]:
 
 
 def _entry(policy: NDArray[Any], state: Any) -> Any:
-    """The entry of an array for a state: an index, or one for each of the first axes."""
+    """The row of an array for a state, which is one index, or one for each of the first axes."""
     place = checks.as_array("state", state)
     rows = policy.shape[: place.size]
     needed = place.size + (policy.dtype.kind not in "iu")  # an axis of probabilities

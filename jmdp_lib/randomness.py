@@ -22,8 +22,8 @@ def seed_of(rng: RNG, *key: int | str) -> np.random.SeedSequence:
     """The seed of part `key` of a task, from the `rng` that a user passes; made once per call.
 
     Its entropy is one integer, which reproduces the call when it is passed as `rng`. An integer, or
-    a SeedSequence of one, is that entropy. Any other SeedSequence determines it, and stays as it
-    is. A Generator draws it, so that each call has another. None stands for fresh entropy.
+    a SeedSequence of one, is that entropy. From any other SeedSequence it is derived, without a
+    change to it. A Generator draws it, so that each call has another. None means fresh entropy.
     """
     entropy: int | None = None
     if isinstance(rng, np.random.Generator):

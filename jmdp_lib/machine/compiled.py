@@ -1,7 +1,7 @@
 """Compilation by Numba: kept on disk where that is possible, and announced by one line.
 
-`cached`, `hot`, `inline` and `both` are the only ways to do so; `jmdp_lib.fast.threads` adds those
-that run on all threads.
+`cached`, `hot`, `inline` and `both` are the only ways to compile a function; those that run on all
+threads are in `jmdp_lib.fast.threads`.
 """
 
 import math
@@ -61,7 +61,7 @@ both: Callable[..., Any] = partial(register_jitable, error_model="numpy", **_NO_
 
 
 def rounding_of(longest_sum: int) -> float:
-    """Rounding error of a sum of so many terms, relative to their size."""
+    """Rounding error of a sum of `longest_sum` terms, relative to their size."""
     return (2.0 + math.sqrt(longest_sum)) * float(np.finfo(float).eps)
 
 

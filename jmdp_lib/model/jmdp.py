@@ -4,7 +4,7 @@ A JMDP is (S, A, gamma, J) where J(. | s) is a distribution of *outcome tables*
 
     ((R^(a), S'^(a)))_{a in A},
 
-what every action would have done under the same realised randomness. Here J(. | s) has finite
+the outcome of every action under the same realised randomness. Here J(. | s) has finite
 support: state s owns the tables starts[s] .. starts[s+1] - 1, each with a probability, and each
 table holds reward and next state *together* for every action (the marginal kernels P_R and P_S
 alone would not fix how R and S' depend on each other). Tables of distinct states, and of the same
@@ -105,7 +105,7 @@ class JMDP(ReadOnly):
         return self._of(**self.__getstate__() | changes)
 
     def with_gamma(self, gamma: float) -> JMDP:
-        """The same tables with another discount factor.
+        """This model with another discount factor.
 
         Args:
             gamma: the discount factor, in [0, 1).
@@ -207,7 +207,7 @@ class JMDP(ReadOnly):
     def from_simulator(
         cls, simulator: Simulator, queries_per_state: int, *, rng: RNG = None
     ) -> JMDP:
-        """The empirical model: all actions of every state, queried again and again.
+        """The empirical model, counted in repeated queries of all actions in every state.
 
         Equal answers are one table, whose probability is its share of the queries. Statistics of
         this model are estimates. Every state has a random stream of its own.
@@ -233,13 +233,13 @@ class JMDP(ReadOnly):
 
     @classmethod
     def from_mdp(cls, transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> JMDP:
-        """A model with the marginals of an MDP, in which good luck for one action is luck for all.
+        """A model with the marginals of an MDP, in which luck for one action is luck for all.
 
-        One uniform number picks the outcomes of all actions, each action's ordered from worst to
-        best, by $r + gamma v(s')$ with $v$ the value of the uniform policy. How states are numbered
-        matters only for outcomes that tie. For another joint distribution, list its tables:
-        `from_tables`. Independent actions need no tables: `jipe2(coupling="independent")` evaluates
-        any JMDP as if its actions were independent.
+        One uniform number picks the outcomes of all actions. Those of each action are ordered from
+        worst to best, by $r + gamma v(s')$ with $v$ the value of the uniform policy; the order of
+        states matters only for outcomes that tie. For another joint distribution, list its tables
+        in `from_tables`. Independent actions need no tables: `jipe2(coupling="independent")`
+        evaluates any JMDP as if its actions were independent.
 
         Args:
             transition_probs: (S, A, S).
@@ -282,7 +282,7 @@ class JMDP(ReadOnly):
     def reward_bound(self) -> float:
         """$r_{max}$, the largest $|R|$; one if all rewards are zero.
 
-        It is the unit of all accuracies: the paper, whose rewards are in [0, 1], has 1.
+        All accuracies are relative to it. The paper, whose rewards are in [0, 1], has 1.
         """
         return float(np.abs(self.reward_range).max()) or 1.0
 
@@ -352,7 +352,7 @@ class JMDP(ReadOnly):
         and to forget the others is ordinary interaction with an MDP.
 
         Args:
-            state: where the query is made.
+            state: the state of the query.
             actions: distinct actions, m of them.
             rng: a Generator of NumPy, from which the table is drawn.
 

@@ -1,7 +1,7 @@
 """Outcome tables of a marginal MDP (`JMDP.from_mdp`): common random numbers.
 
-A marginal MDP gives the outcomes of each action, not their joint distribution (Section 4). One
-uniform number, read through the outcomes of every action from the worst to the best, makes one.
+A marginal MDP gives the outcomes of each action, not their joint distribution (Section 4). Here one
+uniform number picks the outcomes of all actions, each from a list that goes from worst to best.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ def quantile(probs: Floats) -> tuple[Floats, Ints]:
 
 
 def quantile_tables(transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> Stacked:
-    """Tables of one uniform number that goes through every action's outcomes, from worst to best.
+    """Tables in which one uniform number picks every action's outcome, from worst to best.
 
     The arguments are those of `JMDP.from_mdp`.
     """

@@ -22,7 +22,7 @@ Stacked = tuple[Ints, Floats, Floats, Ints, int]
 _TRIALS = 8  # calls of a step function that are made twice
 
 
-def room_for_tables(argument: str, num_states: int, num_tables: int, num_actions: int) -> None:
+def require_table_memory(argument: str, num_states: int, num_tables: int, num_actions: int) -> None:
     """Refuse a model whose outcome tables would not fit into memory while they are made.
 
     argument: name of the argument that makes it so large.
@@ -73,7 +73,7 @@ def tables_of_step(
     num_actions = checks.at_least("num_actions", num_actions, 1)
     probs = checks.distributions("noise_probs", noise_probs, "noise")
     shape = (num_states, probs.size, num_actions)
-    room_for_tables("num_states", *shape)
+    require_table_memory("num_states", *shape)
 
     def called(s: int, u: int, a: int) -> tuple[float, int]:
         return outcome_of(step, s, a, u, num_states)

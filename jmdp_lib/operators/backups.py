@@ -90,8 +90,8 @@ class Layout(NamedTuple):
         form "full":     mu(x) (X,); nothing; Sigma(x, y) (X, X)
         form "centred":  mu(x) (X,); C of one state (S, A, A); c of two states (S, S)
 
-    policy: (S, A). actions: alias tables of it, for `draw`. full: True for that form. cross: index
-    of the first coordinate of the last block. side: the number of rows of that block.
+    policy: (S, A). actions: alias tables of it, for `draw`. full: True for form "full". cross:
+    index of the first coordinate of the last block. side: number of rows of that block.
     """
 
     policy: Floats
@@ -165,7 +165,7 @@ class Layout(NamedTuple):
 def backup(
     rng: np.random.Generator, values: Floats, i: int, simulator: Simulator, layout: Layout
 ) -> float:
-    """A draw of hat T_2(M, i) by one query of the simulator, or one at each of two states."""
+    """A draw of hat T_2(M, i) by one query of the simulator, or by one at each of two states."""
     s, a, t, b = _start(rng, i, layout)
     outcomes = checked_query(simulator, s, [a] if s != t or a == b else [a, b], rng)
     if s != t:
@@ -177,7 +177,7 @@ def backup(
 
 @inline
 def compiled_backup(rng: Any, values: Any, i: int, model: Any, layout: Any) -> float:
-    """The same for a JMDP. model: alias tables of its tables, rewards and next states."""
+    """A draw of hat T_2(M, i) for a JMDP. model: alias tables, rewards and next states of it."""
     s, a, t, b = _start(rng, i, layout)
     tables, rewards, next_states = model
     k = draw(rng, tables, s)

@@ -36,7 +36,7 @@ class Backup:
     """Result of one application of T_2 to m (S,) and v (S,).
 
     mean: (S, A). deviations: (T, A), y - mu. variance: (S, A), Var Z(s, a). continuation_variance:
-    (S, A), its share from after the first step.
+    (S, A), the part of it that arises after the first step.
     """
 
     mean: Floats
@@ -67,7 +67,7 @@ class PairState:
 class PairOperator:
     """T_2 for one JMDP, one policy (S, A) and one coupling, acting on PairState.
 
-    A reward offset costs means their digits: solvers use `without_offset`.
+    A reward offset would cost the means digits, so solvers use `without_offset`.
     """
 
     jm: JMDP
@@ -76,7 +76,7 @@ class PairOperator:
 
     @classmethod
     def of(cls, solver: str, jm: JMDP, policy: Policy, coupling: str | Coupling = JOINT) -> Self:
-        """The operator for what a user hands to a solver, checked."""
+        """The operator from the arguments of a solver, which are checked here."""
         require_tables(solver, jm)
         matrix = policy_matrix(jm, policy)
         return cls(jm, matrix, checked_coupling(jm, coupling))
@@ -150,7 +150,7 @@ class PairOperator:
         return Backup(mean, targets, averaging @ targets**2 + continuation, continuation)
 
     def full_covariance(self, backup: Backup, c: Floats) -> Floats:
-        """(S, A, S, A), C(s,a; t,b) one step before c (S, S)."""
+        """(S, A, S, A), C(s,a; t,b) by one backup from c (S, S)."""
         source = self.noise_source(backup.deviations)
         moved = reduce(np.add, ((move @ (move @ c).T).T for move in self.branch_kernels))
         full = self.jm.gamma**2 * moved + (source @ source.T if source.size else 0.0)
@@ -165,11 +165,11 @@ class PairOperator:
         return full
 
     def zero(self) -> PairState:
-        """M_0 = 0."""
+        """The collection M_0 = 0."""
         return PairState(np.zeros(self.policy.shape), np.zeros(self.policy.shape * 2))
 
     def centre(self, mean: Floats, second: Floats) -> PairState:
-        """Any M_0 given as (S, A) and (S, A, S, A)."""
+        """The collection M_0 = (mean (S, A), second (S, A, S, A))."""
         return PairState(mean, second - np.multiply.outer(mean, mean))
 
     def apply(self, state: PairState) -> PairState:
@@ -180,7 +180,7 @@ class PairOperator:
         return self.collapsed_apply(state.mean, np.einsum("sasa->sa", state.covariance), pair)
 
     def collapsed_apply(self, mean: Floats, variance: Floats, c: Floats) -> PairState:
-        """T_2 of the moments that it sees: mean (S, A), Var Z(s, a) (S, A) and c (S, S)."""
+        """T_2 from the moments that it depends on: mean (S, A), Var Z(s, a) (S, A) and c (S, S)."""
         value = (self.policy * mean).sum(1)  # m
         spread = variance + (mean - value[:, None]) ** 2  # E (Z(s, a) - m(s))^2
         backup = self.backup(value, (self.policy * spread).sum(1))
