@@ -150,12 +150,13 @@ def test_fresh_draws_are_independent():
     env = started("Pong", 5)
     here = env.snapshot()
     repeats = []
-    for _ in range(4000):
+    for _ in range(16_000):
         env.redraw()
         repeats.append(env.draw.repeats)
-    expected = 4000 * np.array([0.75 * 0.25**k for k in range(4)] + [0.25**4])
-    assert (abs(np.bincount(repeats, minlength=5) - expected) < 4.5 * np.sqrt(expected)).all()
-    assert abs(np.corrcoef(repeats[1:], repeats[:-1])[0, 1]) < 4.5 / np.sqrt(4000)
+    probs = np.array([0.75 * 0.25**k for k in range(4)] + [0.25**4])
+    errors = np.bincount(repeats, minlength=5) / 16_000 - probs
+    assert (abs(errors) < 4.5 * np.sqrt(probs * (1.0 - probs) / 16_000)).all()
+    assert abs(np.corrcoef(repeats[1:], repeats[:-1])[0, 1]) < 4.5 / np.sqrt(16_000)
     env.restore(here)
     assert env.draw == here.draw  # the visit's own table, not a fresh one
 

@@ -47,11 +47,11 @@ def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
     axes = ("state", "action", "other state", "other action")
     weights = checks.floats("law", law, *axes, shape=policy.shape * 2)
     checks.refuse("law", weights, weights < 0.0, "is negative", axes)
-    return _acting(policy, *_arrived(jm, weights))
+    return _acting(policy, _arrived(jm, weights))
 
 
-def _arrived(jm: JMDP, weights: Floats) -> tuple[Floats, Floats]:
-    """Distribution of next states: of pairs (S, S), and of coalesced branches (S,)."""
+def _arrived(jm: JMDP, weights: Floats) -> Floats:
+    """Distribution of next states (S + 1, S): of pairs (S, S), then of coalesced branches (S,)."""
     num_states = jm.num_states
     states = np.arange(num_states)
     same = weights[states, :, states]  # (S, A, A)
@@ -66,14 +66,13 @@ def _arrived(jm: JMDP, weights: Floats) -> tuple[Floats, Floats]:
     after = jm.next_states
     shared = jm.probs[:, None, None] * same[jm.table_states]
     np.add.at(pairs, (after[:, :, None], after[:, None, :]), shared)
-    return pairs, jm.transitions.T @ coalesced.ravel()
+    return np.vstack([pairs, jm.transitions.T @ coalesced.ravel()])
 
 
-def _acting(policy: Floats, pairs: Floats, singles: Floats) -> Floats:
+def _acting(policy: Floats, arrived: Floats) -> Floats:
     """The distribution (S, A, S, A) once branches at these states have drawn their actions."""
-    states, actions = map(np.arange, policy.shape)
-    after = np.einsum("sa,st,tb->satb", policy, pairs, policy)
-    after[states[:, None], actions, states[:, None], actions] += policy * singles[:, None]
+    after = np.einsum("sa,st,tb->satb", policy, arrived[:-1], policy)
+    np.einsum("sasa->sa", after)[...] += policy * arrived[-1][:, None]
     return after
 
 
@@ -94,15 +93,14 @@ def occupancy(jm: JMDP, policy: Floats) -> Floats:
     """
     eta = jm.gamma
     law = (1.0 - eta) * start_law(jm)
-    size = jm.num_states
 
     def acted(u: Floats) -> Floats:
-        return _acting(policy, u[: size**2].reshape(size, size), u[size**2 :])
+        return _acting(policy, u.reshape(-1, jm.num_states))
 
     def moved(u: Floats) -> Floats:
-        return np.append(*_arrived(jm, acted(u)))
+        return _arrived(jm, acted(u)).ravel()
 
-    start = np.append(*_arrived(jm, law))
+    start = _arrived(jm, law).ravel()
     operator = LinearOperator((start.size,) * 2, matvec=lambda u: u - eta * moved(u), dtype=float)
     rounding = max(1e-13, 1e-14 / (1.0 - eta))
     with progress(None, "pair occupancy", "step") as bar:
