@@ -233,14 +233,19 @@ def test_solvers_after_a_fork_and_in_two_threads_at_once(code, layer):
     run(sys.executable, "-c", CALLS + code, layer, timeout=300, **settings)
 
 
-def test_solvers_run_where_numba_compiles_nothing():
+PLAIN = """
+import jmdp_lib as jl
+jm, policy = jl.windy_gridworld(2, gamma=0.5), jl.goal_policy(2)
+print(float(jl.jipe2(jm, policy, route="reachable").moments.gap_variance[2, 0, 1]))
+print(*jl.laws.gap_law(jm, policy, gaps=[(2, 0, 1)], width=0.1, points=16)[0].mean)
+"""
+
+
+def test_solvers_run_where_numba_compiles_nothing(capsys):
     """As for somebody who debugs a loop. In a process of its own: Numba is imported once."""
-    code = """import jmdp_lib as jl
-        jm, policy = jl.windy_gridworld(2, gamma=0.5), jl.goal_policy(2)
-        print(float(jl.jipe2(jm, policy, route="reachable").moments.gap_variance[2, 0, 1]))
-        print(*jl.laws.gap_law(jm, policy, gaps=[(2, 0, 1)], width=0.1, points=16)[0].mean)"""
-    command = sys.executable, "-c", code.replace(8 * " ", "")
-    usual, plain = (run(*command, NUMBA_DISABLE_JIT=setting).split() for setting in "01")
+    plain = run(sys.executable, "-c", PLAIN, NUMBA_DISABLE_JIT="1").split()
+    exec(PLAIN, {})
+    usual = capsys.readouterr().out.split()
     assert [*map(float, plain)] == pytest.approx([*map(float, usual)], rel=1e-9)
 
 
