@@ -272,7 +272,8 @@ REFUSED = {
     },
     jl.laws.gap_law: {
         r"gaps must have shape \(row, .* = 3\)": {"gaps": (4, 0, 2)},
-        "gaps= and states= are two|pass either gaps": {"gaps": [(4, 0, 2)], "states": [4]},
+        "two ways to say the same": {"gaps": [(4, 0, 2)], "states": [4]},
+        "gaps must have shape .* and not be empty": {"gaps": []},
         "width must lie in": {"width": 0.0},
         "max_points must be at least 512": {"max_points": 0},
         "points must be at least 1": {"points": 0},

@@ -438,10 +438,10 @@ def test_sweeps_of_stochastic_order_allow_for_their_roundings():
 
 def test_a_user_may_have_floating_point_errors_raised():
     """What underflows is zero, and no error; the brackets are the same."""
-    shop = jl.inventory(4, 2, gamma=0.9)
+    shop = jl.inventory(6, 3, gamma=0.9)
     asked = {"gaps": [(3, 1, 2)], "width": 0.1, "points": 64}
     usual = jl.laws.gap_law(shop, policy := jl.uniform_policy(shop), **asked)[0]
     with np.errstate(all="raise"):
         (law,) = jl.laws.gap_law(shop, policy, **asked)
         assert [law.prob_worse, law.cvar(0.1)] == [usual.prob_worse, usual.cvar(0.1)]
-        jl.large.local_jipe2(implicit(jl.windy_gridworld(3)), jl.goal_policy(3), states=[4])
+        jl.large.local_jipe2(implicit(jl.windy_gridworld(10)), jl.goal_policy(10), states=[4])
