@@ -87,12 +87,29 @@ def listed(doc):
     return {name.lstrip("*") for entry in entries for name in entry.split(", ")}
 
 
+def nodes_of_the_library():
+    """(path, node) of all syntax trees."""
+    for path in sorted((ROOT / "jmdp_lib").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield path.relative_to(ROOT), node
+
+
 def test_the_words_of_couplings_stand_in_one_file():
     """Everywhere else a coupling is a value, which `Coupling.named` makes."""
-    for path in (ROOT / "jmdp_lib").rglob("*.py"):
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        words = {node.value for node in nodes if isinstance(node, ast.Constant)}
-        assert path.name == "coupling.py" or not words & {"joint", "independent", "common"}, path
+    for path, node in nodes_of_the_library():
+        if isinstance(node, ast.Constant) and path.name != "coupling.py":
+            assert node.value not in {"joint", "independent", "common"}, path
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb():
+    """A clause without a subject has to be read twice."""
+    offenders = []
+    for path, node in nodes_of_the_library():
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        doc = (ast.get_docstring(node) or "") if documented else ""
+        if re.match(r"(What|How|Of|Where|Whether|Which|That|As)\b", doc):
+            offenders.append(f"{path}:{getattr(node, 'lineno', 1)}: {doc.splitlines()[0]}")
+    assert not offenders, "\n".join(offenders)
 
 
 def test_every_public_parameter_is_documented():
