@@ -26,13 +26,13 @@ class Sized(Protocol):
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Shape = Sequence[int | None]
-LARGEST_REWARD = 1e100  # so that powers of rewards, and of their inverses, are numbers
+LARGEST_REWARD = 1e100  # so that powers of rewards, and of their inverses, do not overflow
 
 
 def floats(name: str, values: ArrayLike, *axes: str, shape: Shape = ()) -> Floats:
     """A finite float64 copy of `values`, whose axes have these names; a bad entry is named.
 
-    shape: the sizes of the axes, None for one of any size; all of them unless given.
+    shape: the sizes of the axes, None for any size; by default all may have any.
     """
     array = _array(name, values, "fiub", axes, shape).astype(np.float64)
     refuse(name, array, ~np.isfinite(array), "is not finite", axes)
@@ -42,7 +42,7 @@ def floats(name: str, values: ArrayLike, *axes: str, shape: Shape = ()) -> Float
 def integers(
     name: str, values: ArrayLike, *axes: str, shape: Shape = (), below: int | None = None
 ) -> Ints:
-    """An int64 copy of `values`, in range(below) if given; floats are refused even where whole."""
+    """An int64 copy of `values`, in range(below) if given; floats are refused, even whole ones."""
     array = _array(name, values, "iu", axes, shape).astype(np.int64)
     if below is not None:
         refuse(name, array, (array < 0) | (array >= below), f"is not in range({below})", axes)
@@ -81,7 +81,7 @@ def frozen(array: NDArray[Any]) -> Any:
 
 
 def read_only(values: Any) -> Any:
-    """An array of NumPy as a view that nobody can write to; anything else as it is."""
+    """An array of NumPy as a read-only view; anything else as it is."""
     return frozen(values.view()) if isinstance(values, np.ndarray) else values
 
 
@@ -100,42 +100,48 @@ def same_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...], mea
         raise ValueError(f"{name} must have shape {meaning} = {expected}, got {shape}")
 
 
-def _within(interval: str, name: str, value: Any, inside: Callable[[float], bool]) -> float:
-    """A real number as a float; refused unless it is inside the interval that the message shows."""
-    checked = float(number(name, value, numbers.Real, "a real number"))
-    if not inside(checked):
-        raise ValueError(f"{name} must lie in {interval}, got {value}")
-    return checked
+def number(
+    name: str,
+    value: Any,
+    kind: type,
+    what: str,
+    below: float | None = None,
+    error: type[Exception] = ValueError,
+) -> Any:
+    """A number of this kind, not a bool, or an array without axes (NumPy's, torch's) of one.
+
+    what: name of the kind, for the message. below: the number must be in [0, below).
+    """
+    item = value.item() if getattr(value, "shape", None) == () else value
+    fits = isinstance(item, kind) and not isinstance(item, bool)
+    if not fits or (below is not None and not 0 <= item < below):
+        raise error(f"{name} must be {what}, got {value!r}")
+    return item
 
 
-def finite(name: str, value: Any) -> float:
-    """A finite float."""
-    return _within("(-inf, inf)", name, value, math.isfinite)
+def _within(interval: str, inside: Callable[[float], bool]) -> Callable[[str, Any], float]:
+    """A check that a real number is in the interval, which its message shows."""
+
+    def check(name: str, value: Any) -> float:
+        checked = float(number(name, value, numbers.Real, "a real number"))
+        if not inside(checked):
+            raise ValueError(f"{name} must lie in {interval}, got {value}")
+        return checked
+
+    return check
 
 
-def positive(name: str, value: Any) -> float:
-    """A finite float above zero."""
-    return _within("(0, inf)", name, value, lambda x: 0.0 < x < math.inf)
-
-
-def not_negative(name: str, value: Any) -> float:
-    """A finite float of at least zero."""
-    return _within("[0, inf)", name, value, lambda x: 0.0 <= x < math.inf)
-
-
-def probability(name: str, value: Any) -> float:
-    """A float in [0, 1]."""
-    return _within("[0, 1]", name, value, lambda x: 0.0 <= x <= 1.0)
-
-
-def fraction(name: str, value: Any) -> float:
-    """A float between 0 and 1, and neither of them."""
-    return _within("(0, 1)", name, value, lambda x: 0.0 < x < 1.0)
+finite = _within("(-inf, inf)", math.isfinite)
+positive = _within("(0, inf)", lambda x: 0.0 < x < math.inf)
+not_negative = _within("[0, inf)", lambda x: 0.0 <= x < math.inf)
+probability = _within("[0, 1]", lambda x: 0.0 <= x <= 1.0)
+fraction = _within("(0, 1)", lambda x: 0.0 < x < 1.0)
+_below_one = _within("[0, 1)", lambda x: 0.0 <= x < 1.0)
 
 
 def discount(gamma: Any) -> float:
     """The discount factor gamma as a float in [0, 1)."""
-    return _within("[0, 1)", "gamma", gamma, lambda x: 0.0 <= x < 1.0)
+    return _below_one("gamma", gamma)
 
 
 def reward_range(name: str, ends: Any) -> tuple[float, float]:
@@ -165,12 +171,12 @@ def flag(name: str, value: Any) -> bool:
 
 
 def reward_unit(name: str, largest: float) -> None:
-    """Refuse rewards whose squares overflow, or all vanish: the largest |R| is 0 or not tiny."""
+    """Refuse rewards whose squares overflow or underflow, unless all rewards are zero."""
     least = 1.0 / LARGEST_REWARD
     if largest > LARGEST_REWARD or 0.0 < largest < least:
         raise ValueError(
-            f"{name}: the largest absolute reward, {largest:g}, leaves no room for moments; choose "
-            f"a unit in which it is between {least:g} and {LARGEST_REWARD:g}"
+            f"{name}: the largest absolute reward, {largest:g}, is out of range for second "
+            f"moments; choose a unit in which it is between {least:g} and {LARGEST_REWARD:g}"
         )
 
 
@@ -183,14 +189,14 @@ def derived_horizon(gamma: float, truncation: float, most: int, other: str) -> i
     steps = math.log(share) / math.log(gamma) if gamma > 0.0 else 1.0
     if steps > most:
         raise ValueError(
-            f"gamma = {gamma} and truncation = {share:g} ask for runs of {steps:,.0f} steps, more "
+            f"gamma = {gamma} and truncation = {share:g} need runs of {steps:,.0f} steps, more "
             f"than {most:,}: {other}"
         )
     return max(1, math.ceil(steps))
 
 
 def at_least(name: str, value: int, least: int) -> int:
-    """An integer (numpy's too, but no bool and no float) that is not below `least`."""
+    """An integer (Python's or NumPy's, not a bool or a float) of at least `least`."""
     checked = int(number(name, value, numbers.Integral, "an integer"))
     if checked < least:
         raise ValueError(f"{name} must be at least {least}, got {checked}")
@@ -207,27 +213,8 @@ def index(name: str, value: int, size: int) -> int:
     return checked
 
 
-def number(
-    name: str,
-    value: Any,
-    kind: type,
-    what: str,
-    below: float | None = None,
-    error: type[Exception] = ValueError,
-) -> Any:
-    """A number of this kind, not a bool; an array without axes (NumPy's, torch's) will do.
-
-    what: the kind, for the message. below: the number must be at least zero and less than this.
-    """
-    item = value.item() if getattr(value, "shape", None) == () else value
-    fits = isinstance(item, kind) and not isinstance(item, bool)
-    if not fits or (below is not None and not 0 <= item < below):
-        raise error(f"{name} must be {what}, got {value!r}")
-    return item
-
-
 def listed(name: str, values: Any, what: str) -> list[Any]:
-    """The items of a sequence that a user passes, at least one."""
+    """The items of a sequence, at least one."""
     try:
         items = [*values]
     except TypeError:
@@ -261,13 +248,13 @@ def one_of(name: str, value: Any, words: Sequence[str]) -> str:
 
 
 def unmasked(name: str, values: Any) -> None:
-    """Refuse a masked array of NumPy, or a list of them, whose mask would be lost."""
+    """Refuse a masked array of NumPy, or a list of them: its mask would be lost."""
     if any(map(np.ma.is_masked, values if isinstance(values, list | tuple) else [values])):
         raise ValueError(f"{name} has masked entries: put numbers there, as by .filled(0.0)")
 
 
 def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
-    """`values` as an array, if its rows are of one length."""
+    """`values` as an array; rows of different lengths are refused."""
     unmasked(name, values)
     try:
         return np.asarray(values)

@@ -5,13 +5,13 @@ chain (Figure 3), whose two actions share one next state and have anti-correlate
 Examples 1, 2.1 and 2.2, with equal marginals and different joint distributions. A shop orders
 before it knows demand (`inventory`), and a job joins one of two queues (`two_queues`).
 
-To add one, write a function that returns a `JMDP`: `JMDP.from_step` makes it of a step function,
-which is short, and `JMDP` itself of arrays, which is fast for many states. Draw the noise before
+To add one, write a function that returns a `JMDP`: from a step function by `JMDP.from_step`, which
+is short, or from arrays by `JMDP` itself, which is fast for many states. Draw the noise before
 looking at the action, so that one draw is shared by all actions. The page `book/layout.md` adds one
-from start to end, with its tests and what a public name needs. A JMDP is a simulator as well:
-`JMDP.query` answers queries, and every function that takes a simulator takes it.
+from start to end, with its tests. A JMDP is also a simulator, by its method `query`: every function
+that takes a simulator takes it.
 
-What a policy may be, everywhere, `policies.policy_matrix` says.
+`policies.policy_matrix` lists the forms of a policy that every function takes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized
-from jmdp_lib.model import JMDP, room_for_tables
+from jmdp_lib.model import JMDP, require_table_memory
 from jmdp_lib.policies import Policy, policy_matrix
 
 Direction = Literal["U", "R", "D", "L"]
@@ -38,15 +38,15 @@ def windy_gridworld(
 ) -> JMDP:
     """The windy gridworld (Figure 1) with actions 0 to 3: up, right, down, left.
 
-    States count row by row from the top left: cell (row, column) is state row * size + column.
-    The goal, top right, is absorbing; every transition into or inside it earns 1, all others 0.
-    Each table is one gust draw *for all four actions*. Walls clip both moves.
+    States are numbered row by row from the top left: cell (row, column) is row * size + column. The
+    goal, top right, is absorbing; every transition into or inside it earns 1, all others 0. Each
+    table is one gust draw *for all four actions*. Walls clip both moves.
 
     Args:
         size: cells along a side.
         gust_prob: probability that a gust moves the agent one more cell after its own move.
         gamma: discount factor in [0, 1).
-        gust: where gusts blow: "U", "R", "D" or "L"; left in the paper.
+        gust: direction of gusts, "U", "R", "D" or "L"; left in the paper.
 
     Returns:
         A JMDP of size**2 states and 4 actions.
@@ -63,7 +63,7 @@ def windy_gridworld(
     size = checks.at_least("size", size, 1)
     gust_prob = checks.probability("gust_prob", gust_prob)
     wind = _MOVES[ACTIONS.index(checks.one_of("gust", gust, ACTIONS))]
-    room_for_tables("size", size**2, 2, len(ACTIONS))
+    require_table_memory("size", size**2, 2, len(ACTIONS))
     goal = size - 1
     cells = np.stack(np.divmod(np.arange(size**2), size), axis=-1)  # (S, 2)
     moved = np.clip(cells[:, None] + _MOVES, 0, goal)  # (S, A, 2)
@@ -168,7 +168,7 @@ def example_2_1(gamma: float = 0.9) -> JMDP:
 
 
 def example_2_2(gamma: float = 0.9) -> JMDP:
-    """Example 2.2: as `example_2_1`, but the actions move apart, to $U$ and to $1 - U$.
+    """Example 2.2: as `example_2_1`, but the actions lead to different states, $U$ and $1 - U$.
 
     Args:
         gamma: discount factor in [0, 1).
@@ -194,12 +194,12 @@ def inventory(
     lost_sale_cost: float = 0.5,
     lead_time: int = 0,
 ) -> JMDP:
-    """A shop with one product, which orders some units, under the same demand for every order.
+    """A shop that orders units of one product; the demand is the same for every order.
 
     An action is the number of units ordered, 0 to max_order; they arrive after `lead_time` periods.
     A state is the stock on hand, 0 to capacity. With a lead time of one it is
-    stock * (max_order + 1) + units on order. With a longer one, the units on order are a number in
-    base max_order + 1 whose last digit is the oldest order: the state is
+    stock * (max_order + 1) + units on order. With a longer one, the orders on the way are the
+    digits of a number in base max_order + 1, the oldest order last: the state is
     stock * (max_order + 1)**lead_time + that number.
 
     Each table is one demand, the same for every order quantity: the scenario in which a planner
@@ -265,10 +265,10 @@ def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95
     """Two queues: the next job joins one of them, 0 or 1, under the same arrivals and services.
 
     With i jobs in the first queue and j in the second, the state is i * (capacity + 1) + j.
-    Three coins are the same for both actions: whether a job arrives, whether the first server
-    finishes one (1/2), and whether the second does (3/10). A job that finds its queue full is lost.
-    The reward is minus the number of jobs at the end of the step, and minus 5 for a job that was
-    lost. Each table is one of the eight events of a step.
+    Three coins are the same for both actions: a job arrives, the first server finishes a job (with
+    probability 1/2), and so does the second (3/10). A job that finds its queue full is lost. The
+    reward is minus the number of jobs at the end of the step, less 5 more if a job is lost.
+    Each table is one of the eight events of a step.
 
     Args:
         capacity: most jobs in a queue.
@@ -304,7 +304,7 @@ def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95
 
 
 def uniform_policy(jm: Sized) -> Floats:
-    """The policy that plays every action equally often.
+    """The policy that takes every action with the same probability.
 
     Args:
         jm: a JMDP, or a simulator with num_states and num_actions.
@@ -322,10 +322,10 @@ def uniform_policy(jm: Sized) -> Floats:
 
 
 def epsilon_mixture(jm: Sized, policy: Policy, epsilon: float) -> Floats:
-    """The policy (S, A) that plays a uniformly random action with probability epsilon.
+    """The policy (S, A) that takes a uniformly random action with probability epsilon.
 
     Args:
-        jm: the model, or anything else that has states and actions.
+        jm: the model, or another object with num_states and num_actions.
         policy: the policy that is mixed with random actions, in any form that solvers take.
         epsilon: the probability of a random action, in [0, 1].
 

@@ -14,7 +14,7 @@ certifies the accuracy of any candidate M.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations, product
@@ -77,7 +77,7 @@ def contraction_modulus(order: int, gamma: float) -> float:
 
 
 def enough_sweeps(first: float, target: float, gamma: float) -> int:
-    """Iterations after which a gamma-contraction has met the target, and some for rounding."""
+    """Iterations that a gamma-contraction needs to meet the target, and some for rounding."""
     if first <= target or gamma == 0.0:
         return 3
     return 50 + math.ceil(1.05 * math.log(target / first) / math.log(gamma))
@@ -108,16 +108,15 @@ def cantelli_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
 
 
 def _cantelli(mean: ArrayLike, variance: ArrayLike) -> Floats:
-    """`cantelli_bound`, and nan where the mean or the variance is nan; not checked."""
-    mean, variance = np.broadcast_arrays(np.asarray(mean, float), np.asarray(variance, float))
-    total = variance + np.maximum(mean, 0.0) ** 2
+    """`cantelli_bound` without checks; nan where the mean or the variance is nan."""
+    total = np.add(variance, np.maximum(mean, 0.0) ** 2)
     return np.divide(variance, total, out=np.ones_like(total), where=total != 0.0)
 
 
 class MomentSource(Protocol):
-    """Where a collection gets coordinates from that its mean and same-state blocks do not give.
+    """Source of moments across states, computed lazily.
 
-    They are moments of the returns minus the `offset` of the collection.
+    They are those of the returns without the `offset` of the collection.
     """
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
@@ -151,18 +150,20 @@ class StoredMoments(ReadOnly):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Moments(ReadOnly):
-    """Moments of the joint returns $Z^pi$ up to `order`: what every solver returns.
+    """Moments of the joint returns $Z^pi$ up to `order`, as every solver returns them.
 
     All arrays are read-only.
 
     Attributes:
         order: highest order held.
         mean: (S, A), $E Z(s, a)$.
-        _covariance: (S, A, A), $Cov(Z(s, a), Z(s, b))$, or None at order 1; nan where not wanted.
+        _covariance: (S, A, A), $Cov(Z(s, a), Z(s, b))$, or None at order 1; nan where not
+            requested.
         source: gives any other coordinate.
-        mean_error: means are within this of the truth; 0 where nothing bounds them.
-        resolution: a standard deviation below this cannot be told from zero.
-        offset: a part of all returns that `source` does without, so that it costs no digits.
+        mean_error: error bound of the means; 0 where nothing bounds them.
+        resolution: smallest standard deviation distinguishable from zero.
+        offset: a constant in all returns, without which `source` has its moments, so that it costs
+            no digits.
 
     Example:
         >>> import jmdp_lib as jl
@@ -206,15 +207,16 @@ class Moments(ReadOnly):
         branches = [self._state_action(x) for x in coordinates]
         order = len(branches)
         if self.offset == 0.0:
-            return self._excess(branches)
+            return self._without_offset(branches)
+        # Each factor is the offset or what is left of the return: a sum over all choices.
         return sum(
-            self.offset ** (order - k) * self._excess(part)
+            self.offset ** (order - k) * self._without_offset(chosen)
             for k in range(order + 1)
-            for part in combinations(branches, k)
+            for chosen in combinations(branches, k)
         )
 
-    def _excess(self, branches: Sequence[StateAction]) -> float:
-        """E of the product of the returns minus the offset; without any return, 1."""
+    def _without_offset(self, branches: Sequence[StateAction]) -> float:
+        """E of the product of the returns, each without the offset; 1 without any return."""
         if not branches:
             return 1.0
         means = [float(self.mean[x]) - self.offset for x in branches]
@@ -244,11 +246,11 @@ class Moments(ReadOnly):
         """
         self._need(2, "to_frame")
         of_pairs = ("covariance", "correlation", "gap_mean", "gap_variance", "inferiority_bound")
-        pairs = np.tile(~np.eye(self.mean.shape[1], dtype=bool), (len(self.mean), 1, 1))
-        states, actions, others = np.nonzero(pairs)
+        different = np.broadcast_to(~np.eye(self.mean.shape[1], dtype=bool), self.covariance.shape)
+        states, actions, others = np.nonzero(different)
         shown: dict[str, Any] = {"state": states, "action": actions, "other": others}
         shown |= {name: getattr(self, name)[states, actions] for name in ("mean", "variance")}
-        shown |= {name: getattr(self, name)[pairs] for name in of_pairs}
+        shown |= {name: getattr(self, name)[different] for name in of_pairs}
         with extra("pandas"):  # only now: a plain install does without it
             import pandas as pd
         return pd.DataFrame(shown)
@@ -293,7 +295,11 @@ class Moments(ReadOnly):
             (1, 2, 2, 2)
         """
         self._need(checks.at_least("order", order, 1), "same_state")
-        return frozen(same_state_moments(self.moment, self.mean.shape, order))
+        num_states, num_actions = self.mean.shape
+        axes = (num_states,) + (num_actions,) * order
+        moment = cache(lambda s, *actions: self.moment([(s, a) for a in actions]))
+        moments = [moment(s, *sorted(actions)) for s, *actions in np.ndindex(axes)]
+        return frozen(np.reshape(moments, axes))
 
     def gap_moment(self, gaps: Sequence[tuple[int, int, int]]) -> float:
         """$E[G_1 ... G_k]$, where $G_i = Z(s_i, a_i) - Z(s_i, b_i)$.
@@ -312,16 +318,15 @@ class Moments(ReadOnly):
             >>> print(round(m.gap_central_moment(gap, 2), 6), m.gap_variance[gap].round(6))
             1.0 1.0
         """
-        if not len(gaps):
-            raise ValueError("gaps must have at least one row (state, action, other action)")
-        self._need(len(gaps), "gap_moment")
-        signed = []
-        for gap in gaps:
-            if np.shape(gap) != (3,):
-                raise ValueError(f"a gap must be (state, action, other action), got {gap!r}")
-            s, a, b = gap
-            signed.append([(1.0, self._state_action((s, a))), (-1.0, self._state_action((s, b)))])
-        expected = cache(lambda *branches: self._excess(branches))  # many differ only in order
+        axes = ("row", "(state, action, other action)")
+        rows = checks.integers("gaps", gaps, *axes, shape=(None, 3)).tolist()
+        self._need(len(rows), "gap_moment")
+        signed = [
+            [(1.0, self._state_action((s, a))), (-1.0, self._state_action((s, b)))]
+            for s, a, b in rows
+        ]
+        # No gap depends on the offset. Many products differ only in their order.
+        expected = cache(lambda *branches: self._without_offset(branches))
         total = 0.0
         for factors in product(*signed):
             signs, branches = zip(*factors, strict=True)
@@ -369,7 +374,7 @@ class Moments(ReadOnly):
     def gap_variance(self) -> Floats:
         """(S, A, A), $Var[Z(s, a) - Z(s, b)]$: eq. (35) with the plus sign it needs.
 
-        A learned estimate may be negative. Zero if `resolution` cannot tell it from zero, else nan.
+        A learned estimate may be negative: it is nan, or zero if it is within `resolution`.
         """
         variance = np.einsum("saa->sa", self.covariance)
         cross = self.covariance + self.covariance.transpose(0, 2, 1)
@@ -383,10 +388,10 @@ class Moments(ReadOnly):
         return frozen(_cantelli(mean, self.gap_variance))
 
     def _not_negative(self, variance: Floats) -> Floats:
-        """Variances, with what rounding put below zero at zero."""
+        """The variances; negative ones are zero if rounding explains them, else nan."""
         rounding = 1e-12 * np.nanmax(np.abs(self.covariance)) + 1e-14 * np.nanmax(self.mean**2)
-        allowed = 4.0 * self.resolution**2 + rounding
-        return np.where(variance >= 0.0, variance, np.where(variance >= -allowed, 0.0, np.nan))
+        tolerance = 4.0 * self.resolution**2 + rounding
+        return np.where(variance >= 0.0, variance, np.where(variance >= -tolerance, 0.0, np.nan))
 
     def _need(self, order: int, what: str) -> None:
         if not 1 <= order <= self.order:
@@ -402,13 +407,3 @@ class Moments(ReadOnly):
             raise ValueError(f"a coordinate must be a pair (state, action), got {x!r}") from None
         num_states, num_actions = self.mean.shape
         return checks.index("state", s, num_states), checks.index("action", a, num_actions)
-
-
-def same_state_moments(
-    moment: Callable[[list[StateAction]], float], shape: tuple[int, ...], order: int
-) -> Floats:
-    """(S, A, ..., A) of a function that gives one coordinate at a time; shape is (S, A)."""
-    once = cache(lambda *x: moment(list(x)))
-    axes = shape[:1] + shape[1:] * order
-    moments = [once(*((s, a) for a in sorted(actions))) for s, *actions in np.ndindex(axes)]
-    return np.reshape(moments, axes)

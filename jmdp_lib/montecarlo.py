@@ -1,12 +1,12 @@
 """Monte Carlo on a JMDP, in compiled code: recursive pairs of branches, and random maps.
 
-It knows nothing of moments, which is why it can check them. The couplings are those of `jipe2`.
+It uses no moments, so that it can check them. The couplings are those of `jipe2`.
 
 `simulate_pairs` simulates the process whose moments $T_2$ computes. Two branches start at one state
 with two actions. While they are at the same state they read the same outcome table; at distinct
-states their tables are independent, or with coupling="common" those of the same noise; and once
-they stand at the same state with the same action they are one branch for good (same reward, next
-state and next action ever after).
+states their tables are independent, or with coupling="common" those of the same noise. Once they
+are at the same state with the same action they have coalesced: from then on they have the same
+rewards, states and actions.
 
 `simulate_returns` draws random maps. One time step draws a table for every state and a next action
 for every state-action x = (s, a). That is a random map f of state-actions, with rewards R(x), and
@@ -17,10 +17,10 @@ the maps of distinct time steps are independent. So
 where Z_1 is made of the later maps in the same way. A sample starts at z = 0 and goes back in time,
 z <- R + gamma z[f]. State-actions that a map sends to one state-action share all that follows. With
 coupling="common" one noise draws the tables of all states; with "independent" every state-action
-has a table of its own. Next actions are always drawn for each state-action by itself.
+has a table of its own. Next actions are always drawn for each state-action separately.
 
-A further sampler is a kernel that fills rows of an array; `fill_rows` calls it in threads, as
-`simulators/tables.py` does.
+To add a sampler, write a kernel that fills rows of an array, and let `fill_rows` call it in
+threads.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from jmdp_lib.randomness import RNG
 
 RUNS_PER_STREAM = 4096
 _SAMPLES = 64  # per random stream of random maps
-_LONGEST = 10**7  # steps of a run, unless a horizon is given: about a second for a pair
+_LONGEST = 10**7  # most steps of a run without a horizon=: about a second for a pair
 
 
 def simulate_pairs(
@@ -62,20 +62,20 @@ def simulate_pairs(
     truncation: float = 1e-7,
     coupling: CouplingName = DEFAULT_COUPLING,
 ) -> Floats:
-    """Play recursive pairs: the returns of two actions of one state.
+    """Simulate recursive pairs: the returns of two actions of one state.
 
-    The two actions may be the same: then so are the returns.
+    If the two actions are the same, so are the returns.
 
     Args:
         jm: the model.
         policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
         actions: the first actions (a, b) of the two branches.
-        state: where both start.
-        num_pairs: how many pairs are played.
+        state: the state in which both start.
+        num_pairs: number of pairs that are simulated.
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
-        horizon: steps after which returns are cut; by default it follows from `truncation`.
-        truncation: the share of the largest possible return that may be cut off.
-        coupling: which branches share a draw, as in `jipe2`.
+        horizon: number of steps after which returns are cut; by default from `truncation`.
+        truncation: share of the largest possible return that may be cut off.
+        coupling: branches that share a draw, as in `jipe2`.
 
     Returns:
         (num_pairs, 2), rows $Z(s, a), Z(s, b)$. They do not depend on the number of threads.
@@ -110,20 +110,20 @@ def simulate_pairs(
 
 
 def horizon_for(jm: JMDP, truncation: float) -> int:
-    """The steps after which at most this share of the largest return, r_max / (1 - g), is left."""
+    """Steps after which at most this share of the largest return, r_max / (1 - g), remains."""
     other = "pass horizon= to simulate_pairs, a larger truncation=, or a model with a smaller gamma"
     return checks.derived_horizon(jm.gamma, truncation, _LONGEST, other)
 
 
 class BranchModel(NamedTuple):
-    """A JMDP, a policy and a coupling, as compiled kernels read them.
+    """JMDP, policy and coupling in the form that compiled kernels read.
 
     A *step* of a branch, t A + a, names its table t and its action a.
 
     steps: alias tables from which `draw` takes the step of a branch at a state. starts: (S + 1,) of
-    the tables. rewards, next_states: (T A,) of steps. forever: (S,) the reward of every step where
-    a branch can only stay and earn the same, else nan; its remaining return is a geometric sum.
-    offset: the discounted value, up to the horizon, of `JMDP.reward_offset`, which no step pays.
+    the tables. rewards, next_states: (T A,) of steps. forever: (S,) the reward of every further
+    step at a state where a branch can only stay and earn the same, else nan. offset: the discounted
+    value, up to the horizon, of `JMDP.reward_offset`, which no step pays.
     """
 
     at_one_state: bool
@@ -142,7 +142,7 @@ class BranchModel(NamedTuple):
     def of(
         cls, jm: JMDP, policy: Floats, coupling: Coupling, gamma: float, horizon: int
     ) -> BranchModel:
-        """The model of a policy (S, A) and a coupling, both of which have been checked."""
+        """The model for a policy (S, A) and a coupling, both of which have been checked."""
         offset = jm.reward_offset * discounted(gamma, horizon)
         jm = jm.without_offset
         weights = jm.probs[:, None] * policy[jm.table_states]  # (T, A)
@@ -180,8 +180,8 @@ def with_action(i: int, action: int, model: Any) -> int:
 def coupled(i: int, j: int, x: int, y: int, model: Any) -> int:
     """Step j of a branch at y, given step i of one at x with which it shares a draw.
 
-    At one state with one action both are the same. Otherwise the tables are independent, or those
-    of one noise, which at one state is one table.
+    At one state-action both steps are the same. Otherwise the tables are independent, or those of
+    one noise, which at one state is one table.
     """
     action = j % model.num_actions
     if x == y and i % model.num_actions == action:
@@ -223,8 +223,8 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any) -> None:
         right = 0.0
         weight = 1.0
         step = 0
-        one = False
-        while step < model.horizon and not one:
+        coalesced = False
+        while step < model.horizon and not coalesced:
             i = draw(rng, model.steps, x)
             j = draw(rng, model.steps, y)
             if step == 0:
@@ -232,16 +232,16 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any) -> None:
                 j = with_action(j, b, model)
             if x == y or model.across_states:
                 j = coupled(i, j, x, y, model)
-            one = i == j
+            coalesced = i == j
             left += weight * model.rewards[i]
             right += weight * model.rewards[j]
             x = model.next_states[i]
             y = model.next_states[j]
             weight *= model.gamma
             step += 1
-        rest = earned_alone(rng, x, weight, model.horizon - step, model)
-        returns[run, 0] = left + rest
-        returns[run, 1] = right + rest
+        remaining = earned_alone(rng, x, weight, model.horizon - step, model)
+        returns[run, 0] = left + remaining
+        returns[run, 1] = right + remaining
 
 
 def simulate_returns(
@@ -255,20 +255,21 @@ def simulate_returns(
 ) -> Floats:
     """Sample the joint returns of all state-actions.
 
-    Within a sample all returns belong to one world, so any covariance of any two state-actions, and
-    the distribution of any function of them, can be estimated. For two actions of one state
-    `simulate_pairs` is much faster. The first samples do not depend on num_samples.
+    The returns of a sample are one draw of their joint distribution, from which the covariance of
+    any two state-actions, and the distribution of any function of them, can be estimated. For two
+    actions of one state `simulate_pairs` is much faster. The first samples do not depend on
+    num_samples.
 
     Args:
         jm: the model.
         policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-        num_samples: how many samples, N.
+        num_samples: number of samples, N.
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
-        coupling: which state-actions share a draw, as in `jipe2`.
-        truncation: the share of the largest possible return that may be cut off.
+        coupling: state-actions that share a draw, as in `jipe2`.
+        truncation: share of the largest possible return that may be cut off.
 
     Returns:
-        (N, S, A), one row $Z$ for every sample.
+        (N, S, A), $Z$ of every sample.
 
     Example:
         >>> import jmdp_lib as jl
@@ -290,7 +291,7 @@ def simulate_returns(
     steps = horizon_for(jm, truncation)
     root = randomness.seed_of(rng, "simulate_returns")
     what = f"a sample of num_samples = {num_samples:,} times {matrix.size:,} state-actions"
-    require(8.0 * num_samples * matrix.size, what, "ask for fewer")
+    require(8.0 * num_samples * matrix.size, what, "draw fewer")
     returns = np.empty((num_samples, matrix.size))
     maps = RandomMaps(
         sharing.at_one_state,
@@ -311,7 +312,7 @@ def simulate_returns(
 
 
 class RandomMaps(NamedTuple):
-    """All that random maps share: rewards and next states (T, A), and alias tables to draw from."""
+    """The parts of all random maps. rewards, next_states: (T, A). tables, actions: alias tables."""
 
     at_one_state: bool
     across_states: bool
@@ -330,6 +331,8 @@ def _fill_samples(rng: Any, out: Any, scratch: Any, steps: int, maps: Any) -> No
     for sample in range(out.shape[0]):
         z = out[sample]
         after = scratch
+        if steps % 2 == 1:  # so that the last step writes to `out`
+            z, after = after, z
         z[:] = 0.0
         for _ in range(steps):
             z, after = after, z
@@ -345,6 +348,3 @@ def _fill_samples(rng: Any, out: Any, scratch: Any, steps: int, maps: Any) -> No
                         table = draw(rng, tables, s)
                     then = after[draw(rng, maps.actions, maps.next_states[table, a])]
                     z[s * num_actions + a] = maps.rewards[table, a] + maps.gamma * then
-        if steps % 2 == 1:  # the last step wrote to the scratch
-            for n in range(z.size):  # `out[sample] = z` takes 3 seconds longer to compile
-                out[sample, n] = z[n]

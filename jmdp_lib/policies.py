@@ -14,7 +14,7 @@ from jmdp_lib.checks import Floats, Sized
 
 Policy = ArrayLike | Callable[[Any], Any]
 """Probabilities (S, A), actions (S,), or a function of the state: see `policy_matrix`."""
-SAME_POLICY = 1e-5  # probabilities that differ by less are rounded, perhaps to float32
+SAME_POLICY = 1e-5  # probabilities that differ by less differ by rounding, perhaps to float32
 
 
 def policy_matrix(model: Sized, policy: Policy) -> Floats:
@@ -42,11 +42,11 @@ def policy_matrix(model: Sized, policy: Policy) -> Floats:
 
 
 def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int) -> Floats:
-    """Probabilities (N, A) of the actions of a policy in each of N states, as `policy_row`.
+    """Probabilities (N, A) of the actions of a policy in each of N states: see `policy_row`.
 
-    A function is called for all of them, and then again in reverse order: one that draws an action
-    by itself, or has a memory, is refused. Use of a global generator of NumPy, Python or torch is
-    always detected; that of a private one only if the answers differ.
+    A function is called for all of them, and then again in reverse order. It is refused if it draws
+    actions or has a memory. Use of a global generator of NumPy, Python or torch is always detected;
+    use of a private one is detected only if the answers differ.
     """
 
     def rows_at(states: Sequence[Any]) -> Floats:
@@ -83,7 +83,7 @@ def policy_row(policy: Policy, state: Any, num_actions: int) -> Floats:
         row = _entry(policy_array(policy), state)
     try:
         return _row("policy", row, num_actions)
-    except ValueError:  # only a message names the state: to print an observation is slow
+    except ValueError:  # the state is named only now: to print an observation is slow
         return _row(f"policy({state!r})", row, num_actions)
 
 
@@ -98,14 +98,14 @@ def policy_array(policy: Any) -> NDArray[Any]:
 
 
 def _entry(policy: NDArray[Any], state: Any) -> Any:
-    """The entry of an array for a state, whose numbers count along its axes from zero on."""
+    """The row of an array for a state, which is one index, or one for each of the first axes."""
     place = checks.as_array("state", state)
     rows = policy.shape[: place.size]
     needed = place.size + (policy.dtype.kind not in "iu")  # an axis of probabilities
     counts = place.dtype.kind in "iu" and place.ndim < 2 and policy.ndim >= needed
     if not counts or np.any((place < 0) | (place >= rows)):
         raise ValueError(
-            f"policy({state!r}) is not there: the policy is an array of shape {policy.shape} and "
+            f"policy has no entry for state {state!r}: it is an array of shape {policy.shape} and "
             f"dtype {policy.dtype}, and needs an axis for each number of a state; or pass a "
             "function of the state"
         )
@@ -113,7 +113,7 @@ def _entry(policy: NDArray[Any], state: Any) -> Any:
 
 
 def _row(name: str, row: Any, num_actions: int) -> Floats:
-    """Probabilities (A,) from what a policy returned: these, or an action."""
+    """Probabilities (A,) of a row, which holds these or is an action."""
     if checks.as_array(name, row).ndim > 0:
         return checks.distributions(name, row, "action", shape=(num_actions,))
     what = f"probabilities ({num_actions},) or an action from 0 to {num_actions - 1}"

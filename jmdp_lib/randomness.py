@@ -22,8 +22,8 @@ def seed_of(rng: RNG, *key: int | str) -> np.random.SeedSequence:
     """The seed of part `key` of a task, from the `rng` that a user passes; made once per call.
 
     Its entropy is one integer, which reproduces the call when it is passed as `rng`. An integer, or
-    a SeedSequence of one, is that entropy; from any other SeedSequence it is derived, and leaves it
-    unchanged; a Generator draws it, so that each call has another; None stands for fresh entropy.
+    a SeedSequence of one, is that entropy. From any other SeedSequence it is derived, without a
+    change to it. A Generator draws it, so that each call has another. None means fresh entropy.
     """
     entropy: int | None = None
     if isinstance(rng, np.random.Generator):
@@ -37,7 +37,7 @@ def seed_of(rng: RNG, *key: int | str) -> np.random.SeedSequence:
 
 
 def _as_integer(integers: Any) -> int:
-    """One integer for one or several, each in words of 32 bits, as NumPy reads them."""
+    """One integer from one or several, each in words of 32 bits, as NumPy reads them."""
     each = [int(x) for x in np.atleast_1d(np.asarray(integers, dtype=object))]
     words = [x.to_bytes(4 * max(1, -(-x.bit_length() // 32)), "little") for x in each]
     return int.from_bytes(b"".join(words), "little")
@@ -46,7 +46,7 @@ def _as_integer(integers: Any) -> int:
 def part(seed: np.random.SeedSequence, *key: int | str) -> np.random.SeedSequence:
     """The seed of one part of a task; unlike `spawn`, a second call gives the same one.
 
-    key: integers, and words that name a purpose: one seed serves many purposes independently.
+    key: integers, and words that name a purpose: the parts of one seed are independent.
     """
     words = [zlib.crc32(word.encode()) if isinstance(word, str) else word for word in key]
     return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *words))

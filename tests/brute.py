@@ -15,7 +15,7 @@ def tables_of(jm, s):
 
 
 def product_jmdp(jm):
-    """The JMDP with the same marginals whose tables are the product law, built in full."""
+    """The JMDP with the same marginals and independent actions, built in full."""
     import jmdp_lib as jl
 
     states, probs, rewards, successors = [], [], [], []
@@ -33,9 +33,8 @@ def product_jmdp(jm):
 def one_step(jm, policy, branches, common=False):
     """Joint one-step outcomes of distinct branches [(s, a), ...]: [(prob, [(r, (s', a')), ...])].
 
-    Branches at one state share its table; states are independent, or with `common` share the number
-    of the table; next actions are drawn once per branch: branches with equal (s, a) are never
-    passed twice.
+    Branches at one state share its table; states are independent, or with `common` share the index
+    of the table. Next actions are drawn once per branch: equal (s, a) are passed only once.
     """
     states = sorted({s for s, _ in branches})
     results = []
@@ -56,7 +55,7 @@ def one_step(jm, policy, branches, common=False):
 def moments(jm, policy, order, common=False):
     """{sorted tuple of (s, a): E prod Z} for all tuples of length 1..order, by linear solves."""
     everything = list(product(range(jm.num_states), range(jm.num_actions)))
-    known = {(): 1.0}
+    solved = {(): 1.0}
     for k in range(1, order + 1):
         unknown = list(combinations_with_replacement(everything, k))
         place = {x: i for i, x in enumerate(unknown)}
@@ -66,23 +65,27 @@ def moments(jm, policy, order, common=False):
             for prob, after in one_step(jm, policy, branches, common):
                 to = dict(zip(branches, after, strict=True))
                 for picks in product((0, 1), repeat=k):  # reward or continuation, factor by factor
-                    rest = tuple(sorted(to[y][1] for y, pick in zip(x, picks, strict=True) if pick))
-                    coefficient = prob * jm.gamma ** len(rest)
+                    others = tuple(
+                        sorted(to[y][1] for y, pick in zip(x, picks, strict=True) if pick)
+                    )
+                    coefficient = prob * jm.gamma ** len(others)
                     for y, pick in zip(x, picks, strict=True):
                         coefficient *= 1.0 if pick else to[y][0]
-                    if len(rest) == k:
-                        matrix[i, place[rest]] -= coefficient
+                    if len(others) == k:
+                        matrix[i, place[others]] -= coefficient
                     else:
-                        right[i] += coefficient * known[rest]
-        known.update(zip(unknown, np.linalg.solve(matrix, right), strict=True))
-    return known
+                        right[i] += coefficient * solved[others]
+        solved.update(zip(unknown, np.linalg.solve(matrix, right), strict=True))
+    return solved
 
 
 def gap_paths(jm, policy, query, coupling, depth, digits=3):
-    """All paths of two branches from query (s, a, b): their gaps (N,), the probabilities (N,), and
-    how far each gap is from its limit at most, (N,). Gaps are rounded, so that fewer differ."""
+    """All paths of two branches from query (s, a, b): gaps, probabilities and error bounds, (N,).
+
+    Gaps are rounded, so that fewer differ.
+    """
     s, a, b = query
-    left = jm.gamma**depth * np.ptp(jm.rewards) / (1 - jm.gamma)
+    tail = jm.gamma**depth * np.ptp(jm.rewards) / (1 - jm.gamma)
     nodes, merged = {(s, s): (np.zeros(1), np.ones(1))}, []
     for step in range(depth):
         new = {}
@@ -103,13 +106,13 @@ def gap_paths(jm, policy, query, coupling, depth, digits=3):
             gaps, probs = (np.concatenate(part) for part in zip(*parts, strict=True))
             gaps, where = np.unique(np.round(gaps, digits), return_inverse=True)
             nodes[pair] = gaps, np.bincount(where, probs)
-    ends = [*((g, p, 0.0) for g, p in merged), *((g, p, left) for g, p in nodes.values())]
+    ends = [*((g, p, 0.0) for g, p in merged), *((g, p, tail) for g, p in nodes.values())]
     parts = [(g, p, np.full(g.size, rest + depth * 0.1**digits)) for g, p, rest in ends]
     return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
 
 
 def normal_p_values(z):
-    """P-values of the largest |z| and, two-sided, of the sum of squares, if z is normal."""
+    """P-values of normal z: of the largest |z| and, two-sided, of the sum of squares."""
     from scipy import special
 
     z = np.asarray(z)
@@ -119,7 +122,7 @@ def normal_p_values(z):
 
 
 def log_capital(x, mean, low, high):
-    """(T, ...) logarithm of what the gambler of `betting_bound` owns after each of the values."""
+    """(T, ...) logarithm of the capital of the gambler of `betting_bound` after each value."""
     z = (x - low) / (high - low)
     m = (mean - low) / (high - low)
     total = np.full(np.shape(x), -np.inf)

@@ -31,7 +31,7 @@ def raised(jm, constant):
 
 
 def shared_noise_model(seed, num_states=3, num_actions=3, num_tables=3, gamma=0.7):
-    """A random model whose states have one law of tables, so that all couplings are defined."""
+    """A random model whose states share their noise, so that all couplings are defined."""
     rng = np.random.default_rng(seed)
     shape = (num_states, num_tables, num_actions)
     probs = np.tile(rng.dirichlet(np.ones(num_tables)), (num_states, 1))
@@ -40,11 +40,13 @@ def shared_noise_model(seed, num_states=3, num_actions=3, num_tables=3, gamma=0.
 
 
 def frozen_lake(gamma=0.95):
-    """The tables of Gymnasium's lake: each action slips to the first, second or third it lists."""
+    """The tables of Gymnasium's lake: an action slips to the first, second or third of its list."""
     import gymnasium
 
-    listed = gymnasium.make("FrozenLake-v1").unwrapped.P
-    tables = [[[row[a][k % len(row[a])] for a in row] for k in range(3)] for row in listed.values()]
+    entries = gymnasium.make("FrozenLake-v1").unwrapped.P
+    tables = [
+        [[row[a][k % len(row[a])] for a in row] for k in range(3)] for row in entries.values()
+    ]
     _, states, rewards, _ = np.moveaxis(tables, -1, 0)  # (S, K, A) each
     return jl.JMDP(np.full((16, 3), 1 / 3), rewards, states.astype(int), gamma)
 
@@ -80,7 +82,7 @@ def coupled(problem, coupling):
 
 
 def implicit(jm):
-    """The model, its tables looked up state by state."""
+    """The same model without an enumeration: its tables are a function of the state."""
 
     def tables(s):
         own = slice(*jm.starts[s : s + 2])
@@ -91,7 +93,7 @@ def implicit(jm):
 
 
 class Plain:
-    """A JMDP behind the four names that a simulator has."""
+    """A JMDP as a simulator with no more than the four names of the protocol."""
 
     def __init__(self, jm):
         self.num_states, self.num_actions, self.gamma = jm.num_states, jm.num_actions, jm.gamma
@@ -104,7 +106,7 @@ class Plain:
 def arrays_of(jm, end=None):
     """A model with a noise, as a simulator of arrays.
 
-    end: a state at which episodes end; nothing would be known of steps from there.
+    end: a state at which episodes end; steps from there would earn nan.
     """
     shape = (jm.num_states, -1, jm.num_actions)
     rewards, after = jm.rewards.reshape(shape).copy(), jm.next_states.reshape(shape)

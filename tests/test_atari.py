@@ -35,7 +35,7 @@ def started(game, seed=0, steps=30, **settings):
 
 
 def facts(outcome):
-    """Everything an outcome says, comparable bit for bit."""
+    """All of an outcome, comparable bit for bit."""
     after = outcome.snapshot
     return (
         outcome.action,
@@ -58,7 +58,7 @@ def trajectory(env, actions):
 
 
 @on_all_games
-def test_outcomes_do_not_depend_on_what_else_is_queried(game):
+def test_outcomes_do_not_depend_on_other_queried_actions(game):
     env = started(game, 1)
     for repeats in (0, 1, 4):
         env.redraw(Draw(repeats))
@@ -74,7 +74,7 @@ def test_outcomes_do_not_depend_on_what_else_is_queried(game):
 @pytest.mark.parametrize("repeats", [0, 1, 4])
 @pytest.mark.parametrize(("game", "obs"), [*product(GAMES, ["ram"]), ("Boxing", "pixels")])
 def test_executed_branch_is_the_queried_one(game, obs, repeats):
-    """With clones and without; pixels are those of the branch, not of what was emulated last."""
+    """With clones and without; pixels are those of the branch, not of the last emulated frame."""
     env = started(game, 2, obs=obs)
     last = env.num_actions - 1
     for action in (last, 0, 2):  # the last queried, another queried, one that was not
@@ -112,7 +112,7 @@ def test_querying_does_not_disturb_the_trajectory(game):
     assert results == plain
 
 
-def way_from(state, ale):
+def frames_from(state, ale):
     """Rewards and states of forty frames."""
     ale.restoreState(state)
     return [(ale.act(frame // 7 % 18), compact(ale.cloneState())) for frame in range(40)]
@@ -129,13 +129,13 @@ def test_compact_states_lead_where_whole_ones_lead(names):
         saved = ale.cloneState()
         assert len(compact(saved).serialize()) < len(saved.serialize()) / 5, rom
         assert compact(compact(saved)) == compact(saved), rom
-        _, once, again = (way_from(state, ale) for state in (saved, saved, compact(saved)))
+        _, once, again = (frames_from(state, ale) for state in (saved, saved, compact(saved)))
         assert once == again, rom
 
 
 @pytest.mark.parametrize("game", ["Pong", "Qbert"])
 def test_all_resets_have_one_future(game):
-    """In Qbert the first game after loading went another way than all later ones."""
+    """In Qbert the first game after loading differed from all later ones."""
     env = CoupledAtari(game, sticky_prob=0.0)
     futures = []
     for _ in range(2):
@@ -146,17 +146,17 @@ def test_all_resets_have_one_future(game):
     assert futures[0] == futures[1]
 
 
-@on_all_games
-def test_fresh_draws_are_independent(game):
-    env = started(game, 5)
+def test_fresh_draws_are_independent():
+    env = started("Pong", 5)
     here = env.snapshot()
     repeats = []
-    for _ in range(4000):
+    for _ in range(16_000):
         env.redraw()
         repeats.append(env.draw.repeats)
-    expected = 4000 * np.array([0.75 * 0.25**k for k in range(4)] + [0.25**4])
-    assert (abs(np.bincount(repeats, minlength=5) - expected) < 4.5 * np.sqrt(expected)).all()
-    assert abs(np.corrcoef(repeats[1:], repeats[:-1])[0, 1]) < 4.5 / np.sqrt(4000)
+    probs = np.array([0.75 * 0.25**k for k in range(4)] + [0.25**4])
+    errors = np.bincount(repeats, minlength=5) / 16_000 - probs
+    assert (abs(errors) < 4.5 * np.sqrt(probs * (1.0 - probs) / 16_000)).all()
+    assert abs(np.corrcoef(repeats[1:], repeats[:-1])[0, 1]) < 4.5 / np.sqrt(16_000)
     env.restore(here)
     assert env.draw == here.draw  # the visit's own table, not a fresh one
 
@@ -219,7 +219,7 @@ def test_reproduces_native_play_with_its_own_lottery(game, sticky_prob):
 
 
 @on_all_games
-def test_identity_tells_states_apart_and_siblings_together(game):
+def test_identities_are_equal_where_states_are(game):
     env = started(game, 9, sticky_prob=0.0)
     for _ in range(20):
         ways = [outcome.snapshot for outcome in env.query(range(4), clones=True)]
@@ -289,7 +289,7 @@ def test_game_over_belongs_to_the_branch():
 
 
 @pytest.mark.slow
-def test_memory_does_not_say_where_a_paddle_knob_stands_and_the_knob_decides():
+def test_paddle_knobs_decide_futures_that_memory_does_not():
     """At an end of its range pressing on changes nothing: NOOP and RIGHT have one future."""
     env = started("Pong", 12, sticky_prob=0.0, obs="ram+paddles")
     assert env.observed.shape == env.observation_space.shape == (130,)
@@ -330,7 +330,6 @@ def test_other_games_can_be_queried():
         ({"frame_skip": 0}, "frame_skip must be at least 1, got 0"),
         ({"obs": "rgb"}, r"obs must be one of 'ram', 'ram\+paddles', 'pixels', got 'rgb'"),
         ({"rng": -1}, "rng must be an integer that is not negative.*got -1"),
-        ({"rng": "seven"}, "rng must be an integer"),
         ({"shock": 0.0}, "shock must lie in"),
     ],
 )
@@ -344,7 +343,7 @@ def test_bad_calls():
     env, boxing = started("Pong", 0), emulator("Boxing")
     drawn = env.snapshot()._replace(draw=Draw(4))
     pixels = started("Boxing", obs="pixels").snapshot()
-    none = "is no draw here"
+    none = "is not a draw of this game"
     for call, given, error, message in (
         (env.query, [0, 6], IndexError, "action 6 is out of range: there are 6"),
         (env.step, -1, IndexError, "action -1 is out of range"),

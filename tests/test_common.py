@@ -22,9 +22,9 @@ def test_models_that_do_not_know_their_noise_refuse_it_however_they_look(made):
     jm = made()
     policy = jl.uniform_policy(jm)
     for model in (jm, copy.deepcopy(jm), pickle.loads(pickle.dumps(jm))):
-        with pytest.raises(ValueError, match=r'coupling="common" needs a known noise, '):
+        with pytest.raises(ValueError, match=r'coupling="common" needs a declared noise, '):
             jl.jipe2(model, policy, coupling="common")
-    with pytest.raises(ValueError, match=r'coupling="common" needs a known noise, '):
+    with pytest.raises(ValueError, match=r'coupling="common" needs a declared noise, '):
         jl.large.local_jipe2(implicit(jm), policy, states=[0], coupling="common")
 
 
@@ -47,5 +47,5 @@ CALLS = [
 @pytest.mark.parametrize("call", CALLS)
 def test_a_state_with_another_law_is_named(call, rows, state):
     other = jl.JMDP(rows, np.zeros((3, 2, 1)), np.zeros((3, 2, 1), int), 0.5)
-    with pytest.raises(ValueError, match=f"one law of tables.* state {state} has"):
+    with pytest.raises(ValueError, match=f"one distribution of tables.* state {state} has"):
         call(other, ONE_ACTION, coupling="common")

@@ -1,4 +1,4 @@
-"""Environments: what the paper says of them, by hand-computed cells."""
+"""Environments, cell by cell, against the same rules written down a second time."""
 
 from itertools import product
 
@@ -12,7 +12,7 @@ MOVES = {"U": (-1, 0), "R": (0, 1), "D": (1, 0), "L": (0, -1)}
 
 @pytest.mark.parametrize("gust", MOVES)
 def test_windy_gridworld(gust):
-    """Against a grid written down anew: after its move an agent may be blown on; walls stop it."""
+    """After its move an agent may be blown on; walls stop it."""
     jm = jl.windy_gridworld(3, 0.2, gust=gust)
     assert (jm.num_states, jm.gamma) == (9, 0.95)
     for state, blown, (action, move) in product(range(9), (0, 1), enumerate(MOVES.values())):
@@ -25,7 +25,7 @@ def test_windy_gridworld(gust):
 
 
 def test_inventory_with_a_lead_time():
-    """Against a depot that is written down anew: yesterday's order arrives, then customers come."""
+    """Yesterday's order arrives, then customers come."""
     jm = jl.inventory(capacity=4, max_order=2, demand_probs=[0.2, 0.3, 0.5], lead_time=1)
     assert (jm.num_states, jm.num_actions) == (15, 3)
     for stock, on_order, order in product(range(5), range(3), range(3)):
@@ -42,7 +42,7 @@ def test_inventory_with_a_lead_time():
 
 
 def test_two_queues_share_arrivals_and_services():
-    """Against the same world written down anew, event by event."""
+    """Event by event."""
     jm = jl.two_queues(capacity=2)
     for state, action, (arrives, *served) in product(range(9), range(2), np.ndindex(2, 2, 2)):
         jobs = [state // 3, state % 3]

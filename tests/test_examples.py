@@ -1,4 +1,4 @@
-"""The examples in docstrings run, and every public function and class has one."""
+"""Examples in docstrings run, and every public function and class has one."""
 
 import doctest
 import functools
@@ -22,9 +22,9 @@ class Rounded(doctest.OutputChecker):
     """A number may be off by one in the last digit that is shown, and a zero may be negative."""
 
     def check_output(self, want, got, flags):
-        expected, found = NUMBER.findall(want), NUMBER.findall(got)
+        expected = NUMBER.findall(want)
         units = [0.1 ** len(number.partition(".")[2]) for number in expected]
-        pairs = zip(expected, found, units, strict=False)
+        pairs = zip(expected, NUMBER.findall(got), units, strict=False)
         if all(abs(float(x) - float(y)) < 1.5 * unit for x, y, unit in pairs):
             got = NUMBER.sub(lambda _: expected.pop(0) if expected else "?", got)
         return super().check_output(want, got, flags | doctest.NORMALIZE_WHITESPACE)
@@ -46,7 +46,8 @@ def test_examples_say_what_happens(path):
     assert runner.failures == 0
 
 
-def test_nothing_but_the_last_digit_of_an_example_may_depend_on_the_processor():
+def test_only_the_last_digit_of_an_example_may_vary():
+    """Processors round differently."""
     want, flags = "0.000, 1.569 of 3\n", 0
     for same in ("-0.000, 1.569 of 3\n", "0.001, 1.568 of 3\n"):
         assert Rounded().check_output(want, same, flags)
@@ -54,7 +55,7 @@ def test_nothing_but_the_last_digit_of_an_example_may_depend_on_the_processor():
         assert not Rounded().check_output(want, other, flags)
 
 
-def test_every_public_name_is_documented_and_every_function_has_an_example():
+def test_public_names_have_docstrings_and_functions_examples():
     """Calls of methods are in examples, too: see `test_interface`."""
     import pages
 

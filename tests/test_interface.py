@@ -1,4 +1,4 @@
-"""The public interface: what is documented, what is given by name, and what type checkers see."""
+"""The public interface: its documentation, options given by name, and its types."""
 
 import ast
 import doctest
@@ -17,8 +17,7 @@ from test_readme import BLOCKS, write_examples
 from jmdp_lib.laws import PhiBracket, StepBracket
 from jmdp_lib.machine import ReadOnly
 
-# What a user reads: the examples of docstrings, each in a function, and those that are typed.
-# A dictionary of options has no types.
+# Examples of docstrings, each in a function if it is typed. A dictionary of options has no types.
 EXAMPLES = [
     "".join(example.source for example in shown.examples)
     for path, thing in pages.public_names().items()
@@ -34,7 +33,7 @@ FUNCTIONS = [
 UNTYPED = "# mypy: allow-untyped-defs, no-strict-optional\n"
 TYPED = Path(__file__).with_name("typed_calls.py").read_text(encoding="utf-8")
 USER = "\n".join([*BLOCKS, *EXAMPLES, TYPED])
-# Options that may be given by position: the sizes of a world, and what a formula is a function of.
+# Options that may be given by position: sizes of an environment, and arguments of a formula.
 NATURAL = {"size", "num_states", "capacity", "max_order", "gust_prob", "arrival_prob", "gamma"}
 NATURAL |= {"reward_bound", "scale", "power", "draw"}
 BY_NAME, VARIABLE = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD
@@ -47,7 +46,7 @@ WORDS = r'\b((?:coupling|route|cone|weights|form|method|gust|rewards|obs)=|inter
 class Call(NamedTuple):
     """A public function, constructor or method.
 
-    doc: the docstring that lists its parameters. by_user: it does not make what solvers return.
+    doc: the docstring that lists its parameters. by_user: False if it makes a result of solvers.
     """
 
     path: str
@@ -88,12 +87,29 @@ def listed(doc):
     return {name.lstrip("*") for entry in entries for name in entry.split(", ")}
 
 
+def nodes_of_the_library():
+    """(path, node) of all syntax trees."""
+    for path in sorted((ROOT / "jmdp_lib").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield path.relative_to(ROOT), node
+
+
 def test_the_words_of_couplings_stand_in_one_file():
-    """A coupling is a value; `Coupling.named` makes it at the door."""
-    for path in (ROOT / "jmdp_lib").rglob("*.py"):
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        words = {node.value for node in nodes if isinstance(node, ast.Constant)}
-        assert path.name == "coupling.py" or not words & {"joint", "independent", "common"}, path
+    """Everywhere else a coupling is a value, which `Coupling.named` makes."""
+    for path, node in nodes_of_the_library():
+        if isinstance(node, ast.Constant) and path.name != "coupling.py":
+            assert node.value not in {"joint", "independent", "common"}, path
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb():
+    """A clause without a subject has to be read twice."""
+    offenders = []
+    for path, node in nodes_of_the_library():
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        doc = (ast.get_docstring(node) or "") if documented else ""
+        if re.match(r"(What|How|Of|Where|Whether|Which|That|As)\b", doc):
+            offenders.append(f"{path}:{getattr(node, 'lineno', 1)}: {doc.splitlines()[0]}")
+    assert not offenders, "\n".join(offenders)
 
 
 def test_every_public_parameter_is_documented():
@@ -111,7 +127,7 @@ def test_every_option_is_given_by_its_name():
             assert names[1] in {"policy", "policies"}, path
 
 
-def test_the_user_knows_every_public_call_and_option():
+def test_examples_show_every_public_call_and_option():
     for path, parameters, _, by_user in CALLS:
         if by_user:
             assert re.search(rf"\b{path.rpartition('.')[2]}\(", "".join(EXAMPLES)), path
@@ -121,7 +137,7 @@ def test_the_user_knows_every_public_call_and_option():
 
 
 @pytest.mark.slow
-def test_mypy_strict_passes_users_and_refuses_every_wrong_word(tmp_path):
+def test_mypy_accepts_users_and_refuses_every_wrong_word(tmp_path):
     # The project's settings are strict but for two rules, which are set here: in the file and not
     # by `--strict`, for which mypy would read the whole library again, without its cache.
     assert PYPROJECT["tool"]["mypy"]["strict"] is True
@@ -131,10 +147,10 @@ def test_mypy_strict_passes_users_and_refuses_every_wrong_word(tmp_path):
     for file in files:
         rules = "# mypy: warn-return-any, disallow-untyped-decorators\n"
         file.write_text(rules + file.read_text())
-    told = finished(sys.executable, "-m", "mypy", *files, MYPYPATH=str(ROOT)).stdout
+    output = finished(sys.executable, "-m", "mypy", *files, MYPYPATH=str(ROOT)).stdout
     lines = enumerate(files[-1].read_text().splitlines(), 1)
-    # By the file's name: what mypy knows of a like file, it tells with that one's folder.
+    # By the file's name: mypy repeats what it cached of an equal file, with that one's folder.
     places = {f"{files[-1].name}:{number}" for number, line in lines if '"fats"' in line}
-    assert set(re.findall(r"^.*?(\w+\.py:\d+): error", told, re.MULTILINE)) == places, told
-    assert f"Found {count} errors in 1 file (checked {len(files)} " in told
+    assert set(re.findall(r"^.*?(\w+\.py:\d+): error", output, re.MULTILINE)) == places, output
+    assert f"Found {count} errors in 1 file (checked {len(files)} " in output
     assert len({*re.findall(WORDS, wrong)}) == 10

@@ -12,7 +12,7 @@ STEPS = re.findall(
     r"```\w+ (\S+)\n(.*?)```", (ROOT / "book" / "layout.md").read_text(encoding="utf-8"), re.S
 )
 CHECKS = (
-    "tests/test_examples.py::test_every_public_name_is_documented_and_every_function_has_an_example",
+    "tests/test_examples.py::test_public_names_have_docstrings_and_functions_examples",
     "tests/test_examples.py::test_examples_say_what_happens[environments]",
     "tests/test_chapters.py::test_every_public_name_is_used_by_a_chapter",
     "tests/test_interface.py",

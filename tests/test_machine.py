@@ -1,4 +1,4 @@
-"""What concerns the machine: missing extras, limits, whole files, and compiled code."""
+"""The machine: missing extras, limits of memory, files written whole, and compiled code."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from jmdp_lib import machine
 from jmdp_lib.machine import extra, process
 
 
-def test_a_missing_extra_is_named_with_the_command_that_installs_it():
+def test_a_missing_extra_is_named_with_its_command():
     missing = pytest.raises(ImportError, match="no_such_module is not installed")
     with missing as caught, extra("pandas", "torch"):
         import_module("no_such_module")
@@ -25,7 +25,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it():
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
-def test_a_mistake_of_our_own_is_not_blamed_on_an_extra():
+def test_our_own_mistake_is_not_blamed_on_an_extra():
     with pytest.raises(ModuleNotFoundError, match="no_such_module"), extra("pandas"):
         import_module("jmdp_lib.no_such_module")
 
@@ -66,8 +66,11 @@ def test_control_groups_limit_memory(case, tmp_path, leave, monkeypatch):
     assert machine.available_bytes() == gibibytes * GIB
 
 
-def test_a_file_being_replaced_is_the_writer_s_own(tmp_path):
-    """Two threads, or equal process numbers on two machines, wrote into one temporary file."""
+def test_writers_of_one_file(tmp_path):
+    """Each writes a file of its own, and one that fails leaves the old file and nothing else.
+
+    Two threads, or equal process numbers on two machines, wrote into one temporary file.
+    """
     path = tmp_path / "file"
     umask = os.umask(0o022)
     os.umask(umask)
@@ -76,14 +79,6 @@ def test_a_file_being_replaced_is_the_writer_s_own(tmp_path):
         two.write_text("two")
         assert one.parent == two.parent == tmp_path
         assert one.read_text() == "one"
-    assert path.read_text() == "one"
-    assert path.stat().st_mode & 0o777 == 0o666 & ~umask  # as any other new file
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("old")
 
     def fail():
         with replacing(path) as part:
@@ -92,7 +87,8 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
 
     with pytest.raises(RuntimeError, match="the disk is full"):
         fail()
-    assert path.read_text() == "old"
+    assert path.read_text() == "one"
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask  # as any other new file
     assert os.listdir(tmp_path) == ["file"]
 
 
@@ -164,42 +160,6 @@ def run_python(code, **environment):
 
 
 @pytest.mark.slow
-def test_what_was_compiled_is_on_disk_and_one_line_says_so(tmp_path):
-    count, said = run_python(PRELUDE + SHORT, NUMBA_CACHE_DIR=str(tmp_path))
-    assert count > 0
-    assert said.count("jmdp_lib compiles what is called, once") == 1
-    count, said = run_python(PRELUDE + SHORT, NUMBA_CACHE_DIR=str(tmp_path))
-    assert count == said.count("compiles") == 0
-
-
-# Formulas that a user compiles, which are of no module: before a call, as a step, and after it.
-FORMULAS = """
-import numba, sympy
-x, u = sympy.symbols("x u")
-square = numba.njit(sympy.lambdify(x, x**2))
-assert square(3.0) == 9.0
-
-class Walk:
-    num_states, num_actions, gamma = 1, 2, 0.5
-    reward = staticmethod(numba.njit(sympy.lambdify((x, u), x * u)))
-    def query(self, state, actions, rng):
-        shock = rng.random()
-        return [self.reward(float(a), shock) for a in actions], [0] * len(actions)
-
-estimate = jl.simulators.estimate_gaps(Walk(), [0], (0, 1), state=0, num_runs=100, rng=0)
-assert -1.0 < estimate.mean[0, 1] < 0.0
-jl.jipe2(jl.coupled_reward_chain(2), [0, 0])
-assert square(4) == 16
-"""
-
-
-def test_a_user_may_compile_functions_without_a_module():
-    """Such as those of `exec` and `sympy.lambdify`."""
-    pytest.importorskip("sympy")
-    assert run_python(PRELUDE + FORMULAS)[0] >= 3
-
-
-@pytest.mark.slow
 def test_no_solver_compiles_in_a_second_process():
     # The first process may be the second one already, if other tests have compiled everything.
     assert 0 in (run_python(PRELUDE + SOLVE)[0], run_python(PRELUDE + SOLVE)[0])
@@ -214,9 +174,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_processes_end_with_a_parent_that_was_killed_outright(
-    family,
-):
+def test_processes_end_with_a_parent_that_was_killed(family):
     """Even those that have not begun to watch it."""
     parent = psutil.Popen([sys.executable, "-c", WORKERS])
     family.append(parent)
@@ -244,20 +202,20 @@ def numbers(_):
     three = jl.jipe(chain, jl.uniform_policy(chain), order=3).moments
     one = jl.jipe2(grid, uniform, states=[40]).moments.gap_variance[40]
     dense = jl.jipe2(grid, uniform, route="dense").moments.gap_variance
-    played = jl.simulate_pairs(small, goal, (0, 2), state=4, num_pairs=5000, rng=0)
-    return [np.array(x).tobytes() for x in (law.prob_worse, three.gap_variance, one, dense, played)]
+    pairs = jl.simulate_pairs(small, goal, (0, 2), state=4, num_pairs=5000, rng=0)
+    return [np.array(x).tobytes() for x in (law.prob_worse, three.gap_variance, one, dense, pairs)]
 """
 FORKED = """
 if __name__ == "__main__":
-    known = numbers(0)
+    expected = numbers(0)
     assert numba.threading_layer() == sys.argv[1]
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert pool.map(numbers, range(2)) == [known, known]
-    assert numbers(0) == known
+        assert pool.map(numbers, range(2)) == [expected, expected]
+    assert numbers(0) == expected
 """
 AT_ONCE = """
 with ThreadPoolExecutor(2) as pool:
-    assert len({tuple(found) for found in pool.map(numbers, range(4))}) == 1
+    assert len({tuple(run) for run in pool.map(numbers, range(4))}) == 1
 assert numba.threading_layer() == sys.argv[1]
 """
 
@@ -275,26 +233,32 @@ def test_solvers_after_a_fork_and_in_two_threads_at_once(code, layer):
     run(sys.executable, "-c", CALLS + code, layer, timeout=300, **settings)
 
 
-def test_solvers_run_where_numba_compiles_nothing():
-    """To look for a mistake in a loop, in a process of its own: a numba is imported once."""
-    code = """import jmdp_lib as jl
-        jm, policy = jl.windy_gridworld(2, gamma=0.5), jl.goal_policy(2)
-        print(float(jl.jipe2(jm, policy, route="reachable").moments.gap_variance[2, 0, 1]))
-        print(*jl.laws.gap_law(jm, policy, gaps=[(2, 0, 1)], width=0.1, points=16)[0].mean)"""
-    command = sys.executable, "-c", code.replace(8 * " ", "")
-    usual, plain = (run(*command, NUMBA_DISABLE_JIT=setting).split() for setting in "01")
+PLAIN = """
+import jmdp_lib as jl
+jm, policy = jl.windy_gridworld(2, gamma=0.5), jl.goal_policy(2)
+print(float(jl.jipe2(jm, policy, route="reachable").moments.gap_variance[2, 0, 1]))
+print(*jl.laws.gap_law(jm, policy, gaps=[(2, 0, 1)], width=0.1, points=16)[0].mean)
+"""
+
+
+def test_solvers_run_where_numba_compiles_nothing(capsys):
+    """As for somebody who debugs a loop. In a process of its own: Numba is imported once."""
+    plain = run(sys.executable, "-c", PLAIN, NUMBA_DISABLE_JIT="1").split()
+    exec(PLAIN, {})
+    usual = capsys.readouterr().out.split()
     assert [*map(float, plain)] == pytest.approx([*map(float, usual)], rel=1e-9)
 
 
 @pytest.mark.slow
-def test_where_numba_finds_no_folder_solvers_run_and_what_they_compile_is_kept_where_one_is_named(
-    tmp_path,
-):
-    """As a user without a home does, of an install that nobody can write to."""
+def test_compiled_code_is_kept_where_a_folder_is_named(tmp_path):
+    """And one line says so. Solvers also run without a folder.
+
+    As for a user without a home, of an install that nobody can write to.
+    """
     alone = "from numba.core import caching\n"
     alone += "caching.CacheImpl._locator_classes = [caching.UserProvidedCacheLocator]\n"
-    code = alone + PRELUDE + SHORT
     for folder, kept in (("", False), (str(tmp_path), False), (str(tmp_path), True)):
-        count, said = run_python(code, NUMBA_CACHE_DIR=folder)
+        count, said = run_python(alone + PRELUDE + SHORT, NUMBA_CACHE_DIR=folder)
         assert (count == 0) == kept
+        assert said.count("jmdp_lib compiles what is called") == (not kept)
         assert said.count("in every process, unless NUMBA_CACHE_DIR") == (not folder)

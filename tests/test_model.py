@@ -1,4 +1,4 @@
-"""The model: constructors agree, queries follow the tables, coupling is found where it is."""
+"""The model: constructors agree, queries follow the tables, and coupling is detected."""
 
 import copy
 import dataclasses
@@ -65,7 +65,7 @@ def test_from_mdp_keeps_the_marginals(seed):
 
 
 def test_quantile_orders_outcomes_from_worst_to_best():
-    """Two next states, worth 0 and 10: whichever number the better one has, both actions get it."""
+    """Two next states, worth 0 and 10: both actions get the better one, whatever its index."""
     for good in (1, 2):
         moves = np.zeros((3, 2, 3))
         moves[[1, 2], :, [1, 2]] = 1.0  # absorbing
@@ -80,7 +80,7 @@ def test_quantile_orders_outcomes_from_worst_to_best():
 
 
 def test_query_is_one_table_draw():
-    """The same seed gives coordinates of the same table, whichever actions are asked for."""
+    """The same seed gives coordinates of the same table, whichever actions are queried."""
     jm = random_jmdp(np.random.default_rng(1), num_states=3, num_actions=4, num_tables=5)
     for seed in range(50):
         everything = jm.query(1, [0, 1, 2, 3], np.random.default_rng(seed))
@@ -92,7 +92,7 @@ def test_query_is_one_table_draw():
 def test_coupled_dynamics():
     jm = random_jmdp(np.random.default_rng(6), num_actions=3)
     paper = jl.example_1(), jl.example_2_1(), jl.example_2_2(), jl.windy_gridworld(3)
-    assert all(world.is_coupled for world in (jm, *paper))
+    assert all(model.is_coupled for model in (jm, *paper))
     assert not product_jmdp(jm).is_coupled
     assert not jl.windy_gridworld(3, gust_prob=0.0).is_coupled  # nothing is random
 
@@ -100,7 +100,7 @@ def test_coupled_dynamics():
 @pytest.mark.parametrize(
     ("probs", "rewards", "coupled"),
     [
-        ([0.25] * 4, [[0, 0, 0], [0, 1, 1], [1, 0, 1], [1, 1, 0]], True),  # seen by the triple
+        ([0.25] * 4, [[0, 0, 0], [0, 1, 1], [1, 0, 1], [1, 1, 0]], True),  # in the triple alone
         ([0.25, 0.25, 0.5], [[0, 1], [0, 1], [1, 0]], True),  # one table split in two
         ([0.25, 0.25, 0.5], [[1, 1], [1, 1], [1, 1]], False),  # nothing is random
     ],

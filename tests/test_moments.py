@@ -47,8 +47,8 @@ def test_frames():
         assert_array_equal(frame[name], getattr(m, name)[place])
 
 
-def test_small_but_real_variances_are_resolved_alike():
-    """A correlation is nan where the variance is zero, not where it is merely small."""
+def test_solvers_agree_on_small_variances():
+    """A correlation is nan where the variance is zero, not where it is small."""
     jm, policy = jl.windy_gridworld(3, gust_prob=1e-7), jl.goal_policy(3)
     one, two = jl.jipe2(jm, policy).moments, jl.jipe(jm, policy, order=2).moments
     assert one.variance[6, 1] == pytest.approx(2.94e-7, rel=1e-2)
@@ -57,7 +57,7 @@ def test_small_but_real_variances_are_resolved_alike():
 
 
 def test_variances_below_zero_are_nan():
-    """An estimate that cannot be right is not passed off as certainty."""
+    """An estimate that must be wrong does not look certain."""
     learned = Moments(2, np.zeros((1, 2)), np.array([[[1.0, 2.0], [2.0, 1.0]]]), None, 0.0, 0.0)
     assert np.isnan(learned.gap_variance[0, 0, 1])
     assert np.isnan(learned.inferiority_bound[0, 0, 1])

@@ -40,7 +40,7 @@ def test_fast_is_literal(problem, coupling):
 @on_all_couplings
 @pytest.mark.parametrize("seed", range(3))
 def test_the_step_of_a_pair_is_brute_force(seed, coupling):
-    """Every pair of state-actions that are two branches, and the pair chain that follows them."""
+    """For every pair of separate branches; the pair chain takes the same step."""
     jm = shared_noise_model(seed, 2, 3, 2)
     policy = random_policy(np.random.default_rng(seed), jm)
     system = CollapsedT2(jm, policy, Coupling.named(coupling))
@@ -51,12 +51,12 @@ def test_the_step_of_a_pair_is_brute_force(seed, coupling):
             continue
         pair = Gaps(*(np.array([x]) for x in ((s, a, b) if s == t else (s, a, b, t))))
         law = system.step(pair)
-        found = np.zeros((jm.num_states,) * 2)
-        np.add.at(found, (law.first, law.second), law.weights)
+        moved = np.zeros((jm.num_states,) * 2)
+        np.add.at(moved, (law.first, law.second), law.weights)
         exact = np.zeros(policy.shape * 2)
         for prob, after in brute.one_step(drawn, policy, [(s, a), (t, b)], coupling == "common"):
             exact[*after[0][1], *after[1][1]] += prob
-        assert_allclose(found, exact.sum((1, 3)), atol=1e-12)
+        assert_allclose(moved, exact.sum((1, 3)), atol=1e-12)
         if coupling == "joint":
             start = np.zeros(exact.shape)
             start[s, a, t, b] = 1.0

@@ -84,7 +84,7 @@ def test_what_has_no_meaning_is_refused():
         asked(LINE, state=[3])
     unknown = jl.large.ImplicitJMDP(LINE.tables, 2, 0.6, (0.0, 1.0), knows_noise=False)
     asked(unknown, state=("cell", 1))
-    with pytest.raises(ValueError, match="needs a known noise, and the tables"):
+    with pytest.raises(ValueError, match="needs a declared noise"):
         asked(unknown, state=("cell", 1), coupling="common")
 
     def tables(state):

@@ -108,9 +108,9 @@ def test_a_policy_may_be_what_loads_torch(monkeypatch):
         ),
         (
             np.full((3, 2), 0.5),
-            r"policy\(\(0, 0\)\) is not there: .* shape \(3, 2\) and dtype float",
+            r"policy has no entry for state \(0, 0\): .* shape \(3, 2\) and dtype float",
         ),
-        (np.zeros((2, 1), int), r"policy\(\((-1, 0|0, 1)\)\) is not there"),
+        (np.zeros((2, 2), int), r"no entry for state \(-1, 0\)"),
     ],
 )
 def test_states_that_are_rows_need_an_array_with_as_many_axes(policy, message):

@@ -1,6 +1,6 @@
-"""Every answer is the same whatever the unit of the rewards: scaled by c, means scale by c.
+"""Answers do not depend on the unit of the rewards: if these are scaled by c, so are means.
 
-Each solver gives numbers with the power of c that they scale by. Rewards of 1e-12 to 1e12 times
+Each solver yields numbers with the power of c that they scale by. Rewards of 1e-12 to 1e12 times
 those of a random model must give the same numbers, up to rounding, and the same verdicts.
 """
 
@@ -22,8 +22,8 @@ PROBS = np.array([0.2, 0.5, 0.3])
 POINTS = np.linspace(-3.01, 3.03, 20)
 
 
-def one_law(rng, c, gamma=0.8):
-    """A random model whose states share one law of tables, so that it knows its noise."""
+def with_noise(rng, c, gamma=0.8):
+    """A random model whose states share one distribution of tables, so that it knows its noise."""
     rewards = rng.uniform(-1.0, 1.0, (3, 3, 2)).round(2)
     return jl.JMDP(np.tile(PROBS, (3, 1)), c * rewards, rng.integers(3, size=(3, 3, 2)), gamma)
 
@@ -56,29 +56,27 @@ def order_n(jm, policy):
     yield 0, solution.moments.correlation
 
 
-def law(jm, policy):
+def gap_law(jm, policy):
     for coupling in ("joint", "common"):
-        for found in jl.laws.gap_law(
+        for law in jl.laws.gap_law(
             jm, policy, gaps=[GAP, (0, 1, 0)], width=0.05, coupling=coupling
         ):
-            yield 1, found.mean
-            for share in (found.prob_worse, found.prob_tie, found.prob_better):
-                yield 0, share
-            yield 1, [found.quantile(0.3), found.cvar(0.1)]
-            yield 0, found.cdf(jm.reward_bound * POINTS)
+            yield 1, law.mean
+            yield 0, [law.prob_worse, law.prob_tie, law.prob_better]
+            yield 1, [law.quantile(0.3), law.cvar(0.1)]
+            yield 0, law.cdf(jm.reward_bound * POINTS)
 
 
 def improvement(jm, policy):
-    found = jl.laws.cautious_improvement(jm, policy, level=0.3)
-    yield 0, found.policy
-    yield 1, found.advantage
-    yield 0, found.prob_better
+    result = jl.laws.cautious_improvement(jm, policy, level=0.3)
+    yield 0, result.policy
+    yield 1, result.advantage
+    yield 0, result.prob_better
 
 
 def all_couplings(jm, policy):
-    found = converged(jl.laws.coupling_range(jm, policy), jm.reward_bound, 1e-8)
-    yield 2, found.gap_variance_low
-    yield 2, found.gap_variance_high
+    result = converged(jl.laws.coupling_range(jm, policy), jm.reward_bound, 1e-8)
+    yield 2, [result.gap_variance_low, result.gap_variance_high]
 
 
 def two_rules(jm, policy):
@@ -90,65 +88,63 @@ def two_rules(jm, policy):
 
 def local(jm, policy):
     for coupling in ("joint", "common"):
-        found = converged(
-            jl.large.local_jipe2(implicit(jm), policy, states=[1], tol=1e-3, coupling=coupling),
-            jm.reward_bound,
-            1e-3,
+        solution = jl.large.local_jipe2(
+            implicit(jm), policy, states=[1], tol=1e-3, coupling=coupling
         )
-        yield 0, found.num_explored
-        yield 1, found.gap_mean
-        yield 2, found.gap_variance
-        yield 1, found.gap_error
+        converged(solution, jm.reward_bound, 1e-3)
+        yield 0, solution.num_explored
+        yield 1, [solution.gap_mean, solution.gap_error]
+        yield 2, solution.gap_variance
 
 
 def features(jm, policy):
     phi = np.random.default_rng(3).normal(size=(jm.num_states, jm.num_actions, 3))
     exact = jl.jipe2(jm, policy).moments
     for cone in ("augmented", "psd"):
-        found = jl.projected_jipe2(jm, policy, phi, cone=cone)
-        assert found.converged
-        yield 0, found.contraction
-        yield 1, found.theta
-        yield 2, found.Theta
-        yield 1, [found.approximation_error(exact), found.approximation_bound(exact)]
+        solution = jl.projected_jipe2(jm, policy, phi, cone=cone)
+        assert solution.converged
+        yield 0, solution.contraction
+        yield 1, solution.theta
+        yield 2, solution.Theta
+        yield 1, [solution.approximation_error(exact), solution.approximation_bound(exact)]
 
 
 def learned(jm, policy):
     for form in ("full", "centred"):
-        found = jl.incremental_jipe2(jm, policy, 2000, form=form, rng=0)
-        yield 1, found.residuals
-        yield 1, found.moments.mean
-        yield 2, found.moments.covariance
+        solution = jl.incremental_jipe2(jm, policy, 2000, form=form, rng=0)
+        yield 1, solution.residuals
+        yield 1, solution.moments.mean
+        yield 2, solution.moments.covariance
 
 
 def counted(jm, policy):
-    asked = Plain(jm)
-    asked.reward_range = jm.reward_range
-    exact = jl.jipe2(jl.JMDP.from_simulator(asked, 50, rng=0), policy).moments
+    simulator = Plain(jm)
+    simulator.reward_range = jm.reward_range
+    exact = jl.jipe2(jl.JMDP.from_simulator(simulator, 50, rng=0), policy).moments
     yield 1, exact.gap_mean
     yield 2, exact.gap_variance
-    yield 1, jl.incremental_jipe2(asked, policy, 200, rng=0).moments.mean
+    yield 1, jl.incremental_jipe2(simulator, policy, 200, rng=0).moments.mean
 
 
-def played(jm, policy):
+def simulated(jm, policy):
     pairs = jl.simulate_pairs(jm, policy, (0, 1), state=1, num_pairs=100, rng=0)
     yield 1, pairs
     yield 1, jl.simulate_returns(jm, policy, 100, rng=0)
     law = jl.laws.GapLaw.from_sample(
         GAP, np.subtract(*pairs.T), truncation_error=1e-7 * jm.reward_bound
-    )  # a gap may lie where the law is read
+    )  # a gap may lie at a point where the law is read
     yield 0, law.cdf(jm.reward_bound * POINTS)
-    found = jl.simulators.estimate_gaps(
+    estimate = jl.simulators.estimate_gaps(
         jm, policy, [0, 1], state=1, num_runs=20, keep_returns=True, rng=0
     )
-    yield 1, found.returns
-    yield 1, [found.mean, found.mean_error]
-    yield 2, [found.variance, found.variance_error]
-    yield 0, [found.prob_worse, found.prob_tie]
+    yield 1, estimate.returns
+    yield 1, [estimate.mean, estimate.mean_error]
+    yield 2, [estimate.variance, estimate.variance_error]
+    yield 0, [estimate.prob_worse, estimate.prob_tie]
 
 
 def decided(jm, policy):
-    found = jl.simulators.compare_actions(
+    decision = jl.simulators.compare_actions(
         jm,
         policy,
         [0, 1],
@@ -158,8 +154,8 @@ def decided(jm, policy):
         reward_range=jm.reward_range,
         rng=0,
     )
-    yield 0, [found.num_queries, found.num_runs]
-    yield 1, np.where(np.isfinite(found.intervals), found.intervals, 0.0)
+    yield 0, [decision.num_queries, decision.num_runs]
+    yield 1, np.nan_to_num(decision.intervals, posinf=0.0, neginf=0.0)
 
 
 def rates(jm, policy):
@@ -174,7 +170,7 @@ def coupled(jm, policy):
 SOLVERS = [
     second_order,
     order_n,
-    law,
+    gap_law,
     improvement,
     all_couplings,
     two_rules,
@@ -182,7 +178,7 @@ SOLVERS = [
     features,
     learned,
     counted,
-    played,
+    simulated,
     decided,
     rates,
     coupled,
@@ -197,7 +193,7 @@ def test_the_unit_of_the_rewards_does_not_matter(solver, seed, power):
     answers = []
     for c in (1.0, 10.0**power):
         rng = np.random.default_rng(seed)
-        jm = one_law(rng, c)
+        jm = with_noise(rng, c)
         policy = random_policy(rng, jm)
         answers.append([np.asarray(x, float) / c**k for k, x in solver(jm, policy)])
     for here, there in zip(*answers, strict=True):
@@ -205,18 +201,18 @@ def test_the_unit_of_the_rewards_does_not_matter(solver, seed, power):
         assert_allclose(there, here, rtol=1e-6, atol=1e-9 + 1e-6 * largest)
 
 
-# A law without spread has no standard form, and where all is equal nothing is to be decided.
+# Where all rewards are equal there is nothing to decide.
 WITHOUT_REWARDS = [solver for solver in SOLVERS if solver is not decided]
 
 
 @pytest.mark.parametrize("solver", WITHOUT_REWARDS, ids=lambda solver: solver.__name__)
 def test_without_rewards_every_answer_is_zero(solver):
-    """And it is certain: solvers converge, laws are one tie."""
+    """And it is certain: solvers converge, and every gap is a tie."""
     rng = np.random.default_rng(1)
-    jm = one_law(rng, 0.0)
-    for power, found in solver(jm, random_policy(rng, jm)):
+    jm = with_noise(rng, 0.0)
+    for power, answer in solver(jm, random_policy(rng, jm)):
         if power:
-            assert_allclose(found, 0.0, atol=1e-9)
+            assert_allclose(answer, 0.0, atol=1e-9)
     (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), gaps=[GAP])
     assert law.prob_tie == pytest.approx((1.0, 1.0))
 
@@ -236,19 +232,17 @@ def deviations(jm, policy):
         yield solution.moments.gap_variance[gap] ** 0.5
         yield solution.moments.correlation[gap]
     moments = jl.jipe(jm, policy, order=3).moments
-    for found in (moments, pickle.loads(pickle.dumps(moments))):
-        yield found.gap_moment([gap] * 2) ** 0.5
-        yield np.cbrt(found.gap_central_moment(gap, 3))
+    for same in (moments, pickle.loads(pickle.dumps(moments))):
+        yield same.gap_moment([gap] * 2) ** 0.5
+        yield np.cbrt(same.gap_central_moment(gap, 3))
     yield jl.laws.policy_gaps(jm, policy, np.zeros_like(policy)).variance[1] ** 0.5
-    found = jl.laws.coupling_range(jm, policy)
-    yield [found.gap_variance_low[gap] ** 0.5, found.gap_variance_high[gap] ** 0.5]
-    yield (
-        jl.large.local_jipe2(implicit(jm), policy, states=[1], tol=1e-6).gap_variance[0, 1, 3]
-        ** 0.5
-    )
+    ends = jl.laws.coupling_range(jm, policy)
+    yield [ends.gap_variance_low[gap] ** 0.5, ends.gap_variance_high[gap] ** 0.5]
+    local = jl.large.local_jipe2(implicit(jm), policy, states=[1], tol=1e-6)
+    yield local.gap_variance[0, 1, 3] ** 0.5
     yield np.subtract(*jl.simulate_pairs(jm, policy, (3, 1), state=1, num_pairs=200, rng=0).T)
-    asked = {"state": 1, "num_runs": 200, "rng": 0}
-    yield jl.simulators.estimate_gaps(jm, policy, [3, 1], **asked).mean
+    runs = {"state": 1, "num_runs": 200, "rng": 0}
+    yield jl.simulators.estimate_gaps(jm, policy, [3, 1], **runs).mean
     yield jl.laws.cautious_improvement(jm, policy, level=0.0).policy[0]
 
 
@@ -279,35 +273,37 @@ def test_a_constant_is_in_no_law_and_in_no_decision():
 
 
 @pytest.mark.parametrize("constant", [0.0, 2.0**20])
-def test_what_rewards_have_in_common_changes_no_probability(constant):
-    """Of a simulator that is not a JMDP: intervals contain the truth."""
+def test_a_constant_changes_no_estimated_probability(constant):
+    """The intervals of a simulator that is not a JMDP contain the exact probabilities."""
     unit = jl.inventory(3, 2, gamma=0.8)
     high = raised(unit, constant)
     policy = jl.uniform_policy(unit)
     (exact,) = jl.laws.gap_law(unit, policy, gaps=[(1, 2, 0)], width=0.01)
-    found = jl.simulators.estimate_gaps(Plain(high), policy, [2, 0], state=1, num_runs=400, rng=0)
+    estimate = jl.simulators.estimate_gaps(
+        Plain(high), policy, [2, 0], state=1, num_runs=400, rng=0
+    )
     for name in ("prob_worse", "prob_tie", "prob_better"):
-        low, upper = found.interval(name, level=0.9999)
+        low, upper = estimate.interval(name, level=0.9999)
         assert low[0, 1] <= getattr(exact, name)[1], name
         assert getattr(exact, name)[0] <= upper[0, 1], name
-    certain = (found.prob_worse + found.prob_tie + found.prob_better)[0, 1]
+    certain = (estimate.prob_worse + estimate.prob_tie + estimate.prob_better)[0, 1]
     assert 0.99 < certain <= 1.0
 
 
-def test_gaps_that_rounding_has_taken_are_warned_of():
-    """Rewards of 1e13 are rounded to multiples of 0.002: differences of that size are left."""
+def test_gaps_lost_to_rounding_are_warned_of():
+    """Rewards of 1e13 are rounded to multiples of 0.002, and so are their differences."""
     unit = jl.inventory(6, 4, gamma=0.9)
     tables = unit.table_states, unit.probs, 1e-3 * unit.rewards, unit.next_states
     small = jl.JMDP.from_tables(*tables, unit.num_states, unit.gamma)
     with pytest.warns(jl.ConvergenceWarning, match=r"below 0\.04, the rounding of returns"):
-        found = jl.jipe2(raised(small, 1e13), np.zeros(7, int)).moments
-    assert found.resolution > 0.04
+        moments = jl.jipe2(raised(small, 1e13), np.zeros(7, int)).moments
+    assert moments.resolution > 0.04
 
 
 @pytest.mark.parametrize("tables", [2, 2000])
 @pytest.mark.parametrize("reward", [0.1, 1e6 + 0.1, -1e12 / 3.0])
 def test_no_solver_certifies_less_than_rounding(reward, tables):
-    """Every return is one number, to which no error is left but rounding: more in long sums."""
+    """Every return is one number, whose only error is rounding: more in long sums."""
     probs = np.random.default_rng(0).dirichlet(np.ones(tables))
     paid = np.full((1, tables, 2), reward)
     jm = jl.JMDP([probs], paid, np.zeros(paid.shape, int), 0.99)
@@ -315,7 +311,7 @@ def test_no_solver_certifies_less_than_rounding(reward, tables):
     solutions = [jl.jipe2(jm, [0], tol=1e-6, **how) for how in ROUTES]
     solutions += [jl.jipe(jm, [0], order=order, tol=1e-6) for order in (1, 2)]
     local = jl.large.local_jipe2(implicit(jm), [0], states=[0])
-    for found in (*solutions, local):
-        bound = local.return_error[0, 1] if found is local else found.error_bound
-        assert found.error_bound > 0.0
-        assert abs(Fraction(found.moments.mean[0, 1]) - exact) <= bound
+    for solution in (*solutions, local):
+        bound = local.return_error[0, 1] if solution is local else solution.error_bound
+        assert solution.error_bound > 0.0
+        assert abs(Fraction(solution.moments.mean[0, 1]) - exact) <= bound

@@ -1,7 +1,7 @@
-"""Atari games as joint MDPs. Importing this, and nothing else in `jmdp_lib`, imports ale_py.
+"""Atari games as joint MDPs. No other part of `jmdp_lib` imports ale_py.
 
 `CoupledAtari` queries all actions under one shared draw. Outcome tables gathered from games, and
-networks that learn moments, are an experiment beside the library, `experiments.atari`.
+networks that learn moments, are an experiment outside the library, `experiments.atari`.
 """
 
 from jmdp_lib.machine import extra

@@ -1,4 +1,4 @@
-"""The games of ale-py, an emulator without randomness of its own, a compact form of its states."""
+"""The games of ale-py, an emulator without its own randomness, and a compact form of its states."""
 
 import difflib
 from functools import lru_cache
@@ -27,12 +27,12 @@ def _roms() -> dict[str, str]:
 
 
 def title(game: str) -> str:
-    """`BattleZone` for whatever `rom_id` takes."""
+    """The title of a game, such as BattleZone, from any name that `rom_id` takes."""
     return rom_id(game).title().replace("_", "")
 
 
 def rom_id(game: str) -> str:
-    """`battle_zone` for BattleZone, battle_zone or battlezone; the closest names for a typo."""
+    """The id battle_zone of BattleZone, battle_zone or battlezone; an error names close titles."""
     key = game.lower().replace("_", "") if isinstance(game, str) else ""
     if key in _roms():
         return _roms()[key]
@@ -47,10 +47,10 @@ def rom_id(game: str) -> str:
 
 
 def load(rom: str) -> ALEInterface:
-    """An emulator of one frame per act, started, whose only input is the actions.
+    """A started emulator of one frame per act, whose only input is the actions.
 
-    Its own sticky actions are off: "previous action" is no part of its saved state, so after a
-    restore it would repeat what another branch played.
+    Its own sticky actions are off: its saved state does not contain the previous action, so after a
+    restore it would repeat the action of another branch.
     """
     ALEInterface.setLoggerMode(LoggerMode.Error)
     ale = ALEInterface()
@@ -69,8 +69,8 @@ def ram_and_paddles(ale: ALEInterface) -> NDArray[np.uint8]:
     """(130,) the memory, and the two paddle knobs in steps of 4096.
 
     The emulator turns a knob by 23,000 a frame while left or right is pressed, up to its ends,
-    27,450 and 790,196. At an end pressing on changes nothing: two actions have one future, and
-    nothing in memory tells, since the game reads the knob late and as a position of its own.
+    27,450 and 790,196. At an end, pressing on changes nothing, so two actions have one future. The
+    memory does not show that: the game reads the knob late, and stores another position.
     """
     raw = ale.cloneState().serialize()
     if raw[_NAME] != _SYSTEM:
@@ -82,8 +82,8 @@ def ram_and_paddles(ale: ALEInterface) -> NDArray[np.uint8]:
 def compact(state: ALEState) -> ALEState:
     """The state without the numbers of the console's generator, which are most of its bytes.
 
-    The emulator writes 624 of them out as text in every clone and reads them in every restore,
-    which takes longer than all the rest. Only switching the console on uses them; play never does.
+    The emulator writes 624 of them as text in every clone and reads them in every restore, which
+    takes longer than everything else. They are used when the console is switched on, never in play.
     Restoring a compact state leaves the emulator's own numbers as they are.
     """
     raw = state.serialize()

@@ -1,10 +1,10 @@
 """The Arcade Learning Environment as a joint MDP: every action's outcome under one shared draw.
 
-The state is the emulator's state with the previous action. One draw decides, for all actions
-alike, on how many leading frames the previous action is repeated (sticky actions) and, where
-asked for, the sign of a reward shock. The draw is made when a state is entered, before any
-action is looked at; `query` reads coordinates of that table, `step` executes one of them, and the
-next state has a table of its own.
+The state is the emulator's state with the previous action. One draw decides, for all actions, the
+number of leading frames that repeat the previous action (sticky actions), and the sign of the
+reward shock, if there is one. The draw is made when a state is entered, before any action is looked
+at. `query` reads coordinates of that table, `step` executes one of them, and the next state has a
+table of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jmdp_lib.randomness import RNG
 from jmdp_lib.simulators.coupled_env import Coupled, Outcome
 
 Bytes = NDArray[np.uint8]
-MAX_FRAMES = 108_000  # of an episode, which is truncated then, as is usual for Atari
+MAX_FRAMES = 108_000  # after which an episode is truncated, as is usual for Atari
 _NOOP = 0
 
 
@@ -37,9 +37,9 @@ class Draw(NamedTuple):
     """All the randomness of one outcome table.
 
     Attributes:
-        repeats: on how many leading frames the sticky lottery repeats the previous action, whatever
-            the queried action is. After a frame that obeys, a repeat repeats the queried action
-            itself, so that only frame_skip + 1 of the 2**frame_skip patterns differ.
+        repeats: number of leading frames on which the sticky lottery repeats the previous action,
+            for every queried action. A later repeat would repeat the queried action itself, so that
+            only frame_skip + 1 of the 2**frame_skip patterns differ.
         shock: $U$ of the reward shock, +1 or -1; None if there is none.
 
     Example:
@@ -64,13 +64,13 @@ class Snapshot(NamedTuple):
     Attributes:
         game: ROM id.
         saved: ALEState of the emulator, without the numbers of a generator that play never uses;
-            None while nobody needs it.
-        moves: emulator actions to be played from there, one per frame: a queried successor is kept
-            as the way to it, which costs nothing until someone wants to go there.
+            None until it is needed.
+        moves: emulator actions that lead from `saved` to this state, one per frame. A queried
+            successor is kept as the way to it, which costs nothing until it is restored.
         previous: index of the previous action, which the lottery may repeat; A (one past the last
-            action) where none is part of the state: sticky_prob = 0.
-        observation: what is seen here (the emulator restores its memory, but not its screen).
-        over: whether the episode has ended here.
+            action) if sticky_prob = 0, since it is then no part of the state.
+        observation: the observation here (the emulator restores its memory, but not its screen).
+        over: True if the episode has ended here.
         draw: the table drawn for this visit; None: `restore` draws one.
 
     Example:
@@ -97,7 +97,7 @@ class Snapshot(NamedTuple):
     def identity(self) -> int:
         """64-bit digest of emulator state and previous action: equal iff the states are.
 
-        RAM alone is not the state (Pong), and `hash(ALEState)` is by object.
+        RAM alone is not the state (Pong), and `hash(ALEState)` differs between equal states.
         """
         if self.moves:
             raise ValueError("this successor was not cloned: query(actions, clones=True)")
@@ -110,19 +110,19 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
 
     Actions are indices into the game's minimal action set.
 
-    The game starts in the same state at every reset; play random actions for another one.
+    The game starts in the same state at every reset; take random actions for another one.
 
     Args:
-        game: such as BattleZone; an unknown name is refused with the nearest ones.
+        game: name of the game, such as BattleZone.
         sticky_prob: probability that a frame repeats the previous action, as in the ALE.
         frame_skip: frames per step.
         shock: $sigma$ of a reward shock that all actions share (Section 6), $R(a) = clip(r, -1, 1)
             + sigma U$. $U$ is +1 or -1, each with probability 1/2, drawn once per table. None: raw
             rewards.
-        obs: "ram", (128,) uint8; "ram+paddles", (130,) uint8, also where the emulator's two paddle
-            knobs stand, which no memory of the game says (Pong); or "pixels", (210, 160, 3) or the
-            game's own size, uint8.
-        rng: of the draws: an integer, a SeedSequence or a Generator; None draws fresh entropy.
+        obs: "ram", (128,) uint8; "ram+paddles", (130,) uint8, with the positions of the emulator's
+            two paddle knobs, which the memory of a game (Pong) does not contain; or "pixels",
+            (210, 160, 3) or the game's own size, uint8.
+        rng: an integer, a SeedSequence or a Generator for the draws; None draws fresh entropy.
             `reset(seed=...)` starts them anew.
 
     Example:
@@ -175,7 +175,7 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         actions = self.ale.getMinimalActionSet()
         self.action_names = [action.name for action in actions]
         self.num_actions = len(actions)
-        # The last code is what "no previous action" repeats: the ALE starts with a NOOP too.
+        # Without a previous action the last code is repeated: the ALE starts with a NOOP, too.
         self._codes = [action.value for action in actions] + [_NOOP]
         first = self._codes.index(_NOOP) if sticky_prob > 0 else self.num_actions
         seen = checks.frozen(self._observe())
@@ -191,8 +191,8 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         """The start of the game.
 
         Args:
-            seed: starts the generator of all draws anew; it goes on unless given.
-            options: of no use here.
+            seed: starts the generator of all draws anew; by default it goes on.
+            options: not used.
 
         Returns:
             Observation and info, the number of lives.
@@ -203,13 +203,13 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
     def query(self, actions: Sequence[int], *, clones: bool = False) -> tuple[Outcome, ...]:
         """The outcomes of distinct actions, in their order, all under this state's one draw.
 
-        Asking again, for whichever actions, reads the same table. A `step` of the action queried
-        last costs nothing more.
+        Every query of a state reads the same table. A `step` of the action that was queried last
+        costs nothing more.
 
         Args:
             actions: one or more indices of actions.
-            clones: let every successor snapshot hold the successor itself, so that it has an
-                `identity`; without, it holds the way there.
+            clones: True lets every successor snapshot hold the state itself, so that it has an
+                `identity`; otherwise it holds the way there.
 
         Returns:
             An outcome for each action.
@@ -218,9 +218,9 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         return tuple([self._outcome(*item, clones) for item in self._keys(actions).items()])
 
     def twin(self) -> CoupledAtari:
-        """Another one of the same game, here and with the same table.
+        """A second environment of the same game, at the same state and with the same table.
 
-        Both draw later tables from one generator. A pickle, unlike it, has not been started.
+        Both draw later tables from one generator. A pickle, in contrast, has not been started.
         """
         other = copy.copy(self)
         other.np_random = self.np_random
@@ -288,8 +288,8 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
         )
         if not fits:
             raise ValueError(
-                f"{draw!r} is no draw here: repeats {list(possible)} have probability above 0, the "
-                f"shock is {self.shock}"
+                f"{draw!r} is not a draw of this game: repeats {list(possible)} have probability "
+                f"above 0, the shock is {self.shock}"
             )
 
     def _identity(self) -> int:

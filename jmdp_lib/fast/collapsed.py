@@ -89,7 +89,9 @@ class CollapsedBackup(Backup):
             return self._averaged(policy * self.variance)
         jm = self.system.jm
         together = np.einsum("ta,ta->t", policy[jm.table_states], self.deviations)
-        return np.asarray(jm.averaging @ together**2 + self._averaged(policy * self.later))
+        return np.asarray(
+            jm.averaging @ together**2 + self._averaged(policy * self.continuation_variance)
+        )
 
     @cached_property
     def noise_source(self) -> Floats:
@@ -113,9 +115,11 @@ class CollapsedT2(PairOperator):
     @cached_property
     def kernels(self) -> list[sparse.csr_array]:
         """(S, S) sparse: between distinct states P_2 c is the sum of K c K' over these."""
-        if len(self.moves) == 1:
+        if len(self.branch_kernels) == 1:
             return [self.kernel]
-        return [sparse.csr_array(self.average @ move).sorted_indices() for move in self.moves]
+        return [
+            sparse.csr_array(self.average @ move).sorted_indices() for move in self.branch_kernels
+        ]
 
     def backup(self, value: Floats, value_variance: Floats) -> CollapsedBackup:
         """T_2 on m and v; their fixed points give every mean and every variance."""

@@ -1,4 +1,4 @@
-"""What concerns the computer and not the mathematics: this process, compiled code, results."""
+"""The computer, not the mathematics: this process, compiled code, results."""
 
 from jmdp_lib.machine.compiled import (
     both,

@@ -1,7 +1,7 @@
-"""How functions are compiled by Numba: kept on disk where that is possible; a line says when.
+"""Compilation by Numba: kept on disk where that is possible, and announced by one line.
 
-`cached`, `hot`, `inline` and `both` are the only ways to do so; `jmdp_lib.fast.threads` adds those
-that run on all threads.
+`cached`, `hot`, `inline` and `both` are the only ways to compile a function; those that run on all
+threads are in `jmdp_lib.fast.threads`.
 """
 
 import math
@@ -19,9 +19,9 @@ from jmdp_lib.machine.process import output_is_seen
 
 
 class _Compiler(Compiler):
-    """Numba's compiler, for functions of ours; says, once in a process, that it compiles.
+    """Numba's compiler for our functions; it says once in a process that it compiles.
 
-    That may take twenty seconds. It is not called for what Numba finds on disk.
+    That may take twenty seconds. It is not called for functions that Numba finds on disk.
     """
 
     kept = "once: the result is kept on disk"
@@ -38,7 +38,7 @@ class _Compiler(Compiler):
 def cached(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Numba's `njit(cache=True)`, or without its cache where Numba finds no folder for it.
 
-    That is a read-only installation whose user has no home.
+    There is none in a read-only installation whose user has no home.
     """
     compiler: Any = partial(njit, pipeline_class=_Compiler, **options)
 
@@ -56,15 +56,15 @@ def cached(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 _NO_COUNTS: Any = {"_nrt": False}
 hot: Callable[..., Any] = cached(nogil=True, error_model="numpy", **_NO_COUNTS)
 inline: Callable[..., Any] = cached(error_model="numpy", inline="always")
-# For functions that Python calls, too: there they stay Python, sooner done than a compiled call.
+# For functions that Python calls, too: there they stay Python, which is faster than to call them.
 both: Callable[..., Any] = partial(register_jitable, error_model="numpy", **_NO_COUNTS)
 
 
 def rounding_of(longest_sum: int) -> float:
-    """What rounding leaves of a sum of so many terms, relative to their size."""
+    """Rounding error of a sum of `longest_sum` terms, relative to their size."""
     return (2.0 + math.sqrt(longest_sum)) * float(np.finfo(float).eps)
 
 
 def rounding_of_returns(gamma: float, reward_bound: float) -> float:
-    """How far off a return may be only since a number has some sixteen digits."""
+    """Rounding error of a return."""
     return rounding_of(0) * reward_bound / (1.0 - gamma)

@@ -1,9 +1,8 @@
-"""This process: the memory that it may use, and what it tells its user.
+"""This process: the memory that it may use, and messages to its user.
 
 A process may use less memory than the machine has: control groups limit containers and the jobs of
-many clusters. What needs more is refused.
-
-A user is told what is not installed (`extra`) and how far a long run is (`progress`).
+many clusters. A call that needs more is refused (`require`). A missing package is named by `extra`,
+and `progress` shows how far a long run is.
 """
 
 import sys
@@ -20,14 +19,14 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int:
-    """Bytes that this process can take now without swapping and without breaking a limit."""
+    """Bytes that this process can allocate now without swapping and within all limits."""
     return max(0, min([psutil.virtual_memory().available, *_left_in_groups()]))
 
 
 def _left_in_groups() -> Iterator[int]:
-    """Bytes that each control group around this process has left, of those that have a limit.
+    """Bytes that are left in each control group (version 2) around this process that has a limit.
 
-    Groups are those of version 2. Pages of files count as left, since they can be dropped.
+    Pages of files count as left, since they can be dropped.
     """
     lines = MEMBERSHIP.read_text().splitlines() if MEMBERSHIP.exists() else []
     for own in [Path(line[len("0::/") :]) for line in lines if line.startswith("0::/")]:
@@ -55,9 +54,9 @@ def require(size: float, what: str, instead: str = "") -> None:
 
 @contextmanager
 def extra(*names: str) -> Iterator[None]:
-    """Around imports that a plain install lacks: a missing one names the command that installs it.
+    """Context of imports that a plain install lacks: an error names the command that installs them.
 
-    `names` are the extras of pyproject.toml that bring what is imported:
+    `names` are the extras of pyproject.toml that bring these packages:
 
         with extra("torch"):
             import torch
@@ -79,14 +78,14 @@ def extra(*names: str) -> Iterator[None]:
 
 
 def output_is_seen() -> bool:
-    """Whether somebody sees what goes to stderr: in a terminal, or in a notebook."""
+    """True in a terminal or a notebook, where somebody sees the lines of stderr."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def progress(
     total: int | None, name: str, unit: str = "update", steps: Iterable[Any] | None = None
 ) -> Any:
-    """A progress bar once a run takes longer than two seconds and somebody is watching.
+    """A progress bar, shown if a run takes longer than two seconds and somebody is watching.
 
     It moves as its `steps` are taken, or by its `update`.
     """

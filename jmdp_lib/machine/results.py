@@ -21,7 +21,7 @@ class ReadOnly:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: what was cached can be worked out again."""
+        """The fields alone: cached properties can be computed again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from jmdp_lib.model.coupling import (
     declared_coupling,
 )
 from jmdp_lib.model.jmdp import JMDP, checked_coupling, require_noise, require_tables
-from jmdp_lib.model.tables import room_for_tables
+from jmdp_lib.model.tables import require_table_memory
 
 __all__ = [
     "COMMON",
@@ -23,6 +23,6 @@ __all__ = [
     "checked_coupling",
     "declared_coupling",
     "require_noise",
+    "require_table_memory",
     "require_tables",
-    "room_for_tables",
 ]

@@ -10,7 +10,7 @@ from jmdp_lib.randomness import RNG
 
 
 def counted_tables(simulator: Simulator, count: int, rng: RNG) -> Stacked:
-    """Tables of all states from `count` queries of each, for all actions; equal answers are one.
+    """Tables of all states, from `count` queries of each for all actions; equal answers are one.
 
     Every state has a random stream of its own.
     """

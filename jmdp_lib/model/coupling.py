@@ -1,7 +1,7 @@
 """Couplings: the branches that share a draw in a time step, as a word and as a value for solvers.
 
-No other file knows the words. For a coupling that only changes tables, transform the model: then no
-solver needs to know of it.
+The words stand in this file alone. A coupling that only changes the tables needs no word: make
+another model.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ DEFAULT_COUPLING: Final = "joint"
 class Coupling:
     """The branches that share a draw in one time step.
 
-    Whatever the coupling, branches at one state-action are one branch, and branches that are not
-    draw their next actions independently.
+    Whatever the coupling, branches at one state-action coalesce, and separate branches draw their
+    next actions independently.
 
-    at_one_state: branches with distinct actions at one state share a table. across_states: branches
-    at distinct states share the noise that their tables are made from; then those at one state
+    at_one_state: True if branches with distinct actions at one state share a table. across_states:
+    True if branches at distinct states share the noise of their tables; branches at one state then
     share a table, too.
     """
 
@@ -45,7 +45,7 @@ _COUPLINGS = {"joint": JOINT, "independent": INDEPENDENT, "common": COMMON}
 
 
 def declared_coupling(simulator: object) -> Coupling:
-    """The coupling of a query's actions, as a simulator declares it in its attribute `coupling`."""
+    """The coupling of a query's actions, which a simulator declares in its attribute `coupling`."""
     name = getattr(simulator, "coupling", DEFAULT_COUPLING)
     of_one_state = [word for word, value in _COUPLINGS.items() if not value.across_states]
     return Coupling.named(checks.one_of("simulator.coupling", name, of_one_state))

@@ -4,12 +4,12 @@ A JMDP is (S, A, gamma, J) where J(. | s) is a distribution of *outcome tables*
 
     ((R^(a), S'^(a)))_{a in A},
 
-what every action would have done under the same realised randomness. Here J(. | s) has finite
+the outcome of every action under the same realised randomness. Here J(. | s) has finite
 support: state s owns the tables starts[s] .. starts[s+1] - 1, each with a probability, and each
 table holds reward and next state *together* for every action (the marginal kernels P_R and P_S
 alone would not fix how R and S' depend on each other). Tables of distinct states, and of the same
 state at different times, are independent: the one-step coupling regime of Section 4. Where all
-states have one law of tables, `coupling="common"` lets them share the draw of a time step instead.
+states have one distribution of tables, `coupling="common"` lets them share the draw of a time step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -56,8 +55,8 @@ class JMDP(ReadOnly):
         probs: (T,) probability of each table in its state.
         rewards: (T, A) reward of each action in each table.
         next_states: (T, A) next state of each action in each table.
-        queries_per_state: the number of queries in which the tables of each state were counted;
-            None unless they were.
+        queries_per_state: number of queries in which the tables of each state were counted; None if
+            they are exact.
         knows_noise: False if table k of a state is not the outcome of a noise k, see `noise_probs`.
 
     Example:
@@ -96,7 +95,7 @@ class JMDP(ReadOnly):
 
     @classmethod
     def _of(cls, **fields: Any) -> JMDP:
-        """A model of fields that were checked."""
+        """A model from its fields, which have been checked."""
         jm = cls.__new__(cls)
         jm.__setstate__(fields)
         return jm
@@ -106,7 +105,7 @@ class JMDP(ReadOnly):
         return self._of(**self.__getstate__() | changes)
 
     def with_gamma(self, gamma: float) -> JMDP:
-        """The same tables with another discount factor.
+        """This model with another discount factor.
 
         Args:
             gamma: the discount factor, in [0, 1).
@@ -132,8 +131,8 @@ class JMDP(ReadOnly):
         """Tables stacked in any order.
 
         Args:
-            states: (T,) which state draws each table.
-            probs: (T,) its probability there; those of a state sum to one.
+            states: (T,) the state that draws each table.
+            probs: (T,) probability of each table; those of a state sum to one.
             rewards: (T, A).
             next_states: (T, A), integers below num_states.
             num_states: |S|.
@@ -183,9 +182,9 @@ class JMDP(ReadOnly):
             num_actions: |A|.
             gamma: discount factor in [0, 1).
             noise_probs: (K,) probability of each noise $u$ in 0, ..., K - 1. It is drawn once per
-                table, *before* any action is looked at, and afresh for every state and time: all
-                states have one distribution of the noise, but not the same noise, unless a solver
-                is given `coupling="common"`.
+                table, *before* any action is looked at, and afresh for every state and time. All
+                states have one distribution of the noise; they share its draws only with
+                `coupling="common"`.
             step: step(s, a, u) -> (reward, next_state), $r = g(s, a, u)$ and $s' = h(s, a, u)$. It
                 must be pure: all of its randomness is in u. It is called once for every (s, a, u),
                 and for a few of them twice more to see whether it is pure.
@@ -196,8 +195,8 @@ class JMDP(ReadOnly):
             ...     return (-0.2 if action == 0 else -float(rain)), state
             ...
             >>> jm = jl.JMDP.from_step(1, 2, 0.9, [0.7, 0.3], step)
-            >>> jm.noise_probs.tolist(), len(jm.given_noise)
-            ([0.7, 0.3], 2)
+            >>> jm.noise_probs.tolist()
+            [0.7, 0.3]
             >>> print(f"{jl.jipe2(jm, [0]).moments.gap_mean[0, 0, 1]:.2f} for the umbrella")
             0.10 for the umbrella
         """
@@ -208,7 +207,7 @@ class JMDP(ReadOnly):
     def from_simulator(
         cls, simulator: Simulator, queries_per_state: int, *, rng: RNG = None
     ) -> JMDP:
-        """The empirical model: all actions of every state, queried again and again.
+        """The empirical model, counted in repeated queries of all actions in every state.
 
         Equal answers are one table, whose probability is its share of the queries. Statistics of
         this model are estimates. Every state has a random stream of its own.
@@ -234,13 +233,13 @@ class JMDP(ReadOnly):
 
     @classmethod
     def from_mdp(cls, transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> JMDP:
-        """A model with the marginals of an MDP, in which good luck for one action is luck for all.
+        """A model with the marginals of an MDP, in which luck for one action is luck for all.
 
-        One uniform number picks the outcomes of all actions, each action's ordered from worst to
-        best, by $r + gamma v(s')$ with $v$ the value of the uniform policy. How states are numbered
-        matters only for outcomes that tie. For another joint distribution, list its tables:
-        `from_tables`. Independent actions need no tables: `jipe2(coupling="independent")` evaluates
-        any JMDP as if its actions were independent.
+        One uniform number picks the outcomes of all actions. Those of each action are ordered from
+        worst to best, by $r + gamma v(s')$ with $v$ the value of the uniform policy; the order of
+        states matters only for outcomes that tie. For another joint distribution, list its tables
+        in `from_tables`. Independent actions need no tables: `jipe2(coupling="independent")`
+        evaluates any JMDP as if its actions were independent.
 
         Args:
             transition_probs: (S, A, S).
@@ -283,13 +282,13 @@ class JMDP(ReadOnly):
     def reward_bound(self) -> float:
         """$r_{max}$, the largest $|R|$; one if all rewards are zero.
 
-        It is the unit of all accuracies: the paper, whose rewards are in [0, 1], has 1.
+        All accuracies are relative to it. The paper, whose rewards are in [0, 1], has 1.
         """
         return float(np.abs(self.reward_range).max()) or 1.0
 
     @cached_property
     def reward_offset(self) -> float:
-        """The common offset of all rewards: the least by size if they have one sign, else zero."""
+        """The common offset of all rewards: the smallest if they have one sign, else zero."""
         low, high = self.reward_range
         return min(max(low, 0.0), high)
 
@@ -297,8 +296,8 @@ class JMDP(ReadOnly):
     def without_offset(self) -> JMDP:
         """This model without `reward_offset`, which changes no gap; solvers work on it.
 
-        All of its returns are smaller by `return_offset`, so that no digits are spent on that. A
-        reward that differs from the offset by rounding alone becomes zero.
+        All of its returns are smaller by `return_offset`, which then costs no digits. A reward that
+        differs from the offset by rounding alone becomes zero.
         """
         if self.reward_offset == 0.0:
             return self
@@ -308,7 +307,7 @@ class JMDP(ReadOnly):
 
     @property
     def return_offset(self) -> float:
-        """The part of every return that `reward_offset` makes."""
+        """The share of `reward_offset` in every return."""
         return self.reward_offset / (1.0 - self.gamma)
 
     @cached_property
@@ -320,21 +319,13 @@ class JMDP(ReadOnly):
     def noise_probs(self) -> Floats:
         """Probabilities (K,) of the noise that all states share: noise k is table k of every state.
 
-        Models of `from_step` have one, and arrays in which every state lists the same probabilities
-        in the same order; tables of probability zero do not count. All other models are refused:
-        nothing says which tables of two states belong together. Those of `from_mdp` and
-        `from_simulator` are refused whatever their tables are.
+        Models of `from_step` have one, and so have arrays in which every state lists the same
+        probabilities in the same order; tables of probability zero do not count. All other models
+        are refused, since their tables do not say which of them belong to one noise. So are those
+        of `from_mdp` and `from_simulator`, whatever their tables are.
         """
         require_noise(self)
         return self.probs[: self.starts[1]]
-
-    @cached_property
-    def given_noise(self) -> list[JMDP]:
-        """K models, one for each noise of `noise_probs`, in which this noise is certain."""
-        size = self.noise_probs.size
-        certain = {"starts": np.arange(self.num_states + 1), "probs": np.ones(self.num_states)}
-        tables = ((self.rewards[k::size], self.next_states[k::size]) for k in range(size))
-        return [self._with(**certain, rewards=r.copy(), next_states=s.copy()) for r, s in tables]
 
     @cached_property
     def averaging(self) -> sparse.csr_array:
@@ -347,8 +338,8 @@ class JMDP(ReadOnly):
         rows = self.table_states[:, None] * self.num_actions + np.arange(self.num_actions)
         shape = (self.num_states * self.num_actions, self.num_states)
         weights = np.repeat(self.probs, self.num_actions)
-        coo = (weights, (rows.ravel(), self.next_states.ravel()))
-        kernel = sparse.coo_array(coo, shape=shape).tocsr()
+        entries = weights, (rows.ravel(), self.next_states.ravel())
+        kernel = sparse.csr_array(entries, shape=shape)
         checks.frozen(kernel.data)
         return kernel
 
@@ -361,7 +352,7 @@ class JMDP(ReadOnly):
         and to forget the others is ordinary interaction with an MDP.
 
         Args:
-            state: where the query is made.
+            state: the state of the query.
             actions: distinct actions, m of them.
             rng: a Generator of NumPy, from which the table is drawn.
 
@@ -393,8 +384,8 @@ class JMDP(ReadOnly):
         That is one with a state at which the joint distribution of all actions is not a product.
         """
         outcomes = np.stack([self.rewards, self.next_states], axis=-1)  # (T, A, 2)
-        tables = [slice(*ends) for ends in pairwise(self.starts)]
-        return not all(is_product(self.probs[own], outcomes[own]) for own in tables)
+        by_state = (np.split(array, self.starts[1:-1]) for array in (self.probs, outcomes))
+        return not all(map(is_product, *by_state))
 
 
 def require_tables(solver: str, model: object) -> None:
@@ -405,14 +396,14 @@ def require_tables(solver: str, model: object) -> None:
         raise TypeError(
             f"{solver} needs a JMDP, whose outcome tables are given, got {model!r}. {counts}"
             "`jl.simulators.estimate_gaps` estimates the gaps of any simulator; `JMDP.from_step` "
-            "and `JMDP.from_mdp` make a JMDP of a model that is given"
+            "and `JMDP.from_mdp` make a JMDP from a known model"
         )
 
 
 def require_noise(model: Any) -> None:
-    """Refuse a model unless all of its states are known to have one noise.
+    """Refuse a model unless all of its states share one noise.
 
-    It must say so (`knows_noise`), and a JMDP must have the same probabilities in all states.
+    It must declare that (`knows_noise`), and a JMDP must have the same probabilities in all states.
     """
     if not hasattr(model, "knows_noise"):
         raise ValueError(
@@ -420,10 +411,9 @@ def require_noise(model: Any) -> None:
         )
     if not model.knows_noise:
         raise ValueError(
-            'coupling="common" needs a known noise, and the tables of this model do not say which '
-            "outcomes of two states belong together, as those of from_mdp and from_simulator do "
-            'not. Use JMDP.from_step; estimate_gaps(sim, ..., coupling="common") plays a simulator '
-            "itself"
+            'coupling="common" needs a declared noise, and this model, like those of from_mdp and '
+            "from_simulator, does not say which tables of two states belong to one noise. Use "
+            'JMDP.from_step, or simulate: estimate_gaps(simulator, ..., coupling="common")'
         )
     if not isinstance(model, JMDP):
         return
@@ -435,13 +425,13 @@ def require_noise(model: Any) -> None:
         s = int(unlike.argmax())
         own = model.probs[model.starts[s] : model.starts[s + 1]]
         raise ValueError(
-            'coupling="common" needs one law of tables for all states, as from_step gives: '
+            'coupling="common" needs one distribution of tables in all states, as from_step gives: '
             f"state {s} has the probabilities {own.round(6)}, state 0 {first.round(6)}"
         )
 
 
 def checked_coupling(model: object, name: str | Coupling) -> Coupling:
-    """The coupling that a user names; refuses one that is unknown, or has no meaning for the model.
+    """The coupling that a user names, if the model has it.
 
     Only a model that knows its noise (`JMDP.noise_probs`) has draws that distinct states share.
     """

@@ -1,10 +1,8 @@
 """Outcome tables of a marginal MDP (`JMDP.from_mdp`): common random numbers.
 
-A marginal MDP says what each action does, not what they do *together* (Section 4). One uniform
-number that goes through the outcomes of every action, from the worst to the best, fills that in.
+A marginal MDP gives the outcomes of each action, not their joint distribution (Section 4). Here one
+uniform number picks the outcomes of all actions, each from a list that goes from worst to best.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,23 +15,23 @@ from jmdp_lib.model.tables import Stacked, stacked
 _SLIVER = 1e-14
 
 
-def quantile(probs: Sequence[Floats]) -> tuple[Floats, Ints]:
+def quantile(probs: Floats) -> tuple[Floats, Ints]:
     """Common random numbers: one uniform number through every action's inverse cdf.
 
-    probs: of the outcomes of each action. Returns the probabilities of tables (K,), and the
-    outcomes in these (K, A).
+    probs: (A, N) of the outcomes of each action. Returns the probabilities of tables (K,), and the
+    outcomes in these (A, K).
     """
-    cdfs = [np.cumsum(own)[:-1] for own in probs]  # the inner breakpoints; the last one is 1
-    cuts = np.sort(np.concatenate([[0.0, 1.0], *cdfs]))
+    cdfs = probs.cumsum(1)[:, :-1]  # the inner breakpoints; the last one is 1
+    cuts = np.sort(np.append(cdfs, [0.0, 1.0]))
     widths = np.diff(cuts)
     keep = widths > _SLIVER
     middle = (cuts[:-1] + cuts[1:])[keep] / 2
     outcomes = [np.searchsorted(cdf, middle, side="right") for cdf in cdfs]
-    return widths[keep] / widths[keep].sum(), np.stack(outcomes, axis=1)
+    return widths[keep] / widths[keep].sum(), np.stack(outcomes)
 
 
 def quantile_tables(transition_probs: ArrayLike, rewards: ArrayLike, gamma: float) -> Stacked:
-    """Tables of one uniform number that goes through every action's outcomes, from worst to best.
+    """Tables in which one uniform number picks every action's outcome, from worst to best.
 
     The arguments are those of `JMDP.from_mdp`.
     """
@@ -48,8 +46,8 @@ def quantile_tables(transition_probs: ArrayLike, rewards: ArrayLike, gamma: floa
     order = _worst_to_best(probs, reward, gamma)
     coupled = []
     for best, own, paid in zip(order, np.take_along_axis(probs, order, -1), reward, strict=True):
-        widths, picks = quantile(own)  # (K,), (K, A)
-        successors = np.take_along_axis(best, picks.T, 1)
+        widths, picks = quantile(own)  # (K,), (A, K)
+        successors = np.take_along_axis(best, picks, 1)
         outcomes = [np.take_along_axis(paid, successors, 1), successors]
         coupled.append((widths, np.stack(outcomes).T))
     return stacked(coupled)

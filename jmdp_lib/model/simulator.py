@@ -1,7 +1,7 @@
 """Simulators: objects that can be queried for several actions under one shared draw.
 
 The learning solvers and `JMDP.from_simulator` need no more of a model than the protocol
-`Simulator`; a JMDP has its tables beside it. Every answer is checked here.
+`Simulator`, which a JMDP follows, too. Every answer is checked here.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from jmdp_lib.model.coupling import declared_coupling
 
 _NUMBERS = {float, int}
 ANY_REWARD = (-sys.float_info.max, sys.float_info.max)
-_STATES = 8  # at which a simulator is tried out before it is used, at most
-_TRIALS = 16  # draws for which this is done, in all
+_STATES = 8  # most states at which a simulator is tried out before it is used
+_TRIALS = 16  # draws with which this is done, in all
 
 
 class SimulatorError(ValueError):
@@ -53,9 +53,9 @@ class Simulator(Sized, Protocol):
     The answer of an action must not depend on the other actions of the query, nor on their order:
     draw first, then look at the actions. If the actions of a query draw independently instead,
     declare `coupling = "independent"`: its branches are then simulated without shared draws. A
-    simulator may declare a `reward_range`, (lo, hi), that contains all rewards: accuracies are
-    relative to it, and decisions rely on it. A reward outside of it is refused. `estimate_gaps` and
-    `compare_actions` do without `num_states`: states are then anything hashable.
+    simulator may declare a `reward_range`, (lo, hi), that contains all rewards. Accuracies are
+    relative to it, decisions rely on it, and a reward outside of it is refused. `estimate_gaps` and
+    `compare_actions` do not need `num_states`: their states may be anything hashable.
 
     Example:
         >>> import jmdp_lib as jl
@@ -81,19 +81,19 @@ class Simulator(Sized, Protocol):
         """Rewards (m,) and next states (m,) of distinct actions under one shared draw.
 
         Args:
-            state: where the actions are tried.
+            state: the state in which the actions are tried.
             actions: (m,) distinct actions.
             rng: the generator from which all randomness comes.
 
         Returns:
-            Rewards and next states, (m,) each: lists and arrays are both welcome.
+            Rewards and next states, (m,) each, as lists or arrays.
         """
 
 
 def declared_range(
     ends: tuple[float, float] | None, name: str = "reward_range"
 ) -> tuple[float, float]:
-    """The declared range (lo, hi) of rewards, checked; by default all finite numbers."""
+    """The declared range (lo, hi) of rewards; by default all finite numbers."""
     return ANY_REWARD if ends is None else checks.reward_range(name, ends)
 
 
@@ -105,11 +105,11 @@ def draw_index(cumulative: Sequence[float] | Floats, rng: np.random.Generator) -
 def check_simulator(
     simulator: object, *, states: Sequence[Any] | None = None, undiscounted: bool = False
 ) -> Simulator:
-    """The simulator, once it has passed all checks.
+    """The simulator, if it passes all checks.
 
     A few queries are made twice, in another order, and for one action alone. A simulator is refused
-    if it answers the same query in two ways, or draws from a global generator. One that does not
-    declare `coupling = "independent"` is refused if the answer of an action depends on the others.
+    if it answers the same query in two ways, or draws from a global generator. Unless it declares
+    `coupling = "independent"`, it is also refused if the answer of an action depends on the others.
 
     states: those at which it is tried out, by default some of its `num_states`. undiscounted: gamma
     may be one.
@@ -122,7 +122,7 @@ def check_simulator(
     needed = ("num_states", "num_actions", "gamma", "query")[states is not None :]
     missing = ", ".join(part for part in needed if not hasattr(sim, part))
     if missing:
-        why = ", so its states cannot be asked one by one" if "num_states" in missing else ""
+        why = ", so its states cannot be listed" if "num_states" in missing else ""
         other = (
             "; `jl.simulators.estimate_gaps` simulates other kinds" if "query" in missing else ""
         )
@@ -158,18 +158,18 @@ def _check_order(simulator: Simulator, state: Any, actions: list[int], seed: int
     usual = _trial(simulator, state, actions, seed)
     for order in (actions[::-1], actions[-1:]):
         for action, answer in zip(order, _trial(simulator, state, order, seed), strict=True):
-            if not _alike(answer, usual[action]):
+            if not _identical(answer, usual[action]):
                 raise ValueError(
                     f"simulator.query(state {state!r}, actions, rng) gave {usual[action]} for "
-                    f"action {action} of {actions}, but {answer} when asked for {order}, with one "
-                    "state of the generator. Either it answers by position and not by action, or "
-                    "it draws inside its loop over the actions: draw first, then look at the "
+                    f"action {action} of {actions}, but {answer} in a query of {order}, with the "
+                    "same state of the generator. Either it answers by position and not by action, "
+                    "or it draws inside its loop over the actions: draw first, then look at the "
                     "actions. If each action is to have draws of its own, declare "
                     'coupling = "independent" in the simulator'
                 )
 
 
-def _alike(first: tuple[float, Any], second: tuple[float, Any]) -> bool:
+def _identical(first: tuple[float, Any], second: tuple[float, Any]) -> bool:
     """True if two answers (reward, next state) are equal up to rounding in single precision."""
     if first == second:  # the usual case, kept fast
         return True

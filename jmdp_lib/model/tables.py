@@ -17,15 +17,15 @@ from jmdp_lib.machine import progress, require
 StateTables = tuple[Floats, Floats]
 """The probabilities (K,) of a state's tables, and these (K, A, 2): reward and next state."""
 Stacked = tuple[Ints, Floats, Floats, Ints, int]
-"""What `JMDP.from_tables` takes: states, probs (T,), rewards, next states (T, A), |S|."""
+"""Arguments of `JMDP.from_tables`: states, probs (T,), rewards, next states (T, A), |S|."""
 
 _TRIALS = 8  # calls of a step function that are made twice
 
 
-def room_for_tables(argument: str, num_states: int, num_tables: int, num_actions: int) -> None:
+def require_table_memory(argument: str, num_states: int, num_tables: int, num_actions: int) -> None:
     """Refuse a model whose outcome tables would not fit into memory while they are made.
 
-    argument: what makes it so large.
+    argument: name of the argument that makes it so large.
     """
     require(
         100.0 * num_states * num_tables * num_actions,
@@ -73,7 +73,7 @@ def tables_of_step(
     num_actions = checks.at_least("num_actions", num_actions, 1)
     probs = checks.distributions("noise_probs", noise_probs, "noise")
     shape = (num_states, probs.size, num_actions)
-    room_for_tables("num_states", *shape)
+    require_table_memory("num_states", *shape)
 
     def called(s: int, u: int, a: int) -> tuple[float, int]:
         return outcome_of(step, s, a, u, num_states)
@@ -89,7 +89,7 @@ def tables_of_step(
 
 
 def stacked(tables: Sequence[StateTables]) -> Stacked:
-    """The tables of states 0, 1, ..., one state after another."""
+    """Tables of states 0, 1, ..., one state after another."""
     probs, outcomes = map(np.concatenate, zip(*tables, strict=True))
     states = np.repeat(np.arange(len(tables)), [own.size for own, _ in tables])
     return states, probs, outcomes[..., 0], outcomes[..., 1].astype(np.int64), len(tables)
@@ -98,11 +98,10 @@ def stacked(tables: Sequence[StateTables]) -> Stacked:
 def is_product(probs: Floats, outcomes: Floats) -> bool:
     """True if the joint distribution of the actions' outcomes is the product of its marginals.
 
-    probs (K,) of the tables, outcomes (K, A, ...). It is enough to compare the two at the
-    tables: the joint one has no mass elsewhere, so that the product, if it is the same there,
-    has none either.
+    probs (K,) of the tables, outcomes (K, A, ...). It is enough to compare both at the tables: if
+    they agree there, all mass of the product is there, too.
     """
     each = (outcomes, *outcomes.swapaxes(0, 1))
-    numbers = [np.unique(rows, axis=0, return_inverse=True)[1].ravel() for rows in each]
-    joint, *marginals = (np.bincount(x, probs)[x] for x in numbers)  # of rows that are equal
+    labels = [np.unique(rows, axis=0, return_inverse=True)[1].ravel() for rows in each]
+    joint, *marginals = (np.bincount(x, probs)[x] for x in labels)  # of rows that are equal
     return bool(np.allclose(joint, np.prod(marginals, axis=0), rtol=0.0, atol=1e-12))

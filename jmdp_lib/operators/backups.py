@@ -1,16 +1,15 @@
 """Sampled backups (Section 5.2): draws of hat T_2(M, i), twins of `literal.apply_t2`.
 
-A layout says which coordinates i of M = (mu, Sigma) are kept, one after another in a vector
-`values`, and how to draw the backup of one. Its form is
+A `Layout` lists the coordinates i of M = (mu, Sigma) that are kept. They stand one after another in
+a vector `values`. There are two forms:
 
     full      mu(x), Sigma(x, y) for all state-actions x, y: the paper's, X + X^2 coordinates
     centred   mu(s, a), the covariances C(s, a, s, b) of one state and, of any two states, their
               policy average c(s, t), with independent actions; the next action is averaged over
               instead of drawn. The form for gaps: nothing large is subtracted at the end
 
-A backup is written once, around the steps of two branches (`_start`, `_finish`).
-Where the tables of a JMDP are known, `compiled_backup` draws these steps; `backup` queries any
-other simulator.
+A backup is written once, around the steps of two branches (`_start`, `_finish`). For a JMDP
+`compiled_backup` draws these steps from its tables; for any other simulator `backup` queries them.
 """
 
 from __future__ import annotations
@@ -81,35 +80,40 @@ def sample_t2(
         checks.index("state", s, num_states) * num_actions + checks.index("action", a, num_actions)
         for s, a in coordinate
     )
-    i = layout.policy.size * (1 + x) + other[0] if other else x
+    i = layout.cross + x * layout.side + other[0] if other else x
     return backup(randomness.generator(rng), values, i, simulator, layout)
 
 
 class Layout(NamedTuple):
-    """Which coordinates are kept: with X = S A and x = s A + a, values holds
+    """The order of coordinates in `values`: three blocks, with x = s A + a and X = S A.
 
-        form "full":     mu(x) at x, Sigma(x, y) at X + x X + y, (X + X^2,)
-        form "centred":  mu (S, A), C of one state (S, A, A), c of two states (S, S)
+        form "full":     mu(x) (X,); nothing; Sigma(x, y) (X, X)
+        form "centred":  mu(x) (X,); C of one state (S, A, A); c of two states (S, S)
 
-    policy: (S, A). actions: what `draw` takes for it. full: whether the form is that.
+    policy: (S, A). actions: alias tables of it, for `draw`. full: True for form "full". cross:
+    index of the first coordinate of the last block. side: number of rows of that block.
     """
 
     policy: Floats
     actions: AliasTables
     gamma: float
     full: bool
+    cross: int
+    side: int
 
     @classmethod
     def of(cls, policy: Floats, gamma: float, form: Form) -> Layout:
-        """policy: (S, A)."""
-        return cls(policy, of_actions(policy), gamma, form == "full")
+        """The layout of a policy (S, A) in this form."""
+        num_states, num_actions = policy.shape
+        full = form == "full"
+        cross = policy.size * (1 if full else 1 + num_actions)
+        side = policy.size if full else num_states
+        return cls(policy, of_actions(policy), gamma, full, cross, side)
 
     @property
     def size(self) -> int:
-        """How many coordinates."""
-        num_states, num_actions = self.policy.shape
-        num = self.policy.size
-        return num + (num**2 if self.full else num * num_actions + num_states**2)
+        """The number of coordinates."""
+        return self.cross + self.side**2
 
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
@@ -121,15 +125,14 @@ class Layout(NamedTuple):
         return np.concatenate([part.ravel() for part in parts])
 
     def split(self, values: Floats) -> tuple[Floats, Floats, Floats]:
-        """Views: mean (S, A), same-state entries (S, A, A), and what there is between states."""
-        num_states, num_actions = self.policy.shape
-        mean, rest = np.split(values, [self.policy.size])
-        mean = mean.reshape(self.policy.shape)
+        """Views: mean (S, A), entries of one state (S, A, A), and the last block."""
+        shape = self.policy.shape
+        mean, same, cross = np.split(values, [self.policy.size, self.cross])
+        mean = mean.reshape(shape)
         if self.full:
-            second = rest.reshape(self.policy.shape * 2)
+            second = cross.reshape(shape * 2)
             return mean, np.einsum("sasb->sab", second), second
-        same, cross = np.split(rest, [self.policy.size * num_actions])
-        return mean, same.reshape(*mean.shape, -1), cross.reshape(num_states, -1)
+        return mean, same.reshape(*shape, -1), cross.reshape(self.side, -1)
 
     def raw(self, values: Floats) -> Floats:
         """The coordinates as raw moments."""
@@ -143,16 +146,13 @@ class Layout(NamedTuple):
 
     def applied(self, jm: JMDP, values: Floats) -> Floats:
         """T_2 M, exactly, as raw moments."""
-        mean, same, cross = self.split(self.raw(values))
-        if self.full:
-            cross = np.einsum("sa,satb,tb->st", self.policy, cross, self.policy)
-        value = (self.policy * mean).sum(1)
+        mean, same, cross = self.split(values)
         system = PairOperator(jm, self.policy)
-        square = np.einsum("sa,saa->s", self.policy, same)
-        backup = system.backup(value, square - value**2)
-        covariance = system.full_covariance(backup, cross - np.outer(value, value))
-        new = backup.mean
-        return self.raw(self.pack(new, covariance + np.multiply.outer(new, new)))
+        if self.full:
+            new = system.apply(system.centre(mean, cross))
+        else:
+            new = system.collapsed_apply(mean, np.einsum("saa->sa", same), cross)
+        return self.raw(self.pack(new.mean, new.second))
 
     def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:
         """Mean (S, A), covariance blocks (S, A, A), and all of Sigma if there is more."""
@@ -165,7 +165,7 @@ class Layout(NamedTuple):
 def backup(
     rng: np.random.Generator, values: Floats, i: int, simulator: Simulator, layout: Layout
 ) -> float:
-    """A draw of hat T_2(M, i) by one query of the simulator, or one at each of two states."""
+    """A draw of hat T_2(M, i) by one query of the simulator, or by one at each of two states."""
     s, a, t, b = _start(rng, i, layout)
     outcomes = checked_query(simulator, s, [a] if s != t or a == b else [a, b], rng)
     if s != t:
@@ -177,7 +177,7 @@ def backup(
 
 @inline
 def compiled_backup(rng: Any, values: Any, i: int, model: Any, layout: Any) -> float:
-    """The same from known tables. model: what to draw them from, rewards and next states."""
+    """A draw of hat T_2(M, i) for a JMDP. model: alias tables, rewards and next states of it."""
     s, a, t, b = _start(rng, i, layout)
     tables, rewards, next_states = model
     k = draw(rng, tables, s)
@@ -190,7 +190,7 @@ def compiled_backup(rng: Any, values: Any, i: int, model: Any, layout: Any) -> f
 
 
 class Branch(NamedTuple):
-    """One step of a branch: it played `action`, earned `reward` and moved to the state `after`."""
+    """One step of a branch: `action` at `state` earned `reward` and led to the state `after`."""
 
     state: int
     action: int
@@ -201,21 +201,18 @@ class Branch(NamedTuple):
 @both(inline="always")
 def _start(rng: Any, i: int, layout: Any) -> tuple[int, int, int, int]:
     """The state-actions (s, a) and (t, b) of a coordinate; of c(s, t) the policy draws a and b."""
-    num_states, num_actions = layout.policy.shape
-    num = num_states * num_actions
-    if i < num:
-        s, a = divmod(i, num_actions)
-        return s, a, s, a
-    if not layout.full and i < num * (1 + num_actions):
+    num_actions = layout.policy.shape[1]
+    num = layout.policy.size
+    if i >= layout.cross:
+        x, y = divmod(i - layout.cross, layout.side)
+        if not layout.full:
+            x = draw(rng, layout.actions, x)
+            y = draw(rng, layout.actions, y)
+    elif i >= num:
         x, b = divmod(i - num, num_actions)
-        s, a = divmod(x, num_actions)
-        return s, a, s, b
-    if layout.full:
-        x, y = divmod(i - num, num)
+        y = x - x % num_actions + b
     else:
-        s, t = divmod(i - num * (1 + num_actions), num_states)
-        x = draw(rng, layout.actions, s)
-        y = draw(rng, layout.actions, t)
+        x = y = i
     s, a = divmod(x, num_actions)
     t, b = divmod(y, num_actions)
     return s, a, t, b
@@ -255,30 +252,26 @@ def _finish(rng: Any, values: Any, i: int, branches: Any, layout: Any) -> float:
     first, second = branches
     policy = layout.policy
     gamma = layout.gamma
-    num = policy.size
     num_actions = policy.shape[1]
-    one = first.state == second.state and first.action == second.action
+    coalesced = first.state == second.state and first.action == second.action
+    x, y = first.after, second.after
     if layout.full:
-        x = y = draw(rng, layout.actions, first.after)
-        if not one:
-            y = draw(rng, layout.actions, second.after)
+        x = draw(rng, layout.actions, x)
+        y = x if coalesced else draw(rng, layout.actions, y)
         here, there = values[x], values[y]
-        later = values[num + x * num + y]
         target = first.reward * second.reward
         target += gamma * (first.reward * there + second.reward * here)
     else:
-        here = _mean_at(values, policy, first.after)
-        there = _mean_at(values, policy, second.after)
-        pair = first.after * len(policy) + second.after
-        later = values[num * (1 + num_actions) + pair]
-        if one:
-            later = _variance_at(values, policy, first.after, here)
+        here = _mean_at(values, policy, x)
+        there = _mean_at(values, policy, y)
         target = 0.0
         if first.state == second.state:
-            x = first.state * num_actions + first.action
-            y = second.state * num_actions + second.action
-            target = first.reward + gamma * here - values[x]
-            target *= second.reward + gamma * there - values[y]
-    if i < num:
+            target = first.reward + gamma * here - values[first.state * num_actions + first.action]
+            mean = values[second.state * num_actions + second.action]
+            target *= second.reward + gamma * there - mean
+    if i < policy.size:
         return first.reward + gamma * here
-    return target + gamma * gamma * later
+    continuation = values[layout.cross + x * layout.side + y]
+    if coalesced and not layout.full:
+        continuation = _variance_at(values, policy, x, here)
+    return target + gamma * gamma * continuation

@@ -1,7 +1,7 @@
 """Draws from many finite distributions at once, in compiled loops.
 
-The entries of all distributions stand one after another; those of number s are starts[s] up to
-starts[s + 1] - 1.
+The entries of all distributions stand one after another; those of distribution s are starts[s] up
+to starts[s + 1] - 1.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from jmdp_lib.model import JMDP
 def alias_tables(starts: Any, probs: Any) -> Any:
     """Walker's method: threshold (L,) and alias (L,) for probs (L,).
 
-    Entry i of a distribution with n entries is drawn by a uniform number in its cell: itself below
-    threshold[i], else alias[i]; one comparison whatever n is.
+    A uniform number picks a cell i of n and a place in it: below threshold[i] it draws entry i,
+    else alias[i]. That is one comparison for any n.
     """
     threshold = np.ones(probs.size)
     alias = np.arange(probs.size)
@@ -51,9 +51,9 @@ def alias_tables(starts: Any, probs: Any) -> Any:
 
 
 class AliasTables(NamedTuple):
-    """N distributions, to draw from by `draw`.
+    """N distributions, from which `draw` draws.
 
-    starts: (N + 1,). threshold: (L,). meaning: (2 L,), what each entry and its alias stand for.
+    starts: (N + 1,). threshold: (L,). meaning: (2 L,), results of each entry and of its alias.
     """
 
     starts: Ints
@@ -62,7 +62,7 @@ class AliasTables(NamedTuple):
 
     @classmethod
     def of(cls, starts: Ints, probs: Floats, meaning: Ints) -> AliasTables:
-        """probs, meaning: (L,) of the entries. Those of probability zero are left out."""
+        """Alias tables of entries (L,); those of probability zero are left out."""
         kept = np.flatnonzero(probs)
         starts = np.searchsorted(kept, starts)
         threshold, alias = alias_tables(starts, probs[kept])
@@ -71,21 +71,21 @@ class AliasTables(NamedTuple):
 
 
 def of_tables(jm: JMDP) -> AliasTables:
-    """The table that a state draws."""
+    """Alias tables of the outcome tables of each state."""
     return AliasTables.of(jm.starts, jm.probs, np.arange(jm.probs.size))
 
 
 def of_actions(policy: Floats) -> AliasTables:
-    """The action that a policy (S, A) draws at a state, as the state-action s A + a."""
+    """Alias tables of the actions of a policy (S, A) at each state, as state-actions s A + a."""
     pairs = np.arange(policy.size + 1)
     return AliasTables.of(pairs[:: policy.shape[1]], policy.ravel(), pairs)
 
 
 @both()
 def draw(rng: Any, tables: Any, s: int) -> int:
-    """What the entry means that distribution s draws; no number is used where there is no choice.
+    """A draw from distribution s: the meaning of an entry. One entry alone takes no random number.
 
-    Between an entry and its alias there is no branch, since none could be predicted.
+    The choice between an entry and its alias is no branch of the code: none could be predicted.
     """
     low = tables.starts[s]
     size = tables.starts[s + 1] - low

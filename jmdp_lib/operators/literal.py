@@ -24,14 +24,14 @@ def apply_t2(
     """The joint Bellman operator $T_2$ (Definition 5.1), literally: one backup of every coordinate.
 
     Equal state-actions are one branch, with one reward, one successor *and* one next action,
-    eq. (16), whatever the coupling.
+    eq. (16), under every coupling.
 
     Args:
         jm: the model.
         policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
         mean: (S, A), $mu$ of the collection $M = (mu, Sigma)$.
         second: (S, A, S, A), $Sigma$.
-        coupling: which tables two state-actions draw. At one state, distinct actions share one
+        coupling: tables that two state-actions draw. At one state, distinct actions share one
             table, eq. (18), or draw two independent ones with "independent". Distinct states draw
             independent tables, eq. (17), or those of one shared noise with "common".
 
@@ -67,7 +67,7 @@ def apply_t2(
             new_mean[s] += jm.probs[i] * (jm.rewards[i] + gamma * v[jm.next_states[i]])
         for t in range(jm.num_states):
             shared = sharing.at_one_state if s == t else sharing.across_states
-            draws = zip if shared else product  # of one noise, table i belongs to table i
+            draws = zip if shared else product  # one noise draws table i of both states
             for i, j in draws(tables[s], tables[t]):
                 prob = jm.probs[i] if shared else jm.probs[i] * jm.probs[j]
                 r, r_ = jm.rewards[i][:, None], jm.rewards[j][None, :]

@@ -1,7 +1,7 @@
-"""The pair chain P_2 of Appendix B, which weighs projections.
+"""The pair chain P_2 of Appendix B, which gives projections their weights.
 
-It moves two branches, coupled while they share a state. Its diagonal is absorbing: two branches at
-the same state-action are one branch and stay so.
+It moves two branches, which are coupled while they share a state. Its diagonal is absorbing: two
+branches at the same state-action have coalesced.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from jmdp_lib.model import JMDP
 from jmdp_lib.operators.pairs import PairOperator
 from jmdp_lib.policies import Policy, policy_matrix
 
-RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
+RESTART = 60  # steps after which GMRES restarts, and the number of vectors that it holds
 
 
 def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
-    """One step of the pair chain $P_2$, from the law of two branches to their next one.
+    """One step of the pair chain $P_2$: the distribution of two branches a time step later.
 
-    Branches at one state share a table; at one state-action they are one branch, and stay so.
+    Branches at one state share a table; branches at one state-action have coalesced.
 
     Args:
         jm: the model.
@@ -47,33 +47,32 @@ def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
     axes = ("state", "action", "other state", "other action")
     weights = checks.floats("law", law, *axes, shape=policy.shape * 2)
     checks.refuse("law", weights, weights < 0.0, "is negative", axes)
-    return _acting(policy, *_arrived(jm, weights))
+    return _acting(policy, _arrived(jm, weights))
 
 
-def _arrived(jm: JMDP, weights: Floats) -> tuple[Floats, Floats]:
-    """Where branches of a law (S, A, S, A) go: two (S, S), and those that are one (S,)."""
+def _arrived(jm: JMDP, weights: Floats) -> Floats:
+    """Distribution of next states (S + 1, S): of pairs (S, S), then of coalesced branches (S,)."""
     num_states = jm.num_states
     states = np.arange(num_states)
     same = weights[states, :, states]  # (S, A, A)
-    alone = np.einsum("saa->sa", same).copy()  # one branch
+    coalesced = np.einsum("saa->sa", same).copy()
     np.einsum("saa->sa", same)[...] = 0.0
 
     distinct = weights.copy()
     distinct[states, :, states] = 0.0
     side = num_states * jm.num_actions
     moved = jm.transitions.T @ (jm.transitions.T @ distinct.reshape(side, side)).T
-    pairs = np.asarray(moved.T)  # (S, S), law of (S', T') of two branches
+    pairs = np.asarray(moved.T)  # (S, S)
     after = jm.next_states
     shared = jm.probs[:, None, None] * same[jm.table_states]
     np.add.at(pairs, (after[:, :, None], after[:, None, :]), shared)
-    return pairs, jm.transitions.T @ alone.ravel()
+    return np.vstack([pairs, jm.transitions.T @ coalesced.ravel()])
 
 
-def _acting(policy: Floats, pairs: Floats, singles: Floats) -> Floats:
-    """The law (S, A, S, A) once branches at these states have drawn their actions."""
-    states, actions = map(np.arange, policy.shape)
-    after = np.einsum("sa,st,tb->satb", policy, pairs, policy)
-    after[states[:, None], actions, states[:, None], actions] += policy * singles[:, None]
+def _acting(policy: Floats, arrived: Floats) -> Floats:
+    """The distribution (S, A, S, A) once branches at these states have drawn their actions."""
+    after = np.einsum("sa,st,tb->satb", policy, arrived[:-1], policy)
+    np.einsum("sasa->sa", after)[...] += policy * arrived[-1][:, None]
     return after
 
 
@@ -90,19 +89,18 @@ def start_law(jm: JMDP) -> Floats:
 def occupancy(jm: JMDP, policy: Floats) -> Floats:
     """The discounted pair occupancy (S, A, S, A): d = (1 - eta) xi_0 + eta d P_2, eta = gamma.
 
-    What is solved for is u, where branches arrive: there are A^2 times fewer pairs of states.
+    The unknown u is over the states at which branches arrive: it has A^2 times fewer entries.
     """
     eta = jm.gamma
     law = (1.0 - eta) * start_law(jm)
-    size = jm.num_states
 
     def acted(u: Floats) -> Floats:
-        return _acting(policy, u[: size**2].reshape(size, size), u[size**2 :])
+        return _acting(policy, u.reshape(-1, jm.num_states))
 
     def moved(u: Floats) -> Floats:
-        return np.append(*_arrived(jm, acted(u)))
+        return _arrived(jm, acted(u)).ravel()
 
-    start = np.append(*_arrived(jm, law))
+    start = _arrived(jm, law).ravel()
     operator = LinearOperator((start.size,) * 2, matvec=lambda u: u - eta * moved(u), dtype=float)
     rounding = max(1e-13, 1e-14 / (1.0 - eta))
     with progress(None, "pair occupancy", "step") as bar:
@@ -115,18 +113,18 @@ def occupancy(jm: JMDP, policy: Floats) -> Floats:
             callback_type="pr_norm",
         )
     if failed:
-        raise ValueError(f"the pair occupancy at discount {eta} could not be solved for")
+        raise ValueError(f"the pair occupancy at discount {eta}: GMRES did not converge")
     last = start + eta * moved(np.maximum(arrivals, 0.0))
-    total = law + eta * acted(last)  # at least `law`, whatever was rounded
+    total = law + eta * acted(last)  # at least `law`, also after rounding
     return total / total.sum()
 
 
 def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
-    """The paper's weights: the stationary law of the pair chain, (S, A, S, A).
+    """The paper's weights: the stationary distribution of the pair chain, (S, A, S, A).
 
-    It is on the diagonal, with the stationary law of one branch: two branches of an ergodic chain
-    meet, draw the same action sooner or later, and are one from then on (decision 10). Refused
-    where the chain over state-actions is not ergodic with full support (Assumption B.2).
+    It is on the diagonal, with the stationary distribution of one branch: two branches of an
+    ergodic chain meet, draw the same action sooner or later, and coalesce (decision 10). A chain
+    over state-actions that is not ergodic with full support (Assumption B.2) is refused.
     """
     why = '(Assumption B.2); use weights="occupancy"'
     sizes, vectors = np.linalg.eig(PairOperator(jm, policy).kernel.toarray().T)

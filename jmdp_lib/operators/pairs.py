@@ -33,16 +33,16 @@ from jmdp_lib.policies import Policy, policy_matrix
 
 @dataclass(frozen=True, eq=False)
 class Backup:
-    """What one application of T_2 makes of m (S,) and v (S,).
+    """Result of one application of T_2 to m (S,) and v (S,).
 
-    mean: (S, A). deviations: (T, A), y - mu. variance: (S, A), Var Z(s, a). later: (S, A), the part
-    of it that comes after one step.
+    mean: (S, A). deviations: (T, A), y - mu. variance: (S, A), Var Z(s, a). continuation_variance:
+    (S, A), the part of it that arises after the first step.
     """
 
     mean: Floats
     deviations: Floats
     variance: Floats
-    later: Floats
+    continuation_variance: Floats
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class PairState:
 class PairOperator:
     """T_2 for one JMDP, one policy (S, A) and one coupling, acting on PairState.
 
-    A reward offset costs means their digits: solvers use `without_offset`.
+    A reward offset would cost the means digits, so solvers use `without_offset`.
     """
 
     jm: JMDP
@@ -76,7 +76,7 @@ class PairOperator:
 
     @classmethod
     def of(cls, solver: str, jm: JMDP, policy: Policy, coupling: str | Coupling = JOINT) -> Self:
-        """The operator for what a user hands to a solver, checked."""
+        """The operator from the arguments of a solver, which are checked here."""
         require_tables(solver, jm)
         matrix = policy_matrix(jm, policy)
         return cls(jm, matrix, checked_coupling(jm, coupling))
@@ -88,7 +88,7 @@ class PairOperator:
 
     @cached_property
     def average(self) -> sparse.csr_array:
-        """(S, S*A) sparse: times a function of state-actions, its average over the policy."""
+        """(S, S*A) sparse: averages a function of state-actions over the policy."""
         return policy_average(self.policy)
 
     @cached_property
@@ -99,19 +99,25 @@ class PairOperator:
         return kernel
 
     @cached_property
-    def moves(self) -> list[sparse.csr_array]:
+    def branch_kernels(self) -> list[sparse.csr_array]:
         """Matrices M_k (S*A, S): two branches at distinct states move by c -> sum_k M_k c M_k'.
 
-        That is the one matrix of transitions where the branches draw independently. With common
-        noise there is one for each noise k, sqrt(p_k) at the state that k leads to.
+        Independent branches have one, the transitions. With common noise there is one for each
+        noise k, with sqrt(p_k) at the state that k leads to.
         """
+        jm = self.jm
         if not self.coupling.across_states:
-            return [self.jm.transitions]
-        by_noise = zip(self.jm.noise_probs, self.jm.given_noise, strict=True)
-        return [np.sqrt(prob) * certain.transitions for prob, certain in by_noise]
+            return [jm.transitions]
+        kernels = []
+        for k, prob in enumerate(jm.noise_probs):
+            successors = jm.next_states[k :: jm.noise_probs.size].ravel()  # (S*A,)
+            weights = np.full(successors.size, np.sqrt(prob))
+            rows = np.arange(successors.size + 1)
+            kernels.append(sparse.csr_array((weights, successors, rows), jm.transitions.shape))
+        return kernels
 
     def noise_source(self, deviations: Floats) -> Floats:
-        """F (S*A, K): F F' is the source of T_2 between distinct states; K = 0 where it has none.
+        """F (S*A, K): F F' is the source of T_2 between distinct states; K = 0 without a source.
 
         deviations: (T, A), y - mu.
         """
@@ -123,7 +129,7 @@ class PairOperator:
 
     @cached_property
     def weight(self) -> float:
-        """lambda_2 of eq. (20), the width of an interval that holds all returns."""
+        """lambda_2 of eq. (20), the width of an interval that contains all returns."""
         return 2.0 * self.jm.reward_bound / (1.0 - self.jm.gamma)
 
     @cached_property
@@ -131,7 +137,7 @@ class PairOperator:
         """Number of terms that one coordinate of T_2 M sums, at most."""
         widest = int(np.diff(self.kernel.indptr).max())
         # Tables of a state; P once in r (P m)' and in (P m) r', twice in P W P'; noises.
-        return int(np.diff(self.jm.starts).max()) + 4 * widest + len(self.moves)
+        return int(np.diff(self.jm.starts).max()) + 4 * widest + len(self.branch_kernels)
 
     def backup(self, value: Floats, value_variance: Floats) -> Backup:
         """T_2 on m and v; their fixed points give every mean and every variance."""
@@ -140,13 +146,13 @@ class PairOperator:
         targets = jm.rewards + jm.gamma * value[jm.next_states]
         mean = averaging @ targets
         targets -= mean[jm.table_states]
-        later = jm.gamma**2 * (averaging @ value_variance[jm.next_states])
-        return Backup(mean, targets, averaging @ targets**2 + later, later)
+        continuation = jm.gamma**2 * (averaging @ value_variance[jm.next_states])
+        return Backup(mean, targets, averaging @ targets**2 + continuation, continuation)
 
     def full_covariance(self, backup: Backup, c: Floats) -> Floats:
-        """(S, A, S, A), C(s,a; t,b) one step before c (S, S)."""
+        """(S, A, S, A), C(s,a; t,b) by one backup from c (S, S)."""
         source = self.noise_source(backup.deviations)
-        moved = reduce(np.add, ((move @ (move @ c).T).T for move in self.moves))
+        moved = reduce(np.add, ((move @ (move @ c).T).T for move in self.branch_kernels))
         full = self.jm.gamma**2 * moved + (source @ source.T if source.size else 0.0)
         full = full.reshape(self.policy.shape * 2)
         if self.coupling.at_one_state:  # all actions of a state share their table
@@ -159,23 +165,26 @@ class PairOperator:
         return full
 
     def zero(self) -> PairState:
-        """M_0 = 0."""
+        """The collection M_0 = 0."""
         return PairState(np.zeros(self.policy.shape), np.zeros(self.policy.shape * 2))
 
     def centre(self, mean: Floats, second: Floats) -> PairState:
-        """Any M_0 given as (S, A) and (S, A, S, A)."""
+        """The collection M_0 = (mean (S, A), second (S, A, S, A))."""
         return PairState(mean, second - np.multiply.outer(mean, mean))
 
     def apply(self, state: PairState) -> PairState:
         """T_2."""
         side = self.policy.size
         average = self.average
-        pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
-        value = (self.policy * state.mean).sum(1)  # m
-        variance = np.einsum("sasa->sa", state.covariance)  # of Z(s, a)
-        spread = variance + (state.mean - value[:, None]) ** 2  # E (Z(s, a) - m(s))^2
+        pair = (average @ (average @ state.covariance.reshape(side, side)).T).T
+        return self.collapsed_apply(state.mean, np.einsum("sasa->sa", state.covariance), pair)
+
+    def collapsed_apply(self, mean: Floats, variance: Floats, c: Floats) -> PairState:
+        """T_2 from the moments that it depends on: mean (S, A), Var Z(s, a) (S, A) and c (S, S)."""
+        value = (self.policy * mean).sum(1)  # m
+        spread = variance + (mean - value[:, None]) ** 2  # E (Z(s, a) - m(s))^2
         backup = self.backup(value, (self.policy * spread).sum(1))
-        return PairState(backup.mean, self.full_covariance(backup, pair))
+        return PairState(backup.mean, self.full_covariance(backup, c))
 
     def rounding(self, state: PairState) -> float:
         """Rounding error of one application of T_2, in ||.||_lambda."""
