@@ -188,6 +188,8 @@ assert table["P(G < 0), from"]["umbrellas"] > 1 / 3
 first_day = np.array([1, 13, 25]) * np.mean(sky**2)
 formula = (first_day + 4) / (1 - 0.5**2 / 2) - 4
 assert np.allclose(table["gap variance"], formula, rtol=1e-6)
+bounds = formula / (formula + 2**2)
+assert np.allclose(table["bound"], bounds, rtol=1e-6)
 
 # %% [markdown]
 # For nuts the correlation is 0.149, although nothing is shared on the first day: if the coins of the next morning agree, both branches *are* one from then on (section 0.4).
@@ -353,7 +355,8 @@ plt.show()
 
 # %%
 assert np.all(np.diff(apart) <= 1e-12)  # merged pairs stay merged
-off = (simulated_apart - apart)[1:] / np.sqrt(np.clip(apart, 0.01, 0.99)[1:] / 500)
+p = np.clip(apart, 0.01, 0.99)
+off = (simulated_apart - apart) / np.sqrt(p * (1 - p) / len(many))
 text = ", ".join(f"{value:.2f}" for value in variances)
 falls = np.all(np.diff(variances) < 0) and np.abs(off).max() < 5
 claims.check(

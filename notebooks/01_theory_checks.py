@@ -666,7 +666,7 @@ assert np.isclose(gaps[1], by_hand, rtol=0, atol=1e-6)
 #
 # <details><summary>Hint</summary>
 #
-# In the proof of Lemma 5.2, $\lambda$ is used only in the last line.
+# Where does the proof of Lemma 5.2 use $\lambda$, and what for?
 #
 # </details>
 #
@@ -687,7 +687,7 @@ edge = modulus_at(2 * bound * gamma / (1 + gamma) / (1 - gamma))
 assert np.isclose(edge, 1)
 
 # %% [markdown]
-# **What to read next.** Chapter 2 runs JIPE-2 on the paper's two worlds and asks what its residual tells us. Chapter 8 learns the moments from samples, and with features.
+# **What to read next.** Chapter 2 runs JIPE-2 on the paper's two worlds and asks what its residual tells us. Chapter 8 learns moments from samples, and with features.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

@@ -16,7 +16,7 @@
 # **What you will learn.** Why sampled updates converge, and how fast; which coordinates save most of the updates; how to
 # learn gaps from a simulator of your own; and, in a second sitting, what projection onto features guarantees and what can go wrong.
 #
-# **What it needs.** Sections 1.3 to 1.5, least squares, and stochastic approximation. To run it: `pip install -e ".[notebooks]"` in the project's folder.
+# **What it needs.** Sections 1.3 to 1.7, least squares, and stochastic approximation. To run it: `pip install -e ".[notebooks]"` in the project's folder.
 
 # %% tags=["parameters"]
 seed = 0
@@ -59,6 +59,8 @@ exact = jl.jipe2(grid, uniform, tol=1e-10).moments
 counted = jl.JMDP.from_simulator(grid, num_draws, rng=seed)
 estimate = jl.jipe2(counted, uniform).moments.gap_variance[5, 0, 2]
 print(f"Var G: exact {exact.gap_variance[5, 0, 2]:.2f}, counted {estimate:.2f}")
+assert counted.is_coupled
+assert abs(estimate / exact.gap_variance[5, 0, 2] - 1) < 0.1
 
 # %% [markdown]
 # The other way needs no model. The coordinates of a collection are $\mathcal I_2 = \mathcal X \times \{\mu\} \,\cup\, \mathcal X^2 \times \{\Sigma\}$ (24). A **sampled backup** $\hat T_2(M, i)$ makes the draws of Figure 1.3 once and returns what stands inside the expectation: (25) for a mean, (26) for the diagonal, (27) for two branches. **Incremental JIPE-2** updates one coordinate at a time,
@@ -114,7 +116,7 @@ claims.check(claim, text, max(off) < 5)
 # $W(s, t)$ (section 7.1), so it is enough to learn that. The **centred** form has such
 # $|\mathcal S||\mathcal A| + |\mathcal S||\mathcal A|^2 + |\mathcal S|^2$ coordinates, and it averages over the next action
 # instead of drawing it. On the 3x3 grid these are 261 coordinates instead of 1,332, so each is visited 5.1 times as often. With errors of order
-# $n^{-0.35}$ (see below), the full form should end with an error at least $5.1^{0.35} \approx 1.8$ times as large.
+# $n^{-0.35}$, the full form should end with an error at least $5.1^{0.35} \approx 1.8$ times as large.
 
 # %%
 learn = partial(jl.incremental_jipe2, grid, uniform, num_updates, reference=exact)
@@ -363,7 +365,7 @@ plt.show()
 #
 # $$|\hat M^*_\Sigma(x, y) - M^\pi_\Sigma(x, y)| \le \frac{\|\hat M^* - M^\pi\|_\beta}{\beta \sqrt{\nu_2(x, y)}} . \tag{79}$$
 #
-# But no stationary $\nu_2$ gives weight to two actions of one state, so the theorem says nothing about gaps. `projected_jipe2` therefore has other weights, and another cone, which depends on $\theta$ (section 8.5). Since $\theta$ converges by itself, that cone comes to rest, and (78) holds with $\Pi$ onto the cone at the fixed point.
+# But no stationary $\nu_2$ gives weight to two actions of one state, so the theorem says nothing about gaps. `projected_jipe2` therefore has other weights. Its cone is another one, too, and depends on $\theta$ (section 8.5). But $\theta$ converges by itself; then the cone stands still, and (78) holds for the projection onto it, with the $\kappa$ of these weights.
 
 # %% [markdown]
 # ## 8.5 Features: what happens to gaps
@@ -409,7 +411,7 @@ assert (
 
 # %% [markdown]
 # The column *norm* is the error that the theorem bounds. *Gap error* is the average error of a gap variance divided by the average gap variance, and
-# *gap ratio* the average fitted gap variance divided by the average true one. A prediction of zero everywhere has a gap error of one.
+# *gap ratio* the average fitted gap variance divided by the average true one. Predicting zero everywhere has a gap error of one.
 
 # %%
 true_gaps = reference.gap_variance[:, *np.triu_indices(4, 1)]
@@ -444,8 +446,8 @@ print(
 #
 # **The weights decide what is learned** ([decision 10](../book/paper.md#decision-10)). Without common noise, stationary weights lie on the diagonal $x = y$
 # if the chain of one branch is irreducible and aperiodic. This determines variances, but not covariances and therefore not gaps. The
-# discounted pair occupancy $\nu_2 = (1-\eta)\sum_t \eta^t \xi_0 P_2^t$ starts from a distribution $\xi_0$ of pairs, more than half of it on pairs at one state, and keeps weight off the
-# diagonal if $\gamma^2 < \eta < 1$ (here $\eta = \gamma$). We use both on a random ergodic model with exact features, so that nothing but the weights can go wrong.
+# discounted pair occupancy $\nu_2 = (1-\eta)\sum_t \eta^t \xi_0 P_2^t$ starts from $\xi_0$, half of it uniform over all pairs and half over those at one state. With $\gamma^2 < \eta < 1$ (here $\eta = \gamma$), it keeps weight off the
+# diagonal, and $\kappa < 1$. We use both on a random ergodic model with exact features, so that nothing but the weights can go wrong.
 
 # %%
 rng = np.random.default_rng(seed)
@@ -465,12 +467,14 @@ wrong = {
 }
 one, other = mass["occupancy"], mass["stationary"]
 assert other < 1e-10 < one  # stationary weights are on the diagonal alone
+moved = jl.pair_step(ergodic, mixed, laws["stationary"])
+assert np.allclose(moved, laws["stationary"], rtol=0, atol=1e-10)  # (66)
 one, other = wrong["occupancy"], wrong["stationary"]
 lost = one < 1e-4 < other
-later = jl.pair_step(ergodic, mixed, laws["occupancy"])
-fresh = laws["occupancy"] - 0.8 * later  # (1 - eta) times the law of the first pair
-assert np.isclose(fresh.sum(), 1 - 0.8)
-assert fresh.min() > -1e-12
+first = np.full((6, 3, 6, 3), 0.5 / 18**2)  # xi_0
+first[range(6), :, range(6)] += 0.5 / (6 * 3**2)
+moved = jl.pair_step(ergodic, mixed, laws["occupancy"])
+assert np.allclose(laws["occupancy"], 0.2 * first + 0.8 * moved, rtol=0, atol=1e-10)
 claim = "gap variance error: occupancy < 1e-4 < stationary"
 claims.check(claim, f"{one:.6f}, {other:.2f}", lost)
 
@@ -528,8 +532,8 @@ assert gram["none"] < -1e-6
 #
 # ## Exercises
 #
-# **Exercise 1.** Learn the depot's gap variances with 4 and with 16 million updates. How much smaller should the error be, and how
-# much smaller is it?
+# **Exercise 1.** Learn the depot's gap variances with 4 and with 16 million updates. How much smaller should the error be, and
+# is it?
 #
 # <details><summary>Hint</summary>
 #
