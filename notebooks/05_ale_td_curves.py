@@ -25,7 +25,7 @@
 # **What you will learn.** How one draw per state turns an emulator into a joint MDP, what decides how far a TD
 # error falls, and what its fall leaves open.
 #
-# **What it needs.** Sections 1.3 and 1.8, and what a neural network is. To run it, install the project with
+# **What it needs.** Sections 1.3 and 8.1, and what a neural network is. To run it, install the project with
 # `pip install -e ".[notebooks,torch]"` in its folder, and keep this notebook there. Long trainings are not repeated here: the chapter reads their results from `figures/atari/`, where `runs.csv`
 # says how each was made.
 
