@@ -224,10 +224,10 @@ def solved_core(model, policy, core, also=(), coupling="joint"):
     off the mean and the sd of the gap between actions 0 and 1 of the first are, and the bound."""
     region = Region.of(model, policy, coupling, core, 100)
     for state in also:
-        region.explore([region.numbers[state]])
+        region.explore([region.index[state]])
     view = view_explored(region, 1e-12, theta=1e6)
     assert view.core.sum() == len(core)
-    found = local._answer(region, view, 1e-6)[0]
+    found = local._solution(region, view, 1e-6)[0]
     true = local_jipe2(model, policy, states=core[:1], tol=1e-5, coupling=coupling)
     deviation = np.sqrt(true.gap_variance[0, 0, 1]) - np.sqrt(found.gap_variance[0, 0, 1])
     mean = true.gap_mean[0, 0, 1] - found.gap_mean[0, 0, 1]
