@@ -33,7 +33,7 @@ from jmdp_lib.machine import require
 _DIGITS = 12  # decimals to which rewards are rounded, in units of the largest one
 _ROUNDS = 64  # steps of value iteration that bound |D|, at least
 _OUTCOME = 400.0  # bytes of one outcome while it is made and grouped, roughly
-_WORTH = 3.6  # half-steps pay off if they have so many times fewer outcomes
+_WORTH = 4.5  # half-steps pay off if they have so many times fewer outcomes: at 4 they do not
 _ATOMS = 128  # read points of half-steps, at most; among more rewards few are equal
 _EPS = float(np.finfo(float).eps)
 
