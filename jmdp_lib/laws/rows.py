@@ -213,6 +213,7 @@ class _Steps:
 
     @cached_property
     def unit(self) -> float:
+        """The unit of all numbers, a power of ten."""
         return float(10.0 ** np.floor(np.log10(self.system.jm.reward_bound)))
 
     @cached_property
@@ -244,8 +245,11 @@ class _Steps:
         return _Branches(self.pairs.size + np.arange(s.size), start + a, start + b, np.ones(s.size))
 
     @property
-    def at_one_state(self) -> _Branches:
-        """Pairs at one state whose branches draw distinct actions."""
+    def at_one_state(self) -> tuple[Outcomes, _Branches]:
+        """Pairs at one state: the outcome zero, and branches that draw distinct actions.
+
+        Branches that draw one action coalesce, so that zero is next. Zero itself is such a pair.
+        """
         first, second = self.members
         pairs = np.flatnonzero(first == second)
         policy = self.system.policy[first[pairs]]
@@ -253,7 +257,11 @@ class _Steps:
         both = policy[:, :, None] * policy[:, None] * ~np.eye(num_actions, dtype=bool)
         pair, a, b = np.nonzero(both)
         start = first[pairs[pair]] * num_actions
-        return _Branches(pairs[pair], start + a, start + b, both[pair, a, b])
+        branches = _Branches(pairs[pair], start + a, start + b, both[pair, a, b])
+        chance = np.append((policy**2).sum(1), 1.0)
+        none = np.zeros(chance.size, np.int64)
+        row = np.append(pairs, self.zero)
+        return Outcomes(row, none.astype(float), none + self.zero, none, chance), branches
 
     @property
     def at_two_states(self) -> _Branches:
@@ -262,25 +270,16 @@ class _Steps:
         first, second = (self.system.policy.size + x[pairs] for x in self.members)
         return _Branches(pairs, first, second, np.ones(pairs.size))
 
-    @property
-    def coalesced(self) -> Outcomes:
-        """Pairs whose branches draw one action: they lead to zero. So does zero."""
-        first, second = self.members
-        pairs = np.flatnonzero(first == second)
-        chance = np.append((self.system.policy[first[pairs]] ** 2).sum(1), 1.0)
-        none = np.zeros(chance.size, np.int64)
-        row = np.append(pairs, self.zero)
-        return Outcomes(row, none.astype(float), none + self.zero, none, chance)
-
     def outcomes(self) -> tuple[Outcomes, Ints]:
         """Outcomes of all rows; and those rows, once or more, that lead to half-steps."""
         coupling = self.system.coupling
+        coalesced, distinct = self.at_one_state
         branches = [
             (self.of_gaps, coupling.at_one_state),
-            (self.at_one_state, coupling.at_one_state),
+            (distinct, coupling.at_one_state),
             (self.at_two_states, coupling.across_states),
         ]
-        parts = [self.coalesced, *(self.shared(x) for x, shared in branches if shared)]
+        parts = [coalesced, *(self.shared(x) for x, shared in branches if shared)]
         independent = [x for x, shared in branches if not shared]
         if not independent:
             return _stacked(parts), np.zeros(0, np.int64)
