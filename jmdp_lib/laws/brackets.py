@@ -292,15 +292,15 @@ class GapLaw(ReadOnly):
     @property
     def prob_tie(self) -> Bracket:
         """$P(G = 0)$."""
-        below = self.cdf(0.0, strict=True)
+        below = self.prob_worse
         up_to = self.cdf(0.0)
         return max(0.0, up_to[0] - below[1]), up_to[1] - below[0]
 
     @property
     def width(self) -> float:
         """Width of the widest bracket of $P(G < x)$ or $P(G <= x)$ at a read point."""
-        ends = [self.cdf(np.array(self.at), strict=strict) for strict in (True, False)]
-        return float(max((high - low).max() for low, high in ends))
+        ends = [self.cdf(self.at, strict=strict) for strict in (True, False)]
+        return float(np.ptp(ends, axis=1).max())
 
     def cdf(self, x: ArrayLike, *, strict: bool = False) -> Bracket:
         """$P(G <= x)$, or $P(G < x)$ if strict.
