@@ -154,7 +154,7 @@ class _Level(NamedTuple):
 
     @property
     def trusted(self) -> bool:
-        """Whether widths halve with the spacing from here on."""
+        """True if widths halve with the spacing from here on."""
         return self.spacings >= _TRUSTED
 
     @property

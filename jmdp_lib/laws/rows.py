@@ -104,7 +104,7 @@ class Rows:
 
     @property
     def halved(self) -> bool:
-        """Whether there are half-steps."""
+        """True if there are half-steps."""
         return bool(self.factors.max() == 1.0)
 
     def halfway(self, reads: Floats) -> Floats:

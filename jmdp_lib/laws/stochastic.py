@@ -72,7 +72,7 @@ class Stochastic:
 
     @cached_property
     def exact(self) -> bool:
-        """Whether all reward differences are distinguished."""
+        """True if all reward differences are distinguished."""
         return bool(np.unique(np.abs(self.rows.outcomes.d)).size <= _GAPS // 2)
 
     @cached_property
