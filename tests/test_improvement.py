@@ -1,4 +1,4 @@
-"""Cautious policy improvement: never worse, only where it was asked for, honest about queries."""
+"""Cautious policy improvement: never worse, only with the given probability, honest counts."""
 
 import numpy as np
 import pytest
@@ -16,57 +16,61 @@ def value_of(jm, policy):
     return value, rewards + jm.gamma * transitions @ value
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_values_never_fall_and_switched_actions_are_better_as_often_as_asked(seed):
+@pytest.mark.parametrize("seed", range(5))
+def test_values_never_fall_and_new_actions_are_better(seed):
+    """Better with the requested probability, at least by the upper ends of brackets."""
     rng = np.random.default_rng(seed)
     jm = random_jmdp(rng, 3, 3 - seed % 2, 2, gamma=0.5)
     policy = random_policy(rng, jm, deterministic=seed % 2 == 0)
     value, q = value_of(jm, policy)
-    before = np.ones(jm.num_states, bool)
+    before = (q > value[:, None] + 1e-9).any(1)  # a higher level switches no other states
     for level in (0.0, 0.5, 0.9):
-        found = jl.laws.cautious_improvement(jm, policy, level=level, width=0.1)
-        assert_allclose(found.advantage, q - value[:, None], atol=1e-9)
-        assert np.all(value_of(jm, found.policy)[0] >= value - 1e-9)
-        assert_allclose(found.policy[~found.switched], policy[~found.switched])
-        assert np.all(before[found.switched])  # a higher level switches no other states
-        before = found.switched
-        for s in np.flatnonzero(found.switched) if level else ():
-            a = int(found.policy[s].argmax())
+        step = jl.laws.cautious_improvement(jm, policy, level=level, width=0.1)
+        assert_allclose(step.advantage, q - value[:, None], atol=1e-9)
+        assert np.all(value_of(jm, step.policy)[0] >= value - 1e-9)
+        assert_allclose(step.policy[~step.switched], policy[~step.switched])
+        assert np.all(before[step.switched])
+        if level == 0.0:  # greedy
+            assert_array_equal(step.switched, before)
+            assert_array_equal(step.policy.argmax(1)[before], q.argmax(1)[before])
+            continue
+        before = step.switched
+        for s in np.flatnonzero(step.switched):
+            a = int(step.policy[s].argmax())
             others = [b for b in range(jm.num_actions) if b != a and policy[s, b] > 0.0]
             laws = jl.laws.gap_law(jm, policy, gaps=[(s, a, b) for b in others], width=0.1)
             high = sum(policy[s, b] * x.prob_better[1] for b, x in zip(others, laws, strict=True))
             assert high >= level
-    greedy = jl.laws.cautious_improvement(jm, policy, level=0.0)
-    assert_array_equal(greedy.switched, (q > value[:, None] + 1e-9).any(1))
-    assert_array_equal(greedy.policy.argmax(1)[greedy.switched], q.argmax(1)[greedy.switched])
 
 
-def test_an_action_that_nearly_always_loses_is_left_alone():
+def test_an_action_that_nearly_always_loses_is_not_taken():
     """Action 1 pays 100 with probability 0.05 and 0 otherwise; action 0 always pays 1."""
     jm = jl.JMDP([[0.95, 0.05]], [[[1.0, 0.0], [1.0, 100.0]]], np.zeros((1, 2, 2), int), 0.5)
-    for level, action in ((0.0, 1), (0.04, 1), (0.06, 0), (0.9, 0)):
-        found = jl.laws.cautious_improvement(jm, [0], level=level, width=1e-3)
-        assert found.policy[0].argmax() == action
-        assert found.switched.tolist() == [action == 1]
-    assert found.prob_better[0, 1] == pytest.approx(0.05)
-    assert found.advantage[0, 1] == pytest.approx(4.0)
+    for level, action in ((0.0, 1), (0.04, 1), (0.06, 0)):
+        step = jl.laws.cautious_improvement(jm, [0], level=level, width=1e-3)
+        assert step.policy[0].argmax() == action
+        assert step.switched.tolist() == [action == 1]
+    assert step.prob_better[0, 1] == pytest.approx(0.05)
+    assert step.advantage[0, 1] == pytest.approx(4.0)
 
 
-def test_intervals_of_counted_models_are_as_wide_as_advantages_scatter():
+def test_intervals_are_as_wide_as_counted_advantages_scatter():
     rng = np.random.default_rng(3)
     probs, shape = rng.dirichlet(np.ones(3), size=3), (3, 3, 2)
     jm = jl.JMDP(probs, rng.uniform(size=shape), rng.integers(3, size=shape), 0.8)
     policy = np.array([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8]])
     value, q = value_of(jm, policy)
-    found, rng = [], np.random.default_rng(0)
-    for _ in range(300):
-        counts = rng.multinomial(100, [jm.probs[jm.starts[s] : jm.starts[s + 1]] for s in range(3)])
-        tables = (np.arange(3).repeat(3), counts.ravel() / 100, jm.rewards, jm.next_states)
+    rng = np.random.default_rng(0)
+    steps = []
+    for counts in rng.multinomial(100, probs, size=(200, 3)):
+        tables = jm.table_states, counts.ravel() / 100, jm.rewards, jm.next_states
         counted = jl.JMDP.from_tables(*tables, 3, jm.gamma)._with(queries_per_state=100)
-        found.append(jl.laws.cautious_improvement(counted, policy, level=0.0))
-    scatter = np.std([x.advantage for x in found], axis=0)
-    width = np.mean([x.advantage - x.advantage_low for x in found], axis=0)
+        steps.append(jl.laws.cautious_improvement(counted, policy, level=0.0))
+    low = np.array([step.advantage_low for step in steps])
+    advantage = np.array([step.advantage for step in steps])
+    scatter = advantage.std(0)
+    width = (advantage - low).mean(0)
     assert_allclose(width, 2.394 * scatter, rtol=0.15, atol=1e-9)  # 0.05 / 6, one-sided
-    wrong = [np.any((x.advantage_low > q - value[:, None]) & (scatter > 1e-9)) for x in found]
-    assert np.mean(wrong) <= 0.08
-    assert np.mean([np.any(value_of(jm, x.policy)[0] < value - 1e-9) for x in found]) <= 0.08
+    wrong = (low > q - value[:, None]) & (scatter > 1e-9)
+    assert wrong.any((1, 2)).mean() <= 0.08
+    assert np.mean([np.any(value_of(jm, x.policy)[0] < value - 1e-9) for x in steps]) <= 0.08

@@ -1,6 +1,7 @@
 """Local evaluation: certificates against whole solutions, and what is refused."""
 
 import random
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,44 +10,46 @@ from numpy.testing import assert_allclose
 from strategies import implicit, on_all_couplings, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.large import ImplicitJMDP, local, local_jipe2
+from jmdp_lib.large import ImplicitJMDP, local_jipe2
 from jmdp_lib.large.exploration import view_explored
 from jmdp_lib.large.implicit import Region
+from jmdp_lib.large.local import _solution, deviation_error, gap_variance_error
 
-MODELS, STATES = 20, 10  # random models in one, which never lead into each other
+MODELS, STATES = 12, 10  # random models in one, which never lead into each other
 
 
-def many_models(seed, gamma, coupling, num_actions=2, num_tables=2):
-    """Rings of states whose successors are near, so that a part of each can be left out."""
-    rng = np.random.default_rng(seed)
-    shape = (MODELS, STATES, num_tables, num_actions)
+def many_models(gamma, coupling, low, high):
+    """Rings of states whose successors are near, so that a part of each can be ignored. Rewards are
+    mostly near the ends of their range; half of the rings have a deterministic policy."""
+    rng = np.random.default_rng(int(100 * gamma))
+    shape = (MODELS, STATES, 2, 2)
     steps = rng.integers(-2, 3, shape) + np.arange(STATES)[:, None, None]
     successors = steps % STATES + STATES * np.arange(MODELS)[:, None, None, None]
-    probs = rng.dirichlet(np.ones(num_tables), shape[0])[:, None] + np.zeros(shape[:3])
+    probs = np.repeat(rng.dirichlet(np.ones(2), MODELS), STATES, 0)
     if coupling == "common":  # one law of tables for all states
-        probs[:] = 1.0 / num_tables
-    flat = (-1, num_tables, num_actions)
-    rewards = rng.uniform(-1.0, 1.0, shape).reshape(flat)
-    jm = jl.JMDP(probs.reshape(flat[:2]), rewards, successors.reshape(flat), gamma)
-    policy = random_policy(rng, jm)
-    pure = random_policy(rng, jm, deterministic=True)
+        probs[:] = 0.5
+    sizes = rng.uniform(-1.0, 1.0, (len(probs), 2, 2))
+    sizes = np.sign(sizes) * np.abs(sizes) ** 0.2
+    rewards = np.clip((low + high) / 2 + (high - low) / 2 * sizes, low, high)
+    jm = jl.JMDP(probs, rewards, successors.reshape(rewards.shape), gamma)
+    policies = [random_policy(rng, jm, deterministic) for deterministic in (False, True)]
     half = jm.num_states // 2
-    return jm, np.concatenate([policy[:half], pure[half:]])
+    return jm, np.concatenate([policies[0][:half], policies[1][half:]])
 
 
 def check_certificate(local, whole, states):
     """Means, deviations, covariances and gaps of the queried states against the whole solution."""
-    found, slack = local.moments, 1e-9
-    gap, ret = local.gap_error + slack, local.return_error + slack
-    deviation = np.sqrt(whole.variance[states])
-    known = np.sqrt(found.variance)
-    assert np.all(np.abs(local.gap_mean - whole.gap_mean[states]) <= gap)
+    moments = local.moments
+    gap_error, error = local.gap_error + 1e-9, local.return_error + 1e-9
+    deviation = np.sqrt(moments.variance)
+    assert np.all(np.abs(local.gap_mean - whole.gap_mean[states]) <= gap_error)
     off = np.abs(np.sqrt(local.gap_variance) - np.sqrt(whole.gap_variance[states]))
-    assert np.all(off <= gap)
-    assert np.all(np.abs(found.mean - whole.mean[states]) <= ret)
-    assert np.all(np.abs(known - deviation) <= ret)
-    cross = ret[:, :, None] * (known + ret)[:, None, :] + known[:, :, None] * ret[:, None, :]
-    assert np.all(np.abs(found.covariance - whole.covariance[states]) <= cross)
+    assert np.all(off <= gap_error)
+    assert np.all(np.abs(moments.mean - whole.mean[states]) <= error)
+    assert np.all(np.abs(deviation - np.sqrt(whole.variance[states])) <= error)
+    products = (deviation + error)[:, :, None] * (deviation + error)[:, None]
+    products -= deviation[:, :, None] * deviation[:, None]
+    assert np.all(np.abs(moments.covariance - whole.covariance[states]) <= products)
     return off.max()
 
 
@@ -60,30 +63,22 @@ RANGES = [(-1.0, 1.0), (-3.0, 5.0), (2.0, 6.0), (-1.0, 0.0), (-7.0, -4.0)]
     ("gamma", "coupling"), [(0.9, "joint"), (0.8, "independent"), (0.7, "common")]
 )
 def test_the_certificate_holds_on_many_models(gamma, coupling, reward_range):
-    """A part of the states and all of them, against the model that was enumerated."""
-    low, high = reward_range
-    base, policy = many_models(int(100 * gamma), gamma, coupling)
-    sizes = np.sign(base.rewards) * np.abs(base.rewards) ** 0.2  # mostly near the ends
-    rewards = np.clip((low + high) / 2 + (high - low) / 2 * sizes, low, high)
-    tables = base.table_states, base.probs, rewards, base.next_states
-    jm = jl.JMDP.from_tables(*tables, base.num_states, gamma)
-    tables_of = implicit(jm).tables
-    model = ImplicitJMDP(tables_of, 2, gamma, reward_range)
+    """A part of the states and all of them, against the enumerated model."""
+    jm, policy = many_models(gamma, coupling, *reward_range)
+    model = replace(implicit(jm), reward_range=reward_range)
     states = np.arange(0, jm.num_states, STATES)
     whole = jl.jipe2(jm, policy, tol=1e-11, coupling=coupling, states=states).moments
     bounds = []
     for share, tol in ((2, 1e-6), (5, 1e-6), (STATES, 1e-3)):
-        budget = share * MODELS
-        found = local_jipe2(
-            model, policy, states=states.tolist(), tol=tol, coupling=coupling, max_states=budget
-        )
-        assert found.num_explored <= budget
-        assert found.error_bound == found.gap_error.max()
-        off = check_certificate(found, whole, states)
-        bounds.append(found.error_bound)
+        limits = {"tol": tol, "max_states": share * MODELS}
+        local = local_jipe2(model, policy, states=states.tolist(), coupling=coupling, **limits)
+        assert local.num_explored <= share * MODELS
+        assert local.error_bound == local.gap_error.max()
+        off = check_certificate(local, whole, states)
+        bounds.append(local.error_bound)
     assert bounds[0] > bounds[1]
-    assert found.converged
-    assert off <= found.error_bound <= 1e-3 * max(abs(low), abs(high))
+    assert local.converged
+    assert off <= local.error_bound <= 1e-3 * model.reward_bound
 
 
 def walk(reward=1.0, noise=2):
@@ -110,7 +105,7 @@ def test_infinitely_many_states(coupling):
     assert "converged" in repr(local)
 
 
-def test_branches_that_merge_need_no_exploration():
+def test_branches_that_coalesce_need_no_exploration():
     """Common noise, and a policy that returns to one place: the branches meet after two steps."""
     width = 10**6
 
@@ -138,11 +133,11 @@ def test_everything_explored_is_jipe2():
         cells, policy.reshape(4, 4, 4), states=[divmod(s, 4) for s in range(16)], tol=1e-5
     )
     whole = jl.jipe2(jm, policy, tol=1e-11).moments
-    for found in (local, by_cell):
-        assert_allclose(found.gap_variance, whole.gap_variance, atol=1e-8)
-        assert_allclose(found.gap_mean, whole.gap_mean, atol=1e-8)
-        assert_allclose(found.moments.covariance, whole.covariance, atol=1e-8)
-        assert found.num_explored == 16
+    for solution in (local, by_cell):
+        assert_allclose(solution.gap_variance, whole.gap_variance, atol=1e-8)
+        assert_allclose(solution.gap_mean, whole.gap_mean, atol=1e-8)
+        assert_allclose(solution.moments.covariance, whole.covariance, atol=1e-8)
+        assert solution.num_explored == 16
 
 
 def test_degenerate_models():
@@ -156,7 +151,7 @@ def test_degenerate_models():
     assert local_jipe2(myopic, lambda s: 0, states=[1]).num_explored == 1
 
 
-def test_an_exploration_without_end_stops_at_its_budget():
+def test_an_endless_exploration_stops_at_its_budget():
     def step(state, action, noise):
         return noise / 3.0, (*state, action, noise)
 
@@ -197,7 +192,7 @@ def test_bad_tables_are_refused_where_they_show(tables, message):
         local_jipe2(model, lambda s: [1.0], states=["bad"])
 
 
-def test_a_step_that_is_impure_at_a_few_states_is_refused_where_these_are_met():
+def test_a_step_that_is_impure_at_a_few_states_is_refused():
     rng = np.random.default_rng(0)
 
     def step(cell, action, gust):  # an endless line, and luck at two cells
@@ -208,11 +203,11 @@ def test_a_step_that_is_impure_at_a_few_states_is_refused_where_these_are_met():
         return float(cell > 3 and random.random() > 2.0), cell + 1 - 2 * action  # never pays
 
     line = partial(ImplicitJMDP.from_step, 2, 0.8, [0.7, 0.3])
-    asked = {"policy": lambda cell: [0.5, 0.5], "states": [2]}
+    query = {"policy": lambda cell: [0.5, 0.5], "states": [2]}
     with pytest.raises(ValueError, match=r"tables of state (-3|5): they must be pure, but differ"):
-        local_jipe2(line(step, (0.0, 1.0)), **asked)
+        local_jipe2(line(step, (0.0, 1.0)), **query)
     with pytest.raises(ValueError, match="draws from a global generator, but must be pure"):
-        local_jipe2(line(drawn, (0.0, 1.0)), **asked)
+        local_jipe2(line(drawn, (0.0, 1.0)), **query)
 
 
 # The constants of the certificate: models on which a bound of `large.exploration` is attained,
@@ -220,23 +215,19 @@ def test_a_step_that_is_impure_at_a_few_states_is_refused_where_these_are_met():
 
 
 def solved_core(model, policy, core, also=(), coupling="joint"):
-    """What is found with the states `core` as queries and core, and `also` explored; and how far
-    off the mean and the sd of the gap between actions 0 and 1 of the first are, and the bound."""
+    """The solution with the states `core` as queries and core, and `also` explored."""
     region = Region.of(model, policy, coupling, core, 100)
     for state in also:
-        region.explore([region.numbers[state]])
+        region.explore([region.index[state]])
     view = view_explored(region, 1e-12, theta=1e6)
     assert view.core.sum() == len(core)
-    found = local._answer(region, view, 1e-6)[0]
-    true = local_jipe2(model, policy, states=core[:1], tol=1e-5, coupling=coupling)
-    deviation = np.sqrt(true.gap_variance[0, 0, 1]) - np.sqrt(found.gap_variance[0, 0, 1])
-    mean = true.gap_mean[0, 0, 1] - found.gap_mean[0, 0, 1]
-    return found, abs(mean), abs(deviation), found.gap_error[0, 0, 1]
+    return _solution(region, view, 1e-6)[0]
 
 
-def nearly(bound, truth, slack=1.03):
-    """The bound holds, and is attained up to the slack."""
-    return truth * (1.0 - 1e-9) <= bound <= slack * truth
+def nearly(bounds, missed, slack=1.03):
+    """The bound of the first gap, or return, holds for what was missed, and is attained up to the
+    slack."""
+    return missed * (1.0 - 1e-9) <= bounds.ravel()[1] <= slack * missed
 
 
 def two_ways(length, noisy, following, low=-1.0, high=1.0, gamma=0.5):
@@ -268,22 +259,21 @@ def test_values_at_opposite_ends_attain_the_bounds(coupling, reward_range):
     low, high = reward_range
     for length, noisy in ((0, False), (3, False), (7, True)):
         model, cells = two_ways(length, noisy, False, low, high)
-        found, mean, deviation, bound = solved_core(model, lambda s: 0, ["start"], cells, coupling)
-        assert mean == pytest.approx((high - low) * 0.5 ** (length + 1) / 0.5)
-        assert deviation == pytest.approx(0.0, abs=1e-6 * (high - low))
-        assert nearly(bound, mean)
-        assert nearly(found.return_error[0, 0], mean / 2.0)  # of one branch, without the doubling
-        assert_allclose(found.moments.mean[0], (low + high) / 2 / 0.5, atol=1e-9)
+        solution = solved_core(model, lambda s: 0, ["start"], cells, coupling)
+        missed = (high - low) * 0.5 ** (length + 1) / 0.5
+        assert_allclose(solution.gap_mean, 0.0, atol=1e-9)
+        assert nearly(solution.gap_error, missed)
+        assert nearly(solution.return_error, missed / 2.0)  # of one branch, without the doubling
+        assert_allclose(solution.moments.mean[0], (low + high) / 2 / 0.5, atol=1e-9)
 
 
 @pytest.mark.parametrize("coupling", ["joint", "common"])
-def test_values_that_follow_the_first_rewards_attain_the_bound(coupling):
+def test_values_that_follow_rewards_attain_the_bound(coupling):
     """Minkowski's inequality, |sd G - sd G~| <= E + ...: what is added points the same way."""
     model, cells = two_ways(7, noisy=True, following=True)
-    _, mean, deviation, bound = solved_core(model, lambda s: 0, ["start"], cells, coupling)
-    assert mean == pytest.approx(0.0, abs=1e-9)
-    assert deviation == pytest.approx(2.0 * 0.5**8 / 0.5)
-    assert nearly(bound, deviation)
+    solution = solved_core(model, lambda s: 0, ["start"], cells, coupling)
+    assert solution.gap_variance[0, 0, 1] == pytest.approx(4.0)
+    assert nearly(solution.gap_error, 2.0 * 0.5**8 / 0.5)
 
 
 def noises(first, *, stay, to=("x", "y")):
@@ -303,14 +293,12 @@ def noises(first, *, stay, to=("x", "y")):
 @on_all_couplings
 def test_variances_of_branches_that_leave_attain_the_bound(coupling):
     """D: v of each branch, and with common noise -2 c(x, y) = v(x) + v(y). Its share of the sd."""
-    also = ["x", "y", "end"]
     model = noises(1.0, stay=False)
-    _, mean, deviation, bound = solved_core(model, lambda s: 2, ["start"], also, coupling)
-    first, later = 4.0, 0.81 * 0.01 * (4.0 if coupling == "common" else 2.0)
-    first = 2.0 if coupling == "independent" else first  # two draws of the first rewards
-    assert mean == pytest.approx(0.0, abs=1e-9)
-    assert deviation == pytest.approx(np.sqrt(first + later) - np.sqrt(first))
-    assert nearly(bound, deviation)
+    solution = solved_core(model, lambda s: 2, ["start"], ["x", "y", "end"], coupling)
+    first = 2.0 if coupling == "independent" else 4.0  # two draws of the first rewards, or one
+    later = 0.81 * 0.01 * (4.0 if coupling == "common" else 2.0)
+    assert solution.gap_variance[0, 0, 1] == pytest.approx(first)
+    assert nearly(solution.gap_error, np.sqrt(first + later) - np.sqrt(first))
 
 
 @pytest.mark.parametrize(
@@ -319,19 +307,17 @@ def test_variances_of_branches_that_leave_attain_the_bound(coupling):
         # D with common noise: 2 sigma-bar(y) t, where the other branch has the core's largest sd.
         # D is a fifth of the variance, and the root is convex.
         (("y", "big"), ["start", "big"], ["y", "end"], 0.1, 1.2),
-        # The L_2 distance where nothing else is known: for two returns Z and -Z it is attained.
+        # The L_2 distance where nothing else is a bound: for two returns Z and -Z it is attained.
         (("x", "y"), ["start"], ["x", "y", "end"], 0.2, 1.03),
     ],
     ids=["stays", "opposite"],
 )
 def test_bounds_with_common_noise_are_attained(to, core, also, missed, slack):
-    model = noises(0.0, stay=True, to=to)
-    _, _, deviation, bound = solved_core(model, lambda s: 2, core, also, "common")
-    assert deviation == pytest.approx(missed * 0.9 / np.sqrt(0.19), rel=1e-6)
-    assert nearly(bound, deviation, slack)
+    solution = solved_core(noises(0.0, stay=True, to=to), lambda s: 2, core, also, "common")
+    assert nearly(solution.gap_error, missed * 0.9 / np.sqrt(0.19), slack)
 
 
-def test_the_distance_of_a_return_from_a_wrong_value_exceeds_w():
+def test_a_return_is_farther_than_w_from_a_wrong_value():
     """A smaller sigma-bar must bound the L_2 distance of Z and m~. Their largest sd, w, does not.
 
     From x and y returns are w or -w, at random, and half of them stay inside: m~ is off by e. The
@@ -352,11 +338,11 @@ def test_the_distance_of_a_return_from_a_wrong_value_exceeds_w():
 
     model = ImplicitJMDP(tables, 2, gamma, (-1.0, 1.0))
     explored = ["x", "y", "end", "bottom", "top of y"]
-    found, *_ = solved_core(model, lambda s: 0, ["start"], explored)
-    assert found.moments.variance[0, 0] == pytest.approx(0.0, abs=1e-9)
+    solution = solved_core(model, lambda s: 0, ["start"], explored)
+    assert solution.moments.variance[0, 0] == pytest.approx(0.0, abs=1e-9)
     deviation = gamma * np.sqrt(w**2 + off**2)  # of the true return
     assert deviation > gamma * w
-    assert nearly(found.return_error[0, 0], deviation, 1.1)
+    assert deviation * (1.0 - 1e-9) <= solution.return_error[0, 0] <= 1.1 * deviation
 
 
 def rare(inside):
@@ -377,25 +363,25 @@ def rare(inside):
 
 
 @pytest.mark.parametrize("coupling", ["joint", "independent"])
-def test_branches_that_meet_and_play_a_rare_action(coupling):
-    """Branches that stay apart at a state play other actions there than the policy does: more often
-    those that are rare. Two ways: they meet outside of the core, or are followed alone in it."""
+def test_branches_that_meet_and_take_a_rare_action(coupling):
+    """Branches that stay separate at a state take other actions there than the policy does: more
+    often those that are rare. They meet outside of the core, or are followed alone in it."""
     for inside, factor in ((False, 0.81), (True, 0.81**2)):
         model, policy = rare(inside)
         core = ["start", "met"] if inside else ["start"]
         also = ["end", "dice"] if inside else ["met", "end"]
-        _, _, deviation, bound = solved_core(model, policy, core, also, coupling)
+        solution = solved_core(model, policy, core, also, coupling)
         first = 4.0 if coupling == "joint" else 2.0
         added = 2.0 * 0.01 * 0.99 * factor
-        assert deviation == pytest.approx(np.sqrt(first + added) - np.sqrt(first))
-        assert nearly(bound, deviation)
+        assert solution.gap_variance[0, 0, 1] == pytest.approx(first)
+        assert nearly(solution.gap_error, np.sqrt(first + added) - np.sqrt(first))
 
 
 def test_errors_of_deviations_and_of_variances_add_up():
     """E + D / (s + (s^2 - D)^(1/2)), s = sd G~ - E: attained downwards, never exceeded."""
     moved, lost = 0.2, 0.3
     for deviation in (0.1, 0.25, 0.7, 1.0, 3.0):
-        bound = local.deviation_error(np.array(deviation), np.array(moved), np.array(lost))
+        bound = deviation_error(np.array(deviation), np.array(moved), np.array(lost))
         between = np.maximum(np.linspace(deviation - moved, deviation + moved, 101), 0.0)
         ends = [np.sqrt(np.maximum(between**2 + x, 0.0)) for x in (-lost, lost)]
         farthest = np.abs(np.array(ends) - deviation).max()
@@ -409,12 +395,12 @@ def test_errors_of_the_solver_in_a_gap_variance():
     weight, e = 7.0, 0.3
     mean = np.array([weight / 2, -weight / 2])
     second = np.full((2, 2), 20.0)
-    apart = np.array([1.0, -1.0])
+    opposite = np.array([1.0, -1.0])
 
     def variance(mean, second):
         covariance = second - np.outer(mean, mean)
         return covariance[0, 0] + covariance[1, 1] - 2.0 * covariance[0, 1]
 
-    moved = variance(mean + e * apart, second - weight * e * np.outer(apart, apart))
+    moved = variance(mean + e * opposite, second - weight * e * np.outer(opposite, opposite))
     change = variance(mean, second) - moved
-    assert local.gap_variance_error(weight, e) == pytest.approx(change)
+    assert gap_variance_error(weight, e) == pytest.approx(change)

@@ -1,4 +1,4 @@
-"""The gap of two rules: against rational systems for its moments."""
+"""The gap of two policies: against rational systems for its moments."""
 
 from fractions import Fraction
 from itertools import product
@@ -10,8 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from strategies import COUPLINGS, on_all_couplings, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.fast import Chain
-from jmdp_lib.fast.collapsed import CollapsedT2
+from jmdp_lib.fast import Chain, CollapsedT2
 
 RULES = {"mixed": (False, False), "deterministic": (True, True), "one of each": (False, True)}
 
@@ -28,15 +27,15 @@ def exact(jm, rules, coupling):
     tables = [[(Fraction(p), r, n) for p, r, n in tables_of(jm, s)] for s in range(size)]
     first, second = (np.vectorize(Fraction)(rule) for rule in rules)
 
-    def chance_of(x, y, together, a, b):
-        """Of two actions that one number draws, or two numbers."""
+    def chance_of(x, y, coupled, a, b):
+        """The probability of two actions that one number draws, or two numbers."""
         one, two = first[x], second[y]
-        if not together:
+        if not coupled:
             return one[a] * two[b]
         return max(0, min(sum(one[: a + 1]), sum(two[: b + 1])) - max(sum(one[:a]), sum(two[:b])))
 
     pairs = [*product(range(size), range(size), [False]), *((s, s, True) for s in range(size))]
-    steps = []  # row, probability, paid, row that follows
+    steps = []  # row, probability, paid, next row
     for (i, pair), a, b in product(enumerate(pairs), *2 * [range(jm.num_actions)]):
         x, y, _ = pair
         one = x == y and a == b
@@ -88,9 +87,9 @@ def exact_problem(coupling, seed, gamma, kinds=(False, False), scale=1.0):
     return jm, rules
 
 
-def errors(found, jm, rules, coupling):
-    """How far means and variances are off, at most."""
-    pairs = zip(found, exact(jm, rules, coupling), strict=True)
+def errors(result, jm, rules, coupling):
+    """The largest errors of means and of variances."""
+    pairs = zip(result, exact(jm, rules, coupling), strict=True)
     return [max(abs(np.vectorize(Fraction)(values) - truth)) for values, truth in pairs]
 
 
@@ -101,14 +100,15 @@ def test_gaps_are_within_their_bounds(coupling, kinds, gamma, scale):
     """ragged: states with different laws of tables, which share none between states."""
     jm, rules = exact_problem(coupling, 4, gamma, kinds, scale)
     coupling = coupling if coupling in COUPLINGS else "joint"
-    found = jl.laws.policy_gaps(jm, *rules, coupling=coupling)
-    assert found.converged
-    off = errors(found, jm, rules, coupling)
-    for power, error, bound in zip((1, 2), off, found.error_bound, strict=True):
+    result = jl.laws.policy_gaps(jm, *rules, coupling=coupling)
+    assert result.converged
+    assert_array_equal([result[0], result[1]], [result.mean, result.variance])
+    off = errors(result, jm, rules, coupling)
+    for power, error, bound in zip((1, 2), off, result.error_bound, strict=True):
         assert error <= bound <= 1e-9 * (scale / (1.0 - gamma)) ** power
 
 
-@pytest.mark.parametrize("coupling", COUPLINGS)
+@on_all_couplings
 def test_errors_of_means_are_counted(coupling, monkeypatch):
     """Values that are wrong by a thousandth: both bounds hold, and are of that size."""
     jm, rules = exact_problem(coupling, 5, 0.9)
@@ -116,20 +116,20 @@ def test_errors_of_means_are_counted(coupling, monkeypatch):
     wrong = 1e-3 * np.array([1.0, -1.0])
     monkeypatch.setattr(Chain, "solution", lambda chain, goal: solution(chain, goal) + wrong)
     with pytest.warns(jl.ConvergenceWarning):
-        found = jl.laws.policy_gaps(jm, *rules, coupling=coupling)
-    for error, bound in zip(errors(found, jm, rules, coupling), found.error_bound, strict=True):
+        result = jl.laws.policy_gaps(jm, *rules, coupling=coupling)
+    for error, bound in zip(errors(result, jm, rules, coupling), result.error_bound, strict=True):
         assert 1e-5 < error <= bound <= 1e3 * error
 
 
-def test_a_gap_that_rounding_leaves_open_is_said():
+def test_a_gap_lost_in_rounding_is_reported():
     jm, rules = exact_problem("joint", 6, 1.0 - 1e-9)
     with pytest.warns(jl.ConvergenceWarning, match="policy_gaps: means may be off by"):
         assert not jl.laws.policy_gaps(jm, *rules).converged
 
 
 @on_all_couplings
-def test_no_gap_where_rules_agree_on_all_that_can_still_come(coupling):
-    """States 0 and 1 are never left for 2 and 3, where the rules differ."""
+def test_no_gap_where_policies_agree_from_then_on(coupling):
+    """States 0 and 1 never lead to 2 and 3, where the policies differ."""
     rng = np.random.default_rng(5)
     after = rng.integers(4, size=(4, 2, 2))
     after[:2] %= 2
@@ -151,9 +151,9 @@ def test_sparse_rows_and_matrices_give_the_same(coupling, monkeypatch):
     """Which of the two is faster depends on how many successors there are."""
     jm = jl.windy_gridworld(4, gamma=0.9)
     rules = jl.goal_policy(4), jl.epsilon_mixture(jm, jl.goal_policy(4)[:, ::-1], 0.3)
-    found = []
+    results = []
     for few in (True, False):
         monkeypatch.setattr(CollapsedT2, "few_successors", few)
-        found.append(jl.laws.policy_gaps(jm, *rules, coupling=coupling))
-    assert_allclose(*map(list, found), rtol=1e-10, atol=1e-12)
-    assert found[0].variance.max() > 0.1
+        results.append(jl.laws.policy_gaps(jm, *rules, coupling=coupling))
+    assert_allclose(*map(list, results), rtol=1e-10, atol=1e-12)
+    assert results[0].variance.max() > 0.1

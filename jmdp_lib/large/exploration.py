@@ -1,4 +1,4 @@
-"""Bounds on a few states' gaps when only a part of the model has been explored.
+"""Bounds on the gaps at a few states when only a part of the model has been explored.
 
 Notation is that of chapter 7. Returns lie in an interval of width 2w. Single branches are followed
 through all *explored* states; one that leaves them, at time tau, earns the middle of the interval
@@ -14,12 +14,12 @@ against the G~ of the core, sums over both branches while these have not merged:
     |E G - E G~| <= E,       |sd G - sd G~| <= E + D / (s + (s^2 - D)^(1/2)),     s = sd G~ - E,
 
 with the root zero if D > s^2. The L_2 distance of G and G~ bounds both as well: its square is at
-most 2 E[sum gamma^(2 tau_core) sigma-bar(x)^2]. `Losses` holds the three expectations, and says
-why.
+most 2 E[sum gamma^(2 tau_core) sigma-bar(x)^2]. `Losses` holds the three expectations, with
+the proof.
 
-`view_explored` makes a model of the states met so far, in which those that were not explored are
-absorbing, and follows branches in it. `large.local` makes errors of the bounds: of gaps from
-`View.bounds` (`_cut_errors`), and of returns from `View.alone` (`_distances`).
+`view_explored` makes a model of the states reached so far, in which those that are not explored are
+absorbing, and follows branches in it. `large.local` turns the bounds into errors: of gaps by
+`View.bounds` (`_cut_errors`), and of returns by `View.alone` (`_distances`).
 """
 
 from dataclasses import dataclass
@@ -31,6 +31,8 @@ from scipy import sparse
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast import Chain, CollapsedT2, Gaps, solve_chains
 from jmdp_lib.large.implicit import Region
+
+_SOLVED = 0.01  # share of a goal that solvers may miss it by
 
 
 class Losses(NamedTuple):
@@ -47,15 +49,15 @@ class Losses(NamedTuple):
     sigma-bar(x) sigma-bar(y): see `_phi_of_later`. The distance of Z and m~ is at most sigma-bar,
     too.
 
-    Later merging is left out of account: that is safe, and to follow pairs for longer spares few
-    states. A bound of another kind has a name here and its phi in `_losses_of_one_branch`; its sums
-    come by themselves. Say in `view_explored` if it counts twice.
+    Later coalescing is ignored: that is safe, and following pairs for longer would save few states.
+    To add another bound, name it here, with its phi in `_losses_of_one_branch`; `view_explored`
+    sums it, and doubles it where that is due.
 
-    All arrays have one shape: (M,) of one branch from each state, (Q,) of both branches of each
+    All arrays have one shape: (M,) for one branch from each state, (Q,) for both branches of each
     gap. Rewards are in [-1, 1], so that w = 1 / (1 - gamma).
 
     value: phi = (e / w)^2, which gives (E / w)^2. distance: phi = sigma-bar^2, which gives the L_2
-    distance, squared. later: the variance that comes after a branch has left, which gives D; its
+    distance, squared. later: the variance of a branch after it has left, which gives D; its
     phi is `_phi_of_later`.
     """
 
@@ -66,17 +68,17 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A model of the M states met so far, by their index, and bounds on what may change its answer.
+    """A model of the M states reached so far, by their index, and bounds on its errors.
 
     system: rewards are in [-1, 1]; states that are not explored are absorbing and pay nothing.
-    asked: Q requested gaps. value: (M,) m~. core: (M,) true for states of the core. alone: of one
-    branch, (M,). bounds: of both branches of the gaps, (Q,), doubled where that is due. visits:
-    (M,) discounted visits of branches that have not merged, summed over gaps. scores: (M,) the
+    gaps: the Q requested gaps. value: (M,) m~. core: (M,) true for states of the core. alone: of
+    one branch, (M,). bounds: of both branches of the gaps, (Q,), doubled where that is due. visits:
+    (M,) discounted visits of branches that have not coalesced, summed over gaps. scores: (M,) the
     share of each state that is not explored in bounds.value.sum().
     """
 
     system: CollapsedT2
-    asked: Gaps
+    gaps: Gaps
     value: Floats
     core: Any
     alone: Losses
@@ -86,36 +88,36 @@ class View:
 
 
 def view_explored(region: Region, goal: float, theta: float = 0.0) -> View:
-    """Bounds on the requested gaps from the states that are explored by now.
+    """Bounds on the requested gaps from the states explored so far.
 
-    Branches of a gap are followed for one step, and each on its own after that. Two that are then
-    at one state where the policy has one action have merged. The same numbers score the states
-    outside: a score is what branches that enter the state would add to E^2.
+    Branches of a gap are followed together for one step, and each on its own after that. Two that
+    are then at one state where the policy has one action have coalesced. The same numbers score the
+    states outside: a score is the part of E^2 that comes from branches that enter the state.
 
-    goal: an upper limit of (E / w)^2 that is aimed at; it sets the accuracy. theta: states stay out
-    of the core as long as their shares of D sum up to at most theta standard deviations.
+    goal: the upper limit for (E / w)^2, which sets the accuracy of the solvers. theta: states stay
+    out of the core as long as their shares of D sum up to at most theta standard deviations.
     """
     system = region.system()
-    gaps = Gaps.of(system.jm, states=region.asked)
+    gaps = Gaps.of(system.jm, states=region.requested)
     explored = np.isin(np.arange(system.jm.num_states), region.explored)
     gamma = system.jm.gamma
-    accuracy = 0.01 * goal
+    accuracy = _SOLVED * goal
     branch = _single_branches(system, explored, goal)
     step = system.step(gaps)
     one_action = explored & (system.policy.max(1) == 1.0)
-    merged = (step.first == step.second) & one_action[step.first]
-    mass = np.tile(gamma**2 * step.weights * ~merged, 2)
+    coalesced = (step.first == step.second) & one_action[step.first]
+    mass = np.tile(gamma**2 * step.weights * ~coalesced, 2)
     where = np.tile(step.row, 2), np.concatenate([step.first, step.second])
-    # (Q, M) where the branches of each gap are one step later
+    # (Q, M) discounted probabilities of the states of both branches one step later
     ends = sparse.csr_array((mass, where), (gaps.states.size, explored.size))
     later = np.asarray(ends.sum(0), float)
     start = 2.0 * np.bincount(gaps.states, minlength=explored.size).astype(float)
     visits = (start + _visits(system, explored, gamma**2, later, accuracy)) * explored
     by_gap = visits / max(1, gaps.states.size)
-    core = explored & _matters(system, branch, region.asked, by_gap, theta)
+    core = explored & _matters(system, branch, region.requested, by_gap, theta)
     alone = _losses_of_one_branch(system, branch, core, accuracy)
     both = Losses(*(ends @ loss for loss in alone))
-    # A squared difference is at most twice the squares; D is none, and counts once.
+    # A squared difference is at most twice the squares. D is not one, and counts once.
     bounds = Losses(2.0 * both.value, 2.0 * both.distance, both.later)
     entered = _visits(system, core, gamma**2, later, accuracy) * ~core
     scores = _visits(system, explored, gamma, entered * branch.value_error, accuracy) * ~explored
@@ -126,9 +128,9 @@ class SingleBranches(NamedTuple):
     """Value and bounds of a branch from each state, (M,).
 
     value: m~. value_error: e / w. deviation: sigma-bar. The bounds include the residuals of the
-    solver of m~ and Var Z~. A smaller bound is a minimum in `_single_branches`, and all others
-    follow. A smaller sigma-bar must bound the L_2 distance of Z and m~ as well, not only sd Z: w
-    bounds the latter alone, and (w^2 + e^2)^(1/2) both.
+    solver of m~ and Var Z~. To add a smaller bound, take the minimum in `_single_branches`; all
+    others follow from it. A smaller sigma-bar must bound the L_2 distance of Z and m~ as well, not
+    only sd Z: w bounds the latter alone, and (w^2 + e^2)^(1/2) both.
     """
 
     value: Floats
@@ -143,17 +145,17 @@ def _single_branches(system: CollapsedT2, explored: Any, goal: float) -> SingleB
     one = np.ones(explored.size)
     chains = solve_chains(system, 1e-3 * np.sqrt(goal))
     residual = chains.value_residual
-    accuracy = 0.01 * np.sqrt(goal) * (1.0 - gamma)
+    accuracy = _SOLVED * np.sqrt(goal) * (1.0 - gamma)
     value_error = _leaving(system, explored, gamma, one, accuracy) + residual
     unsolved = (chains.variance_residual + 4.0 * residual) / (1.0 - rate)
     deviation = np.sqrt(chains.backup.value_variance + unsolved)
-    left = np.sqrt(_leaving(system, explored, rate, one, 0.01 * goal))
+    left = np.sqrt(_leaving(system, explored, rate, one, _SOLVED * goal))
     deviation += (left + residual) / (1.0 - gamma)
     return SingleBranches(chains.backup.value, value_error, deviation)
 
 
 def _phi_of_later(system: CollapsedT2, deviation: Floats, top: float) -> Floats:
-    """The function phi of D (M,); top: the largest sigma-bar of the core.
+    """The function phi (M,) of D; top: the largest sigma-bar of the core.
 
     That is sigma-bar^2. With common noise the other branch is still there, or leaves at the same
     time, and max(sigma-bar^2, 2 sigma-bar top) is added.
@@ -165,23 +167,23 @@ def _phi_of_later(system: CollapsedT2, deviation: Floats, top: float) -> Floats:
 
 
 def _matters(
-    system: CollapsedT2, branch: SingleBranches, asked: Ints, visits: Floats, theta: float
+    system: CollapsedT2, branch: SingleBranches, requested: Ints, visits: Floats, theta: float
 ) -> Any:
-    """A mask (M,) of all states but those that add least to D; visits: of one gap, on average."""
-    top = branch.deviation[asked].max()  # a guess, as the core is not known yet
+    """Mask (M,) of all states but those that add least to D; visits: of one gap, on average."""
+    top = branch.deviation[requested].max()  # a guess, since the core follows from it
     weights = visits * _phi_of_later(system, branch.deviation, top)
-    weights[asked] = np.inf
+    weights[requested] = np.inf
     least_first = np.argsort(weights)
-    allowed = theta * max(theta, top)
+    tolerance = theta * max(theta, top)
     matters = np.ones(weights.size, dtype=bool)
-    matters[least_first[np.cumsum(weights[least_first]) <= allowed]] = False
+    matters[least_first[np.cumsum(weights[least_first]) <= tolerance]] = False
     return matters
 
 
 def _losses_of_one_branch(
     system: CollapsedT2, branch: SingleBranches, core: Any, accuracy: float
 ) -> Losses:
-    """Losses (M,) of a branch that never merges, from each state."""
+    """Losses (M,) of a branch that never coalesces, from each state."""
     top = branch.deviation[core].max()
     phi = Losses(
         value=branch.value_error**2,

@@ -1,7 +1,7 @@
 """Joint MDPs that nobody enumerates: the outcome tables of a state come from a function.
 
-States are anything hashable: tuples, strings, integers. `local_jipe2` calls the function for the
-states that matter to the requested gaps, and for no others: a `Region` of them.
+States are anything hashable: tuples, strings, integers. `local_jipe2` calls the function only for a
+`Region` of states, those that matter to the requested gaps.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class ImplicitJMDP:
         tables: tables(s) -> probabilities (K,), rewards (K, A), and next states, K lists of A
             hashable states. Table k has probability probs[k]; action a then earns rewards[k, a]
             and moves to next_states[k][a]. It must be pure: all randomness is in the tables. It
-            is called twice for every state, to see whether it is.
+            is called twice for every state to test this.
         num_actions: $|A|$.
         gamma: discount factor in [0, 1).
-        reward_range: (lo, hi), all rewards lie between these. The narrower, the sooner an
-            answer is certified.
+        reward_range: (lo, hi), which holds all rewards. A narrower range needs fewer states for
+            the same certificate.
         knows_noise: True if table k of every state is the outcome of noise k, as
             `coupling="common"` needs it. Defaults to True.
 
-    The model pickles if its function does. It is a simulator, too: `query` draws a table. The
-    tables of a state are checked when they are needed; every message shows the state.
+    The model pickles if its function does. It is also a simulator: `query` draws a table. The
+    tables of a state are checked when they are made; every message shows the state.
 
     Example:
         >>> import jmdp_lib as jl
@@ -56,8 +56,8 @@ class ImplicitJMDP:
         >>> probs, rewards, next_states = line.at(10)
         >>> probs.tolist(), next_states
         ([0.7, 0.3], [11, 9, 10, 8])
-        >>> found = jl.large.local_jipe2(line, lambda cell: [0.5, 0.5], states=[2], tol=0.01)
-        >>> print(f"right against left: {found.gap_mean[0, 0, 1]:.2f}")
+        >>> local = jl.large.local_jipe2(line, lambda cell: [0.5, 0.5], states=[2], tol=0.01)
+        >>> print(f"right against left: {local.gap_mean[0, 0, 1]:.2f}")
         right against left: 0.52
     """
 
@@ -75,11 +75,11 @@ class ImplicitJMDP:
         checks.discount(self.gamma)
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_kept": {}}  # tables can be asked for again
+        return vars(self) | {"_kept": {}}  # tables can be made again
 
     @property
     def reward_bound(self) -> float:
-        """$r_{max}$, the larger end of the range of rewards, by size; one if both are zero."""
+        """$r_{max}$, the larger absolute end of the range of rewards; one if both are zero."""
         return float(np.abs(self.reward_range).max()) or 1.0
 
     @classmethod
@@ -98,10 +98,10 @@ class ImplicitJMDP:
             gamma: discount factor in [0, 1).
             noise_probs: (K,) probabilities of the noise u.
             step: step(s, a, u) -> (reward, next_state). It must be pure.
-            reward_range: (lo, hi), all rewards lie between these.
+            reward_range: (lo, hi), which holds all rewards.
 
         Returns:
-            The model, which knows its noise.
+            The model, with `knows_noise` True.
 
         Example:
             >>> import jmdp_lib as jl
@@ -129,7 +129,7 @@ class ImplicitJMDP:
             ValueError: the tables make no sense; the message shows the state.
         """
         try:
-            probs, rewards, successors = self._asked(state)
+            probs, rewards, successors = self._made(state)
             prob = checks.distributions("probabilities", probs, "table")
             axes = ("table", "action")
             reward = checks.floats("rewards", rewards, *axes, shape=(prob.size, self.num_actions))
@@ -139,16 +139,16 @@ class ImplicitJMDP:
             if [len(row) for row in successors] != [self.num_actions] * prob.size:
                 raise ValueError(f"next states must be {prob.size} lists of {self.num_actions}")
             flat = [successor for row in successors for successor in row]
-            sum(map(hash, flat))  # refuses what is unhashable
-            other_probs, other_rewards, others = self._asked(state)
+            sum(map(hash, flat))  # an unhashable state raises
+            other_probs, other_rewards, others = self._made(state)
             same = np.array_equal(probs, other_probs) and np.array_equal(rewards, other_rewards)
             if not same or flat != [successor for row in others for successor in row]:
-                raise ValueError("they must be pure, but differ when they are asked for again")
+                raise ValueError("they must be pure, but differ in a second call")
         except Exception as error:
             raise ValueError(f"tables of state {state!r}: {error}") from error
         return prob, reward, flat
 
-    def _asked(self, state: Hashable) -> tuple[ArrayLike, ArrayLike, Any]:
+    def _made(self, state: Hashable) -> tuple[ArrayLike, ArrayLike, Any]:
         """The tables of a state, as the user's function returns them."""
         probs, rewards, rows = self.tables(state)
         return probs, rewards, getattr(rows, "tolist", lambda: rows)()  # of an array
@@ -190,11 +190,11 @@ class ImplicitJMDP:
         return [rewards[table][a] for a in columns], [successors[first + a] for a in columns]
 
 
-# Functions of this module, and not of a call, since only these pickle.
+# Functions of the module and not of a call, since only these pickle.
 
 
 def _tables_of_step(probs: Floats, num_actions: int, step: Any, state: Any) -> Any:
-    """The tables of a state, one for each noise, by a step function."""
+    """The tables of a state, one for each noise, from a step function."""
     noises = range(probs.size)
     rows = [[outcome_of(step, state, a, u) for a in range(num_actions)] for u in noises]
     rewards, states = zip(*(zip(*row, strict=True) for row in rows), strict=True)
@@ -202,15 +202,15 @@ def _tables_of_step(probs: Floats, num_actions: int, step: Any, state: Any) -> A
 
 
 def with_law(law: Floats, tables: TableFunction, state: Any) -> Any:
-    """The tables of a state, refused unless they have the probabilities `law` of a common noise."""
-    found = tables(state)
-    probs = np.asarray(found[0])
+    """The tables of a state; refused unless they have the probabilities `law` of a common noise."""
+    made = tables(state)
+    probs = np.asarray(made[0])
     if probs.shape != law.shape or np.abs(probs - law).max() > 1e-12:
         raise ValueError(
             "coupling 'common' needs one law of tables for all states: the probabilities are "
             f"{probs.round(6)} here, {law.round(6)} at the first one"
         )
-    return found
+    return made
 
 
 class StateTables(NamedTuple):
@@ -227,17 +227,17 @@ class StateTables(NamedTuple):
 
 @dataclass(frozen=True)
 class Region:
-    """The states met so far, in the order in which they were met, and tables of those explored.
+    """The states reached so far, in this order, and the tables of those explored.
 
-    numbers: the index of each state. asked: (N,) the index of each requested state. limit: of the
-    number of explored states. tables: by the index of a state, the first explored first.
+    index: the index of each state. requested: (N,) the index of each requested state. limit: of the
+    number of explored states. tables: by the index of a state, in the order of exploration.
     """
 
     model: ImplicitJMDP
     policy: Policy
     coupling: Coupling
-    numbers: dict[Hashable, int]
-    asked: Ints
+    index: dict[Hashable, int]
+    requested: Ints
     limit: int
     tables: dict[int, StateTables] = field(default_factory=dict)
 
@@ -256,14 +256,14 @@ class Region:
         if not len(states):
             raise ValueError("states must hold at least one state")
         try:
-            numbers = {state: number for number, state in enumerate(dict.fromkeys(states))}
-            asked = np.array([numbers[state] for state in states])
+            index = {state: i for i, state in enumerate(dict.fromkeys(states))}
+            requested = np.array([index[state] for state in states])
         except TypeError:
             raise ValueError(f"states must be hashable, such as tuples, got {states!r}") from None
         sharing = checked_coupling(model, coupling)
-        limit = checks.at_least("max_states", max_states, len(numbers))
-        region = cls(model, policy, sharing, numbers, asked, limit)
-        region.explore(range(len(numbers)))
+        limit = checks.at_least("max_states", max_states, len(index))
+        region = cls(model, policy, sharing, index, requested, limit)
+        region.explore(range(len(index)))
         return region
 
     @property
@@ -273,35 +273,36 @@ class Region:
         return 0.5 * (high - low) or 1.0
 
     @property
-    def num_asked(self) -> int:
-        """The number of distinct states that are requested."""
-        return int(self.asked.max()) + 1
+    def num_requested(self) -> int:
+        """The number of distinct requested states."""
+        return int(self.requested.max()) + 1
 
     @property
     def explored(self) -> list[int]:
-        """The index of each explored state, the first explored first."""
+        """The index of each explored state, in the order of exploration."""
         return list(self.tables)
 
     def explore(self, batch: Iterable[int]) -> None:
         """Add the tables of states, given by their index."""
-        met = list(self.numbers)
+        reached = list(self.index)
         middle = 0.5 * sum(self.model.reward_range)
-        numbers = list(batch)
+        indices = list(batch)
+        states = [reached[i] for i in indices]
         with randomness.no_global_draws("the function of the tables", "but must be pure"):
-            found = [self.model.at(met[number]) for number in numbers]
-        rows = policy_rows(self.policy, [met[n] for n in numbers], self.model.num_actions)
-        for number, (probs, rewards, successors), row in zip(numbers, found, rows, strict=True):
-            targets = [self.numbers.setdefault(x, len(self.numbers)) for x in successors]
+            tables = [self.model.at(state) for state in states]
+        rows = policy_rows(self.policy, states, self.model.num_actions)
+        for i, (probs, rewards, successors), row in zip(indices, tables, rows, strict=True):
+            targets = [self.index.setdefault(x, len(self.index)) for x in successors]
             to = np.reshape(targets, rewards.shape)
             drawn = probs > 0.0
             scaled = (rewards[drawn] - middle) / self.unit
-            self.tables[number] = StateTables(probs[drawn], scaled, to[drawn], row)
+            self.tables[i] = StateTables(probs[drawn], scaled, to[drawn], row)
 
     def system(self) -> CollapsedT2:
-        """The operator T_2 of all states met; unexplored ones are absorbing and pay nothing."""
+        """T_2 of all states reached; unexplored ones are absorbing and pay nothing."""
         probs, rewards, targets, rows = zip(*self.tables.values(), strict=True)
         owners = np.repeat(self.explored, [own.size for own in probs])
-        policy = np.zeros((len(self.numbers), self.model.num_actions))
+        policy = np.zeros((len(self.index), self.model.num_actions))
         policy[:, 0] = 1.0
         policy[self.explored] = rows
         jm = closed(
@@ -318,11 +319,11 @@ class Region:
 def closed(
     owners: Ints, probs: Floats, rewards: Floats, next_states: Ints, num_states: int, gamma: float
 ) -> JMDP:
-    """A model of stacked tables: states that own none of them are absorbing and pay nothing."""
-    law = probs[owners == owners[0]]  # with common noise, all states have one law of tables
+    """A model of stacked tables: states without a table are absorbing and pay nothing."""
+    law = probs[owners == owners[0]]  # with common noise, that of all states
     others = np.repeat(np.setdiff1d(np.arange(num_states), owners), law.size)
     stay = np.repeat(others[:, None], rewards.shape[1], 1)
-    rewards = np.where(np.abs(rewards) < 1e-100, 0.0, rewards)  # of the unit 1: such a JMDP is none
+    rewards = np.where(np.abs(rewards) < 1e-100, 0.0, rewards)  # a JMDP refuses such a unit
     return JMDP.from_tables(
         np.append(owners, others),
         np.append(probs, np.resize(law, others.size)),

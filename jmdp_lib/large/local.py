@@ -1,12 +1,12 @@
 """Gaps at a few states of a model that nobody enumerates, with a certificate.
 
 Two nested sets of states grow outwards from the requested ones: the *explored* states, through
-which single branches are followed, and in them a *core*, in which pairs of branches are solved for.
-`large.exploration` says what their edges can change: E, and D of the core. The search (`_search`)
-explores until E is small (`_explored`, `_grow`), solves the pairs of the core as `jipe2` does
-(`_answer`), and sees which of the two makes the error. If it is D, the core grows; if it is E, more
-states are explored. It ends when the certified error is within the tolerance, or nothing more fits:
-`_room` has every limit on the number of states.
+which single branches are followed, and within them a *core*, in which pairs of branches are solved
+for. `large.exploration` bounds the effect of their edges: E, and D of the core. The search
+(`_search`) explores until E is small (`_explored`, `_grow`), solves the pairs of the core as
+`jipe2` does (`_solution`), and compares the two parts of the error. If D dominates, the core grows;
+if E does, more states are explored. The search ends when the certified error is within the
+tolerance, or nothing more fits: `_capacity` has every limit on the number of states.
 """
 
 from __future__ import annotations
@@ -29,23 +29,32 @@ from jmdp_lib.solvers.fixed_point import warn
 
 _TRIALS = 10  # cores and explored sets that are solved, at most
 _BYTES = 2000  # of free memory for each next state of an explored one
+_E_SHARE = 0.5  # of the error tolerance, for which E is reduced
+_CORE_SHARE = 0.3  # of the error: a core that adds less is large enough
+_SMALLER_CORE = 1e3  # factor of theta if the pairs of a core do not fit
+_LARGER_CORE = (1e-4, 0.1)  # least and largest factor of theta for a larger core
+_FARTHER = 0.1  # factor of the goal for more explored states
+_SOLVER_SHARE = 0.0025  # of the error tolerance, for the solver of pairs
+_SOLVED = 1e-11  # accuracy of the solver if variances are tiny, in units of the rewards
+_CUT_SHARE = 0.95  # of the error tolerance: beyond it a more accurate solver is no help
+_GROWTH = 32  # states are explored in batches of at least this fraction of those explored
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LocalSolution(machine.ReadOnly):
-    """The solution of `local_jipe2`: gaps at N states. All arrays are read-only.
+    """Solution of `local_jipe2`: gaps at N states. All arrays are read-only.
 
     Attributes:
         moments: of the N states, in their order, with A actions each.
         gap_error: (N, A, A), a bound on the errors of the mean and of the standard deviation of
             each gap.
-        return_error: (N, A), the same of each return $Z(s, a)$ itself. It may be much larger: the
-            errors of two branches cancel once these have merged.
+        return_error: (N, A), such a bound for each return $Z(s, a)$. It may be much larger: the
+            errors of two branches cancel once these have coalesced.
         error_bound: the largest gap_error.
         converged: True if error_bound is within the tolerance that `tol` sets.
         explored: the explored states, in the order of exploration.
-        visits: (num_explored,) expected visits of branches that have not merged, summed over gaps,
-            discounted by $gamma^2$ per step.
+        visits: (num_explored,) expected visits of branches that have not coalesced, summed over
+            gaps, discounted by $gamma^2$ per step.
     """
 
     moments: Moments
@@ -58,9 +67,9 @@ class LocalSolution(machine.ReadOnly):
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "NOT converged"
-        asked = len(self.gap_error)
+        size = len(self.gap_error)
         return (
-            f"LocalSolution({state}, {asked:,} state{'s' * (asked != 1)} asked for, "
+            f"LocalSolution({state}, {size:,} state{'s' * (size != 1)} requested, "
             f"{self.num_explored:,} explored, error_bound={self.error_bound:.3g})"
         )
 
@@ -80,7 +89,7 @@ class LocalSolution(machine.ReadOnly):
         return self.moments.gap_variance
 
 
-@np.errstate(under="ignore")  # where a user has errors raised: what underflows is zero
+@np.errstate(under="ignore")  # a user may have errors raised; numbers that underflow are zero
 def local_jipe2(
     model: ImplicitJMDP,
     policy: Policy,
@@ -100,14 +109,14 @@ def local_jipe2(
         states: the N states whose gaps are requested.
         tol: accuracy of the mean and the standard deviation of every gap. Defaults to 0.001. It is
             relative to the larger absolute end of the range of rewards, or to the width of that
-            range if it is less: a constant added to all rewards changes no gap. Exploration goes on
-            until error_bound is at most that; the result has then converged.
+            range if it is less: a constant added to all rewards changes no gap. The result has
+            converged once error_bound is within this tolerance.
         coupling: "joint", "independent" or "common", as in `jipe2`. Defaults to "joint".
-        max_states: the largest number of states that are explored. Defaults to 50,000. If that, or
-            the memory, does not suffice, a `ConvergenceWarning` says what was reached.
+        max_states: the largest number of explored states. Defaults to 50,000. If that, or the
+            memory, does not suffice, a `ConvergenceWarning` has the error bound that was reached.
 
     Returns:
-        The gaps of the N states with the error of each, and what was explored.
+        The gaps of the N states, a bound on the error of each, and the explored states.
 
     Raises:
         ValueError: an argument makes no sense, or the tables of a state do not; the message shows
@@ -120,35 +129,35 @@ def local_jipe2(
         ...     return float(cell > 3), cell + (1 if action == 0 else -1) - gust
         ...
         >>> line = jl.large.ImplicitJMDP.from_step(2, 0.8, [0.7, 0.3], step, (0.0, 1.0))
-        >>> found = jl.large.local_jipe2(line, lambda cell: [0.5, 0.5], states=[2], tol=1e-3)
-        >>> print(f"{found.gap_mean[0, 0, 1]:.3f} and variance {found.gap_variance[0, 0, 1]:.3f}")
+        >>> local = jl.large.local_jipe2(line, lambda cell: [0.5, 0.5], states=[2], tol=1e-3)
+        >>> print(f"{local.gap_mean[0, 0, 1]:.3f} and variance {local.gap_variance[0, 0, 1]:.3f}")
         0.522 and variance 0.759
-        >>> found.converged, found.num_explored < 100
+        >>> local.converged, local.num_explored < 100
         (True, True)
     """
     _require_implicit(model)
     region = Region.of(model, policy, coupling, states, max_states)
     by_width = checks.positive("tol", tol) * 2.0 * region.unit + _rounding(region)
-    allowed = min(tol * region.model.reward_bound, by_width)
+    error_tol = min(tol * region.model.reward_bound, by_width)
     with machine.progress(None, "local_jipe2", "state") as bar:
-        solution = _search(region, allowed, bar)
+        solution = _search(region, error_tol, bar)
     if not solution.converged:
         warn(
             f"local_jipe2 stopped after {solution.num_explored:,} states with error bound "
-            f"{solution.error_bound:.3g}, above the {allowed:.3g} that tol allows: out of states "
+            f"{solution.error_bound:.3g}, above the {error_tol:.3g} that tol allows: out of states "
             "or memory"
         )
     return solution
 
 
 def _require_implicit(model: object) -> None:
-    """Refuse any other model, and say what to use instead."""
+    """Refuse any other model, and name the function to use instead."""
     if isinstance(model, ImplicitJMDP):
         return
     instead = (
         "`jipe2(jm, policy, states=...)` solves for a few states of a JMDP"
         if isinstance(model, JMDP)
-        else "`ImplicitJMDP.from_step` makes one of a step function and its noise, and "
+        else "`ImplicitJMDP.from_step` makes one from a step function and its noise, and "
         "`jl.simulators.estimate_gaps` estimates the gaps of any simulator"
     )
     raise TypeError(f"local_jipe2 needs an ImplicitJMDP, got {model!r}: {instead}")
@@ -159,42 +168,45 @@ def _rounding(region: Region) -> float:
     return machine.rounding_of_returns(region.model.gamma, region.model.reward_bound)
 
 
-def _search(region: Region, allowed: float, bar: Any) -> LocalSolution:
-    """Explore, solve the core, and mend whatever adds more to the error: explore, or a larger core.
+def _search(region: Region, error_tol: float, bar: Any) -> LocalSolution:
+    """Explore, solve the core, and reduce the larger part of the error: explore, or a larger core.
 
-    goal, theta: see `view_explored`. bar: shows progress.
+    error_tol: in the unit of the rewards. goal, theta: see `view_explored`. bar: shows progress.
     """
     w = region.unit / (1.0 - region.model.gamma)
-    goal = (0.5 * allowed / w) ** 2
-    theta = allowed / region.unit
+    goal = (_E_SHARE * error_tol / w) ** 2
+    theta = error_tol / region.unit
     best: LocalSolution | None = None
     for _ in range(_TRIALS):
         view, reached = _explored(region, goal, theta, bar)
         core_size = int(view.core.sum())
         try:
-            solution, by_core = _answer(region, view, allowed)
+            solution, by_core = _solution(region, view, error_tol)
         except MemoryError:
-            if best is not None or core_size == region.num_asked:
+            if best is not None or core_size == region.num_requested:
                 break
-            theta *= 1e3
+            theta *= _SMALLER_CORE
             continue
         if best is None or solution.error_bound < best.error_bound:
             best = solution
-        bar.set_postfix_str(f"error {best.error_bound:.1e}, allowed {allowed:.1e}")
-        core_suffices = core_size == solution.num_explored or by_core < 0.3 * solution.error_bound
+        bar.set_postfix_str(f"error {best.error_bound:.1e}, tolerance {error_tol:.1e}")
+        error = solution.error_bound
+        core_suffices = core_size == solution.num_explored or by_core < _CORE_SHARE * error
         if best.converged or (core_suffices and not reached):
             break
         if core_suffices:
-            goal *= 0.1
+            goal *= _FARTHER
         else:
-            theta *= min(0.1, max(1e-4, (0.5 * allowed / solution.error_bound) ** 2))
+            theta *= np.clip((_E_SHARE * error_tol / error) ** 2, *_LARGER_CORE)
     if best is None:
-        raise MemoryError(f"local_jipe2 cannot solve for the pairs of {region.num_asked} states")
+        raise MemoryError(
+            f"local_jipe2 cannot solve for the pairs of {region.num_requested} states"
+        )
     return best
 
 
 def _explored(region: Region, goal: float, theta: float, bar: Any) -> tuple[View, bool]:
-    """Explore until (E / w)^2 <= goal; False if there are no more states, or no room for them."""
+    """Explore until (E / w)^2 <= goal; False if no states are left, or they do not fit."""
     while True:
         view = view_explored(region, goal, theta)
         reached = bool(view.bounds.value.max(initial=0.0) <= goal)
@@ -202,7 +214,7 @@ def _explored(region: Region, goal: float, theta: float, bar: Any) -> tuple[View
             return view, reached
 
 
-def _room(region: Region) -> int:
+def _capacity(region: Region) -> int:
     """The largest number of states explored before the next view, by all limits."""
     doubled = 2 * len(region.explored) + 16
     widest = max(state.targets.size for state in region.tables.values())
@@ -210,22 +222,22 @@ def _room(region: Region) -> int:
 
 
 def _grow(region: Region, view: View, goal: float, bar: Any) -> bool:
-    """Explore the states that matter most, as far as there is room; False if there are none.
+    """Explore the states that matter most, up to the capacity; False if there are none.
 
-    States with the least scores stay outside, as long as these add up to half of what is allowed.
-    Scores of the states behind those explored follow from these, one ring at a time.
+    States with the least scores stay outside, as long as their scores add up to half of the goal.
+    Scores of the states behind those explored follow from them, one ring at a time.
     """
     before = len(region.explored)
-    room = _room(region)
+    capacity = _capacity(region)
     scores = view.scores
     ranked = np.sort(scores)
-    allowed = 0.5 * goal * view.bounds.value.sum() / view.bounds.value.max()
-    enough = ranked[min(np.searchsorted(np.cumsum(ranked), allowed), ranked.size - 1)]
+    outside = 0.5 * goal * view.bounds.value.sum() / view.bounds.value.max()
+    least = ranked[min(np.searchsorted(np.cumsum(ranked), outside), ranked.size - 1)]
     while True:
         new = len(region.explored) - before
-        wanted = max(int(np.sum(scores >= enough)), before // 32 - new)
-        wanted = max(min(wanted, room - new - before), 0)
-        batch = np.argsort(-scores)[:wanted]
+        size = max(int(np.sum(scores >= least)), before // _GROWTH - new)
+        size = max(min(size, capacity - new - before), 0)
+        batch = np.argsort(-scores)[:size]
         batch = batch[scores[batch] > 0.0]
         if not batch.size:
             return new > 0
@@ -235,12 +247,12 @@ def _grow(region: Region, view: View, goal: float, bar: Any) -> bool:
 
 
 def _scores_behind(region: Region, scores: Floats, batch: Ints) -> Floats:
-    """Scores of states after those of a batch were explored, which hand their scores on."""
-    behind = np.append(scores, np.zeros(len(region.numbers) - scores.size))
-    for number in batch.tolist():
-        probs, _, targets, policy = region.tables[number]
-        # Twice: a half steps back inside, and comes out again.
-        np.add.at(behind, targets, 2.0 * scores[number] * np.outer(probs, policy))
+    """Scores after a batch of states was explored, which pass their scores on."""
+    behind = np.append(scores, np.zeros(len(region.index) - scores.size))
+    for i in batch.tolist():
+        probs, _, targets, policy = region.tables[i]
+        # Twice: half of the branches step back inside, and leave again.
+        np.add.at(behind, targets, 2.0 * scores[i] * np.outer(probs, policy))
     behind[region.explored] = 0.0
     return behind
 
@@ -257,8 +269,8 @@ def deviation_error(deviation: Floats, moved: Floats, lost: Floats) -> Floats:
 def gap_variance_error(weight: float, error_bound: float) -> float:
     """A bound on the error of a gap variance for moments within `error_bound` in ||.||_lambda.
 
-    Second moments are within lambda_2 = `weight` times that. Four of them enter, and the square of
-    a difference of two means, which is at most lambda_2 itself.
+    Second moments are within lambda_2 = `weight` times that. The gap variance has four of them, and
+    the square of a difference of two means, which is at most lambda_2 itself.
     """
     return 8.0 * weight * error_bound + 4.0 * error_bound**2
 
@@ -267,7 +279,7 @@ def gap_variance_error(weight: float, error_bound: float) -> float:
 class SolvedCore:
     """The solution in the core, for the requested states, in units of `Region.unit`.
 
-    moments: of returns minus m~; a variance below zero is zero there. error: of the solver, in
+    moments: of returns minus m~, with zero for variances below zero. error: of the solver, in
     ||.||_lambda. weight: lambda_2.
     """
 
@@ -276,7 +288,7 @@ class SolvedCore:
     weight: float
 
     def solver_error(self, variance: Floats) -> Floats:
-        """Bounds on the errors of means and standard deviations that the solver makes.
+        """Bounds on the errors of means and standard deviations by the solver.
 
         variance: of the gaps or returns.
         """
@@ -286,14 +298,14 @@ class SolvedCore:
 
 
 def _cut_errors(view: View, variance: Floats) -> tuple[Floats, Floats]:
-    """Bounds on the errors that the cut at the core makes, as `large.exploration` derives them.
+    """Bounds on the errors by the cut at the core, as `large.exploration` derives them.
 
     variance: (N, A, A), of the gaps at N requested states. Returns the bounds for their means and
-    standard deviations, and by how much these exceed E.
+    standard deviations, and the parts of these beyond E.
     """
-    asked = view.asked
+    gaps = view.gaps
     bounds = np.zeros((3, *variance.shape))
-    bounds[:, asked.states, asked.first, asked.second] = view.bounds
+    bounds[:, gaps.states, gaps.first, gaps.second] = view.bounds
     value, distance, lost = bounds + bounds.swapaxes(2, 3)
     moved = np.sqrt(value) / (1.0 - view.system.jm.gamma)
     by_parts = deviation_error(np.sqrt(variance), moved, lost)
@@ -301,42 +313,42 @@ def _cut_errors(view: View, variance: Floats) -> tuple[Floats, Floats]:
     return error, error - moved
 
 
-def _answer(region: Region, view: View, allowed: float) -> tuple[LocalSolution, float]:
-    """The core's answer with its error, and the part of it that a larger core could mend."""
+def _solution(region: Region, view: View, error_tol: float) -> tuple[LocalSolution, float]:
+    """The solution in the core with its error, and the part of it that a larger core reduces."""
     unit = region.unit
     rounding = _rounding(region)
     system = _core_model(region, view)
-    rough = 0.0025 * allowed / unit / system.weight
-    for accuracy in (rough, 1e-11 * system.jm.reward_bound):  # the second if variances are tiny
+    rough = _SOLVER_SHARE * error_tol / unit / system.weight
+    for accuracy in (rough, _SOLVED * system.jm.reward_bound):
         core = _solve_core(region, view, system, accuracy)
         by_cut, by_core = _cut_errors(view, core.moments.gap_variance)
         gap_error = unit * (by_cut + core.solver_error(core.moments.gap_variance))
         gap_error *= ~np.eye(region.model.num_actions, dtype=bool)
         gap_error[gap_error > 0.0] += rounding
         bound = max(rounding, float(gap_error.max()))
-        if bound <= allowed or unit * by_cut.max() > 0.95 * allowed:
+        if bound <= error_tol or unit * by_cut.max() > _CUT_SHARE * error_tol:
             break
     return_error = (
         unit * (_distances(region, view) + core.solver_error(core.moments.variance)) + rounding
     )
-    asked = region.asked
+    requested = region.requested
     solution = LocalSolution(
         moments=_moments(region, view, core, float(return_error.max())),
-        gap_error=gap_error[asked],
-        return_error=return_error[asked],
+        gap_error=gap_error[requested],
+        return_error=return_error[requested],
         error_bound=bound,
-        converged=bound <= allowed,
-        explored=tuple(np.fromiter(region.numbers, object)[region.explored]),
+        converged=bound <= error_tol,
+        explored=tuple(np.fromiter(region.index, object)[region.explored]),
         visits=view.visits[region.explored],
     )
     return solution, unit * float(by_core.max())
 
 
 def _solve_core(region: Region, view: View, system: CollapsedT2, accuracy: float) -> SolvedCore:
-    """The pairs of the core, as `jipe2` solves them."""
-    solved = solve_pairs(system, view.asked, accuracy)
-    states = slice(region.num_asked)
-    blocks = system.blocks(solved.backup, solved.pairs, view.asked)[states]
+    """Solve the pairs of the core as `jipe2` does."""
+    solved = solve_pairs(system, view.gaps, accuracy)
+    states = slice(region.num_requested)
+    blocks = system.blocks(solved.backup, solved.pairs, view.gaps)[states]
     mean = solved.backup.mean[states]
     return SolvedCore(
         moments=Moments(2, mean, blocks, StoredMoments(None), mean_error=0.0, resolution=np.inf),
@@ -346,36 +358,36 @@ def _solve_core(region: Region, view: View, system: CollapsedT2, accuracy: float
 
 
 def _distances(region: Region, view: View) -> Floats:
-    """Bounds (N, A) of the L_2 distance of the core's returns from the true ones."""
+    """Bounds (N, A) on the L_2 distance of the core's returns from the true ones."""
     whole = view.system.jm
     after = whole.averaging @ view.alone.distance[whole.next_states]
-    return whole.gamma * np.sqrt(after[: region.num_asked])
+    return whole.gamma * np.sqrt(after[: region.num_requested])
 
 
 def _moments(region: Region, view: View, core: SolvedCore, error: float) -> Moments:
     """The moments in the order of the requested states and in the unit of the rewards."""
-    asked = region.asked
+    requested = region.requested
     middle = 0.5 * sum(region.model.reward_range) / (1.0 - region.model.gamma)
-    mean = region.unit * (core.moments.mean[asked] + view.value[asked, None]) + middle
-    blocks = region.unit**2 * core.moments.covariance[asked]
+    mean = region.unit * (core.moments.mean[requested] + view.value[requested, None]) + middle
+    blocks = region.unit**2 * core.moments.covariance[requested]
     return Moments(2, mean, blocks, StoredMoments(None), mean_error=error, resolution=error)
 
 
 def _core_model(region: Region, view: View) -> CollapsedT2:
-    """The core as a model of its own, in which the requested states have the index that they had.
+    """The core as a model of its own, in which the requested states keep their index.
 
-    They are the first that were explored, and all of them are in the core. Its rewards are
-    temporal-difference errors of m~: its returns are smaller by m~(s), and its gaps are the same.
+    They were explored first, and all of them are in the core. Its rewards are temporal-difference
+    errors of m~: returns are smaller by m~(s), and gaps are unchanged.
     """
     whole = view.system.jm
     core = view.core
     size = int(core.sum())
-    number = np.where(core, np.cumsum(core) - 1, size)
+    index = np.where(core, np.cumsum(core) - 1, size)
     rows = core[whole.table_states]
     owners = whole.table_states[rows]
     to = whole.next_states[rows]
     errors = whole.rewards[rows] + whole.gamma * view.value[to] - view.value[owners, None]
-    tables = number[owners], whole.probs[rows], errors, number[to]
+    tables = index[owners], whole.probs[rows], errors, index[to]
     jm = closed(*tables, size + 1, whole.gamma)
     policy = np.append(view.system.policy[core], view.system.policy[:1], 0)
     return CollapsedT2(jm, policy, region.coupling)

@@ -1,15 +1,16 @@
-"""What is known of the law of one gap: brackets of its distribution function, quantiles and CVaR.
+"""Brackets of the distribution of one gap: of its distribution function, quantiles and CVaR.
 
-A law may be known in two orders. In stochastic order its distribution function lies between two
-step functions. In convex order phi(x) = E (x - G)^+ lies between two convex functions, and since
-the slopes of phi are probabilities,
+A distribution can be bounded in two orders. In stochastic order its distribution function lies
+between two step functions. In convex order phi(x) = E (x - G)^+ lies between two convex functions,
+and since the slopes of phi are probabilities,
 
     P(G <= x) <= (phi(y) - phi(x)) / (y - x)  for y > x,     P(G < x) >= (phi(x) - phi(y)) / (x - y)
     for y < x,     CVaR_p = max over x of x - phi(x) / p.
 
-Every answer is the intersection of what both orders say. So to add a quantity, write what each
-order says of it, a method of `StepBracket` and one of `PhiBracket`, and intersect both in `GapLaw`,
-as `cvar` does. What follows from probabilities alone is made of `GapLaw.cdf`, as `prob_better` is.
+Every answer is the intersection of the brackets of both orders. To add a quantity, write its
+bracket in each order, as a method of `StepBracket` and one of `PhiBracket`, and intersect the two
+in `GapLaw`, as `cvar` does. A quantity that follows from probabilities alone is computed from
+`GapLaw.cdf`, as `prob_better` is.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from jmdp_lib.machine import ReadOnly
 
 Bracket = tuple[Any, Any]
 _EPS = float(np.finfo(float).eps)
-_MANY = 1 << 22  # numbers of a matrix that is worked on at once
+_MANY = 1 << 22  # entries of a matrix that is worked on at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +36,8 @@ class StepBracket:
     """Bounds of a distribution function at 2n cuts, in ascending order.
 
     For the interval [x, y] in row k of points (n, 2), cut 2k is $P(G < x)$, and cut 2k + 1 is
-    $P(G <= y)$. The outermost points may be infinite, and bounds there are rounded as all others
-    are: low may end just below one.
+    $P(G <= y)$. The outermost points may be infinite. Bounds there are rounded like all others:
+    the last of low may be just below one.
 
     Attributes:
         points: (n, 2) intervals.
@@ -51,21 +52,21 @@ class StepBracket:
         """Bounds of $P(G <= x)$, or of $P(G < x)$.
 
         Args:
-            x: (m,) where.
-            strict: whether x itself is left out.
+            x: (m,) points.
+            strict: whether x itself is excluded.
 
         Returns:
             Lower and upper bounds, (m,) each.
         """
         starts, ends = self.points.T
         side: Any = "left" if strict else "right"
-        # How many cuts do not exceed what is wanted, and how many are below it.
+        # The numbers of cuts that are at most, and that are below, the requested one.
         not_above = np.searchsorted(starts, x, "right") + np.searchsorted(ends, x, side)
         below = np.searchsorted(starts, x, side) + np.searchsorted(ends, x, "left")
         return np.append(0.0, self.low)[not_above], np.append(self.high, 1.0)[below]
 
     def worst_mean(self, p: float) -> Bracket:
-        """The average of the quantiles below p.
+        """Average of the quantiles below p.
 
         Args:
             p: a probability, $0 < p <= 1$.
@@ -96,12 +97,12 @@ class StepBracket:
 
 @dataclass(frozen=True, eq=False)
 class PhiBracket:
-    """Bounds of $phi(x) = E (x - G)^+$ at n points: above, and lines below it.
+    """Bounds of $phi(x) = E (x - G)^+$: values above it at n points, and lines below it.
 
     Attributes:
         x: (n,) the points, ascending.
         above: (n,) upper bounds of phi there.
-        below, slopes: (n,) the value of each point's line there, and its slope.
+        below, slopes: (n,) value at each point of its line below phi, and slope of this line.
     """
 
     x: Floats
@@ -110,10 +111,10 @@ class PhiBracket:
     slopes: Floats
 
     def lower(self, x: Floats) -> Floats:
-        """The highest line below phi, of those of the two points around x.
+        """Lower bounds of phi: the higher one of the lines of the two points around x.
 
         Args:
-            x: (m,) where.
+            x: (m,) points.
 
         Returns:
             (m,) lower bounds of phi.
@@ -130,10 +131,10 @@ class PhiBracket:
         return np.maximum(highest_lines(self.x, lines, x)[0], 0.0)
 
     def cdf(self, x: Floats) -> tuple[Floats, Floats]:
-        """Bounds of probabilities: phi has slopes between $P(G < x)$ and $P(G <= x)$.
+        """Bounds of probabilities: the slopes of phi lie between $P(G < x)$ and $P(G <= x)$.
 
         Args:
-            x: (m,) where.
+            x: (m,) points.
 
         Returns:
             Lower bounds of $P(G < x)$, and upper bounds of $P(G <= x)$, (m,) each.
@@ -143,15 +144,15 @@ class PhiBracket:
         return low, high
 
     def _chords(self, x: Floats) -> Floats:
-        apart = self.x - x[:, None]
+        distance = self.x - x[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
-            slopes = (self.above - self.lower(x)[:, None]) / apart
-        low = np.where(apart < 0.0, slopes, -np.inf).max(1)
-        high = np.where(apart > 0.0, slopes, np.inf).min(1)
+            slopes = (self.above - self.lower(x)[:, None]) / distance
+        low = np.where(distance < 0.0, slopes, -np.inf).max(1)
+        high = np.where(distance > 0.0, slopes, np.inf).min(1)
         return np.clip([low, high], 0.0, 1.0)
 
     def cvar(self, p: float) -> Bracket:
-        """The mean of the worst share p of outcomes.
+        """Mean of the worst share p of outcomes.
 
         Args:
             p: the share, $0 < p < 1$.
@@ -161,7 +162,7 @@ class PhiBracket:
         """
         low = (self.x - self.above / p).max()
         width = np.diff(self.x)
-        # Where the lines of two points meet.
+        # The lines of two neighbouring points meet at x + meet.
         rise = self.below[1:] - self.slopes[1:] * width - self.below[:-1]
         turn = self.slopes[:-1] - self.slopes[1:]
         meet = np.divide(rise, turn, out=np.zeros(rise.size), where=turn != 0.0)
@@ -171,15 +172,15 @@ class PhiBracket:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GapLaw(ReadOnly):
-    """The law of one gap in brackets: every answer is a pair (low, high) that contains the truth.
+    """Distribution of one gap in brackets: every answer is a pair (low, high) around the truth.
 
     Attributes:
         gap: (s, a, b); or (i, j), the entry of a `GapEstimate`.
         mean: $E G$.
         steps: bounds of the distribution function, from stochastic order.
         phi: bounds of $E (x - G)^+$, from convex order; None for samples.
-        at: the read points, at which the brackets were narrowed; zero is the first of them.
-        confidence: the probability that all brackets hold at once: one, unless they were sampled.
+        at: the read points, where the brackets were narrowed; the first one is zero.
+        confidence: the probability that all brackets hold at once; below one for a sample.
 
     Example:
         >>> import jmdp_lib as jl
@@ -214,20 +215,21 @@ class GapLaw(ReadOnly):
         truncation_error: float = 0.0,
         limits: tuple[float, float] = (-np.inf, np.inf),
     ) -> GapLaw:
-        """The band of Dvoretzky, Kiefer, Wolfowitz and Massart around independent gaps (N,).
+        """The band of Dvoretzky, Kiefer, Wolfowitz and Massart around N independent gaps.
 
         It holds everywhere at once with probability $1 - alpha$.
 
         Args:
-            gap: what the law is of, (s, a, b) or (i, j): it becomes `GapLaw.gap`.
+            gap: the name of the gap, (s, a, b) or (i, j), kept as `GapLaw.gap`.
             gaps: (N,) independent samples, in the unit of the rewards.
-            alpha: one minus the confidence, 0.05 unless given.
-            truncation_error: how far each gap can be from the truth, zero unless given; one as
-                small as that is a tie.
-            limits: (lo, hi) that holds all gaps, if it is known: then all brackets are finite.
+            alpha: one minus the confidence. Defaults to 0.05.
+            truncation_error: a bound on the error of each gap. Defaults to zero. Gaps of at most
+                this size are ties.
+            limits: (lo, hi), the interval of all possible gaps, if there is one: it makes all
+                brackets finite.
 
         Returns:
-            The law in brackets that hold with this confidence.
+            The distribution, in brackets that hold with this confidence.
 
         Raises:
             ValueError: an argument makes no sense, or a gap is not within the limits.
@@ -252,7 +254,7 @@ class GapLaw(ReadOnly):
 
     @cached_property
     def _both(self) -> StepBracket:
-        """What both orders say at the points of the steps, among which are those of phi."""
+        """Both orders, intersected at the points of the steps, which include those of phi."""
         if self.phi is None:
             return self.steps
         points = self.steps.points
@@ -273,7 +275,7 @@ class GapLaw(ReadOnly):
 
     @property
     def high(self) -> Floats:
-        """(2n,) upper bounds of the same."""
+        """(2n,) upper bounds of these probabilities."""
         return self._both.high
 
     @property
@@ -290,22 +292,22 @@ class GapLaw(ReadOnly):
     @property
     def prob_tie(self) -> Bracket:
         """$P(G = 0)$."""
-        below = self.cdf(0.0, strict=True)
+        below = self.prob_worse
         up_to = self.cdf(0.0)
         return max(0.0, up_to[0] - below[1]), up_to[1] - below[0]
 
     @property
     def width(self) -> float:
-        """How wide a bracket of $P(G < x)$ or $P(G <= x)$ at a read point is, at most."""
-        ends = [self.cdf(np.array(self.at), strict=strict) for strict in (True, False)]
-        return float(max((high - low).max() for low, high in ends))
+        """Width of the widest bracket of $P(G < x)$ or $P(G <= x)$ at a read point."""
+        ends = [self.cdf(self.at, strict=strict) for strict in (True, False)]
+        return float(np.ptp(ends, axis=1).max())
 
     def cdf(self, x: ArrayLike, *, strict: bool = False) -> Bracket:
-        """$P(G <= x)$, or $P(G < x)$.
+        """$P(G <= x)$, or $P(G < x)$ if strict.
 
         Args:
             x: a number or an array, in the unit of the rewards.
-            strict: whether x itself is left out; False unless given.
+            strict: whether x itself is excluded. Defaults to False.
 
         Returns:
             The lower and the upper bound, of the shape of x.
@@ -316,12 +318,12 @@ class GapLaw(ReadOnly):
         return (float(low), float(high)) if at.ndim == 0 else (low, high)
 
     def _brackets(self, x: Floats, strict: bool) -> tuple[Floats, Floats]:
-        """(m,) each, at x (m,): what both orders say. Every probability is made of these."""
+        """Bounds (m,) at x (m,), intersected over both orders; every probability uses these."""
         low, high = self.steps.cdf(x, strict)
         if self.phi is None:
             return low, high
         least, most = self.phi.cdf(x)
-        return np.fmax(low, least), np.fmin(high, most)  # phi says nothing of infinite x
+        return np.fmax(low, least), np.fmin(high, most)  # phi has no bound at infinite x
 
     def quantile(self, p: float) -> Bracket:
         """The least $x$ with $P(G <= x) >= p$.
@@ -330,8 +332,8 @@ class GapLaw(ReadOnly):
             p: a probability, $0 < p < 1$.
 
         Returns:
-            The lower and the upper bound, in the unit of the rewards; infinite where nothing is
-            known.
+            The lower and the upper bound, in the unit of the rewards; infinite where there
+            is none.
         """
         p = checks.fraction("p", p)
         cuts = self.points.ravel()
@@ -339,7 +341,7 @@ class GapLaw(ReadOnly):
         return float(low), float(np.append(cuts, np.inf)[np.searchsorted(self.low, p)])
 
     def cvar(self, p: float) -> Bracket:
-        """The mean of the worst share p of outcomes: the average quantile below p.
+        """Mean of the worst share p of outcomes: the average quantile below p.
 
         Args:
             p: the share, $0 < p < 1$.
@@ -358,7 +360,7 @@ class GapLaw(ReadOnly):
 def sampled_law(
     gap: tuple[int, ...], ends: Floats, alpha: float, limits: tuple[float, float]
 ) -> GapLaw:
-    """As `GapLaw.from_sample`, of gaps that lie between ends (N, 2), each between its own."""
+    """`GapLaw.from_sample` for N gaps that are intervals, ends (N, 2)."""
     size = len(ends)
     band = np.sqrt(np.log(2.0 / checks.fraction("alpha", alpha)) / (2.0 * size))
     first, last = np.sort(np.clip(ends, *limits), axis=0).T
@@ -377,8 +379,10 @@ def sampled_law(
 
 
 def highest_lines(x: Floats, lines: Floats, points: Floats) -> Floats:
-    """Values and slopes (..., 2, m) of lines at points (m,): of the lines (..., 2, n) of the two
-    points of x (n,) around each of them, the higher one."""
+    """Values and slopes (..., 2, m) at points (m,) of the higher line of two neighbours.
+
+    lines: (..., 2, n) value and slope of the line of each point of x (n,).
+    """
     cell = np.clip(np.searchsorted(x, points, "right") - 1, 0, x.size - 2)
     left, right = lines.take(cell, -1), lines.take(cell + 1, -1)
     left[..., 0, :] += left[..., 1, :] * (points - x[cell])

@@ -1,17 +1,16 @@
 """Convex order: bounds of psi(x) = E |x - D|, whose errors are of second order in the spacing.
 
-psi is convex, with slopes from 2 P(D < x) - 1 to 2 P(D <= x) - 1, and over the outcomes d, j of a
-row
+psi is convex, with slopes from 2 P(D < x) - 1 to 2 P(D <= x) - 1. For the outcomes d, j of a row
 
     psi(x) = sum of w factor psi_j((x - d) / factor),        psi of -D at x = psi(-x).
 
-Chords between the points of a grid lie above psi. From below, one keeps a line for each point that
-lies below psi everywhere, and reads between two points the higher one of their lines. Reading lines
-is not monotone, but leads from lines below psi to lines below psi: of the old and the new line of a
-point, the one that is higher there is kept. The outer cells of a grid lie beyond all mass: psi is
-linear there, and is read so beyond the grid.
+Chords between the points of a grid lie above psi. From below, each point keeps a line
+that lies below psi everywhere, and a read between two points takes the higher one of their lines.
+Reading lines is not monotone, but it leads from lines below psi to lines below psi: a point keeps
+the line, old or new, that is higher there. The outer cells of a grid lie beyond all mass: psi is
+linear there, and is extrapolated beyond the grid.
 
-What sums to a bound is rounded: see `Convex.slack`.
+Sums are rounded: see `Convex.slack`.
 """
 
 from __future__ import annotations
@@ -41,18 +40,21 @@ class Convex:
         self.x = np.zeros(0)
 
     def slack(self, reach: float) -> float:
-        """How wrong one step of a row may be computed, on a grid that reaches so far.
+        """A bound on the rounding error of one step of a row, on a grid from -reach to reach.
 
         All numbers in it are at most 2 reach, and their probabilities sum to one. Beside sums over
-        draws, the place (x - d) / factor, its share of a cell and what is read there lose some ten
-        roundings, which `Rows.rounding` has in it. A slope is as wrong as that, too, and its line
-        is at most 2 reach long; beyond the grid no slope exceeds one.
+        draws, the place (x - d) / factor, its share of a cell and the value read there lose some
+        ten roundings, which `Rows.rounding` includes. A slope has the same error, and its line is
+        at most 2 reach long; beyond the grid no slope exceeds one.
         """
         return self.rows.rounding * 4.0 * reach
 
     def refine(self, x: Floats) -> None:
-        """Bounds on another grid: by the law on the two ends of the support with a row's mean, by
-        that mean alone, and by the old bounds."""
+        """Move the bounds to another grid.
+
+        They start from the distribution on the two ends of the support with a row's mean, from that
+        mean alone, and from the old bounds.
+        """
         slack = self.slack(x[-1])
         error = self.rows.mean_error + slack
         means = self.rows.means[:, None]
@@ -83,18 +85,18 @@ class Convex:
 
     @property
     def num_reads(self) -> int:
-        """For how many kinds places on the grid are kept."""
+        """The number of kinds, each with its reads of the grid."""
         return self.groups[1].shape[1]
 
     def settle(self, tol: float) -> float:
-        """Sweep until no bound moves by `tol`; returns how much work that took."""
+        """Sweep until no bound moves by `tol`; returns the cost of it."""
         step = self.step()
         upper = settle(self.above, step, tol, self.rows.halved)
         lower = settle(self.below, step, tol, self.rows.halved)
         return step.groups.cost * self.x.size * (upper + 2 * lower)
 
     def likely(self) -> float:
-        """How far from zero some row is likely to be, about: slopes of psi are probabilities."""
+        """Distance from zero that some row is likely to reach: slopes of psi are probabilities."""
         x = self.x
         slopes = np.diff(self.above[:, 0]) / np.diff(x)
         cells = (np.abs(slopes) < 1.0 - 2.0 * _TAIL).any(0)
@@ -102,8 +104,8 @@ class Convex:
         return float(reach[cells].max(initial=np.diff(x).min()))
 
     def bracket(self, n: int) -> PhiBracket:
-        """Of gap n: phi(x) is half of psi(x) + x - E G. The outermost points are left out."""
-        row = self.rows.asked[n]
+        """Bracket of gap n without the outermost points: phi(x) = (psi(x) + x - E G) / 2."""
+        row = self.rows.gaps[n]
         x = self.x[1:-1]
         past = x - self.rows.means[row]
         error = self.rows.mean_error

@@ -1,18 +1,18 @@
-"""The range of gap variances over all one-step couplings that have the same marginal laws.
+"""The range of gap variances over all one-step couplings with the same marginal distributions.
 
-A marginal MDP says what each action does, and nothing about which outcomes of two actions come
-together; gap variances depend on that. Here are their extremes over all couplings of one step, with
-independent branches at distinct states as in the paper's regime (Section 4).
+A marginal MDP fixes the outcomes of each action, but not which outcomes of two actions come
+together; gap variances depend on that. This module computes their extremes over all couplings of
+one step, with independent branches at distinct states as in the paper's regime (Section 4).
 
-The marginal laws fix all means and variances of returns. Which outcomes (R, S') of two actions
-a != b of a state come together is free, and with it the covariance
+The marginal distributions fix all means and variances of returns. The joint distribution of the
+outcomes (R, S') of two actions a != b of a state is free, and with it the covariance
 
     C(s,a; s,b) = E[(y_a - mu_a)(y_b - mu_b) + gamma^2 c(S'_a, S'_b)],      y = R + gamma m(S').
 
-Its extremes over all joint laws of the two outcomes, the *plans*, are transport problems. They are
-monotone in c, so that with c = gamma^2 P c P' at distinct states they make a gamma^2-contraction.
-Its fixed point is found by policy iteration: c of some plans by a linear system, the best plans for
-this c by one linear program, and so on.
+Its extremes over all joint distributions of the two outcomes, the *plans*, are transport problems.
+They are monotone in c, so that with c = gamma^2 P c P' at distinct states they make a
+gamma^2-contraction. Policy iteration finds its fixed point: a linear system gives c for some plans,
+a linear program the best plans for this c, and so on.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _EXACT: Any = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_toleranc
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CouplingRange(ReadOnly):
-    """What `coupling_range` found: gap variances over all one-step couplings.
+    """Result of `coupling_range`: gap variances over all one-step couplings.
 
     Attributes:
         gap_variance_low, gap_variance_high: (S, A, A), the range of $Var[Z(s, a) - Z(s, b)]$.
@@ -73,21 +73,21 @@ class CouplingRange(ReadOnly):
 
 
 def coupling_range(jm: JMDP, policy: Policy, *, tol: float = 1e-8) -> CouplingRange:
-    """Least and largest gap variances over all one-step couplings with jm's marginal laws.
+    """Least and largest gap variances over all one-step couplings of the same marginal MDP.
 
-    A one-step coupling says which outcomes of the actions of one state come together; branches at
+    A one-step coupling fixes which outcomes of the actions of a state come together; branches at
     distinct states stay independent, as with `coupling="joint"`. Noise that all states share,
-    `coupling="common"`, is none of these: its gap variances can lie outside of the range.
+    `coupling="common"`, is not a one-step coupling: its gap variances can lie outside the range.
 
     For an MDP, take `JMDP.from_mdp`. The ranges are exact for two actions. For more actions they
-    contain the exact ones, and may be wider, since one outcome table has to serve all pairs of
+    contain the exact ones and may be wider, since one outcome table has to serve all pairs of
     actions.
 
     Args:
-        jm: the model, of which only the marginal laws matter.
+        jm: the model, of which only the marginal MDP matters.
         policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-        tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward, 1e-8
-            unless given: the result has converged once error_bound is at most
+        tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward.
+            Defaults to 1e-8. The result has converged if error_bound is at most
             tol * jm.reward_bound.
 
     Returns:
@@ -100,13 +100,13 @@ def coupling_range(jm: JMDP, policy: Policy, *, tol: float = 1e-8) -> CouplingRa
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
-        >>> found = jl.laws.coupling_range(jm, jl.uniform_policy(jm))
-        >>> low, high = found.gap_variance_low[0, 0, 1], found.gap_variance_high[0, 0, 1]
+        >>> span = jl.laws.coupling_range(jm, jl.uniform_policy(jm))
+        >>> low, high = span.gap_variance_low[0, 0, 1], span.gap_variance_high[0, 0, 1]
         >>> print(f"between {low:.3f} and {high:.3f}; the chain's own coupling has 1.569")
         between 0.000 and 1.569; the chain's own coupling has 1.569
     """
     system = CollapsedT2.of("coupling_range", jm, policy, INDEPENDENT)
-    allowed = checks.positive("tol", tol) * jm.reward_bound
+    error_tol = checks.positive("tol", tol) * jm.reward_bound
     gaps = Gaps.of(jm)
     num_cells = float((np.diff(jm.starts)[gaps.states] ** 2).sum())
     require(
@@ -117,14 +117,14 @@ def coupling_range(jm: JMDP, policy: Policy, *, tol: float = 1e-8) -> CouplingRa
     # The largest covariances make the least gap variances.
     (low, low_error), (high, high_error) = (_end_of_range(cells, x, tol) for x in (-1.0, 1.0))
     error_bound = max(low_error, high_error) / norm_weight(2, jm.gamma, jm.reward_bound)
-    converged = error_bound <= allowed
+    converged = error_bound <= error_tol
     if not converged:
-        warn(f"coupling_range stopped with error bound {error_bound:.3g} > {allowed:.3g}")
+        warn(f"coupling_range stopped with error bound {error_bound:.3g} > {error_tol:.3g}")
     return CouplingRange(low, high, error_bound, converged)
 
 
 def _end_of_range(cells: Cells, sign: float, tol: float) -> tuple[Floats, float]:
-    """Gap variances (S, A, A), and how far off they may be.
+    """Gap variances (S, A, A), and a bound on their error.
 
     sign: 1 for the least covariances, -1 for the largest.
     """
@@ -133,7 +133,7 @@ def _end_of_range(cells: Cells, sign: float, tol: float) -> tuple[Floats, float]
     step = cells.step
     variance = cells.backup.variance
     rate = system.jm.gamma**2
-    # Gap variances are sought more exactly than tol asks: relative to the largest variance.
+    # More accurate than tol requires: relative to the largest variance.
     size = min(0.1 * float(variance.max()), 0.2 * system.weight * system.jm.reward_bound)
     target = tol * size * (1.0 - rate)
     plan = step.weights
@@ -144,7 +144,7 @@ def _end_of_range(cells: Cells, sign: float, tol: float) -> tuple[Floats, float]
         moved = PlannedPairs(cells, plan).residual(c)
         if moved <= target:
             break
-    # c is off by (moved + slack) / (1 - rate) at most, and a covariance is a step away from it.
+    # The error of c is at most (moved + slack) / (1 - rate); a covariance is one step before c.
     error = 2.0 * (rate * moved + slack) / (1.0 - rate)
     s, a, b = gaps.states, gaps.first, gaps.second
     values = np.bincount(step.row, plan * costs, s.size)
@@ -157,8 +157,8 @@ def _end_of_range(cells: Cells, sign: float, tol: float) -> tuple[Floats, float]
 class Cells:
     """The N pairs of tables of all gaps, gap by gap: a plan (N,) gives each a probability.
 
-    system: with independent actions. backup: with means and variances that are solved. step: where
-    the two tables lead, and the plan of independent actions.
+    system: with independent actions. backup: with the solved means and variances. step: the next
+    states of the two tables, and the plan of independent actions as its weights.
     """
 
     system: CollapsedT2
@@ -174,7 +174,7 @@ class Cells:
 
     @cached_property
     def margins(self) -> Any:
-        """(M, N) sparse, which pairs have one table for one of the two actions."""
+        """(M, N) sparse: ones at the pairs with the same table for one of the two actions."""
         num_tables = self.system.jm.probs.size
         assert self.step.tables is not None
         here, there = self.step.tables
@@ -185,7 +185,7 @@ class Cells:
         return sparse.csr_array((np.ones(2 * size), at), (shared.size, size))
 
     def best_plan(self, costs: Floats) -> tuple[Floats, float]:
-        """The plan (N,) of least costs for every gap, and how far off one of them may be."""
+        """The plan (N,) of least cost for every gap, and a bound on its excess cost."""
         starts = np.flatnonzero(np.diff(self.step.row, prepend=-1))
         unit = np.maximum.reduceat(np.abs(costs), starts) + 1e-300
         costs = costs / unit[self.step.row]
@@ -198,7 +198,7 @@ class Cells:
             solved = linprog(costs[part], A_eq=margins, b_eq=masses, options=_EXACT)
             plan[part] = solved.x
             reduced[part] = costs[part] - solved.eqlin.marginals @ margins
-        # Whatever the potentials are, no plan is better than the least reduced costs.
+        # No plan costs less than the least reduced costs, whatever the potentials are.
         above = np.add.reduceat(plan * reduced, starts) - np.minimum.reduceat(reduced, starts)
         return plan, float((unit * above).max(initial=0.0))
 
@@ -212,7 +212,7 @@ class PlannedPairs(PairMap):
 
     @cached_property
     def arrays(self) -> PairArrays:
-        """As of `DensePairs`, but for the branches at one state."""
+        """Those of `DensePairs`, except for branches at one state."""
         cells = self.cells
         system = cells.system
         gaps = cells.gaps

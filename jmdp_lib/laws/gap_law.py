@@ -1,21 +1,21 @@
-"""The law of gaps: brackets of their distribution functions, narrowed as far as is asked for.
+"""Distributions of gaps: brackets that are narrowed to a requested width.
 
-Every bound that an order gives is valid, after any number of sweeps and on any grid. So coarse
-grids come first, and each hands its bounds to the next one, of half the spacing. Stochastic
-order is exact at zero where rewards lie on a lattice, convex order is narrow elsewhere: stochastic
-order is swept only as long as it says something that convex order does not.
+The bounds of both orders are valid after any number of sweeps and on any grid. So coarse grids
+come first, and each passes its bounds to the next one, of half the spacing. Stochastic order is
+exact at zero where rewards lie on a lattice, convex order is narrow elsewhere: stochastic order is
+swept only as long as it narrows a bracket further.
 
-Read points are where brackets are narrowed to `width`, of all gaps alike. The user names them by
-`at=`; another one that is always read is added in `_read_points`, and all else follows: `_Search`
-has them in units as `reads`, both orders get them as points of their grid, a bracket that stays
-too wide there is warned of, and `GapLaw.at` lists them, zero first. What a law says at any point,
-read or not, is in `brackets`.
+At the read points the brackets of all gaps are narrowed to `width`. The user passes them as `at=`.
+To read another point always, add it in `_read_points`: `_Search` has them in units as `reads`, both
+orders get them as points of their grid, a warning names one where a bracket stays too wide, and
+`GapLaw.at` lists them, zero first. `brackets` bounds a distribution at any point, read or not.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,14 +35,14 @@ from jmdp_lib.solvers.fixed_point import warn
 _COARSE = 16  # spacings on either side of zero in the first grid
 _TRUSTED = 256  # spacings among likely gaps from which on widths halve with the spacing
 _SETTLED = 12.0  # sweeps end when psi moves by less than spacing^2 / bulk over this
-_ON_THE_WAY = 2.0  # the same for grids that only lead to finer ones
+_ON_THE_WAY = 2.0  # this divisor for grids that only lead to finer ones
 _WORK = 7e10  # numbers that are read and added, at most
 _EXACT = 1e-13  # sweeps of stochastic order end when probabilities move by less
-_POINT = 200.0  # bytes that a row takes for each point of a grid, roughly
+_POINT = 200.0  # bytes of a row for each point of a grid, roughly
 _EPS = float(np.finfo(float).eps)
 
 
-@np.errstate(under="ignore")  # where a user has errors raised: what underflows is zero
+@np.errstate(under="ignore")  # a user may have errors raised; numbers that underflow are zero
 def gap_law(
     jm: JMDP,
     policy: Policy,
@@ -55,11 +55,11 @@ def gap_law(
     points: int | None = None,
     max_points: int = 4096,
 ) -> list[GapLaw]:
-    """The laws of gaps $G = Z(s, a) - Z(s, b)$, one for each, as brackets that contain the truth.
+    """Distributions of gaps $G = Z(s, a) - Z(s, b)$, as brackets that contain the truth.
 
     Bounds are rounded outwards. Rewards, their differences, and read points are rounded to the
-    twelfth digit of the largest reward, so that 0.1 + 0.2 - 0.3 is zero: the brackets are for the
-    model rounded so. What all rewards have in common (`JMDP.reward_offset`) is subtracted first.
+    twelfth digit of the largest reward, so that 0.1 + 0.2 - 0.3 is zero: the brackets are for this
+    rounded model. A common offset of all rewards (`JMDP.reward_offset`) is subtracted first.
 
     If rewards are random, states are many, and you need a probability, a sample is the better
     choice: `estimate_gaps`, or `GapLaw.from_sample` with pairs of `simulate_pairs`. For one gap of
@@ -70,21 +70,21 @@ def gap_law(
     Args:
         jm: the model.
         policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-        gaps: (N, 3), rows (state, a, b); unless given, all pairs a < b of all states.
+        gaps: (N, 3), rows (state, a, b). Defaults to all pairs a < b of all states.
         states: (N,), for all pairs a < b of these states; instead of `gaps`.
-        width: how wide the brackets of $P(G < x)$ and $P(G <= x)$ may be at the read points; 0.001
-            unless given.
-        coupling: which branches share a draw, as in `jipe2`: "joint" unless given.
+        width: largest width of the brackets of $P(G < x)$ and $P(G <= x)$ at the read points.
+            Defaults to 0.001.
+        coupling: which branches share a draw, as in `jipe2`. Defaults to "joint".
         at: (P,) the read points, in the unit of the rewards, beside zero, which is always one.
-        points: the least number of grid points where gaps are likely to be; by default 12 / width,
-            and at most 512. More of them narrow the brackets everywhere: those of probabilities in
-            proportion to their distance, those of `cvar` with its square.
-        max_points: the largest size of the whole grid, 4096 unless given. If it, or a fixed amount
-            of work, cannot be enough for `width`, no time is spent on it: a `ConvergenceWarning`
-            says what was reached, and what `width` would take.
+        points: the least number of grid points where gaps are likely to be. Defaults to
+            12 / width, and at most 512. More of them narrow the brackets everywhere: those of
+            probabilities in proportion to their distance, those of `cvar` with its square.
+        max_points: the largest size of the whole grid. Defaults to 4096. Once `width` turns out to
+            be beyond it, or beyond a fixed amount of work, the search ends: a `ConvergenceWarning`
+            has the width that was reached, and the points that `width` would take.
 
     Returns:
-        A `GapLaw` for each of the gaps, in the order of `gaps`. Its `width` says what was reached.
+        A `GapLaw` for each of the gaps, in the order of `gaps`. Its `width` is the one reached.
 
     Raises:
         ValueError: an argument makes no sense.
@@ -105,8 +105,8 @@ def gap_law(
     """
     # source: benchmarks/gap_law.md: random, 30 states: time; P; CVaR
     system = CollapsedT2.of("gap_law", jm, policy, coupling)
-    asked = Gaps.of(jm, gaps, states)
-    listed = np.stack([asked.states, asked.first, asked.second], axis=1)
+    requested = Gaps.of(jm, gaps, states)
+    listed = np.stack([requested.states, requested.first, requested.second], axis=1)
     if gaps is not None:  # in the order and with the signs given
         listed = np.array(gaps, np.int64)
     width = checks.positive("width", width)
@@ -117,7 +117,7 @@ def gap_law(
     reads = _read_points(at)
     if not len(listed):  # one action has no gaps
         return []
-    pairs = PairSet.of(system, asked)
+    pairs = PairSet.of(system, requested)
     assert pairs is not None
     rows = Rows.of(system, pairs, listed)
     search = _Search(
@@ -130,14 +130,42 @@ def gap_law(
 
 
 def _read_points(at: ArrayLike) -> Floats:
-    """(P,) zero and the read points, each once."""
+    """Zero and the read points, each once, (P,)."""
     given = checks.floats("at", np.append(at, 0.0), "entry")
     return np.append(0.0, np.unique(given[given != 0.0]))
 
 
+class _Level(NamedTuple):
+    """One grid of the search, once it is swept.
+
+    spacing: of its points near zero. bulk: gaps are likely to be within it of zero. size: number
+    of points. excess: the widest bracket at a read point, in units of the requested width.
+    """
+
+    spacing: float
+    bulk: float
+    size: int
+    excess: float
+
+    @property
+    def spacings(self) -> float:
+        """The number of spacings where gaps are likely."""
+        return 2.0 * self.bulk / self.spacing
+
+    @property
+    def trusted(self) -> bool:
+        """True if widths halve with the spacing from here on."""
+        return self.spacings >= _TRUSTED
+
+    @property
+    def needed(self) -> float:
+        """The size of a grid on which all brackets are narrow enough, about."""
+        return self.size * max(self.excess, 1.0)
+
+
 @dataclass
 class _Search:
-    """The loop over grids, each of half the spacing of the one before, in units of `Rows.unit`.
+    """The loop over grids, from coarse to fine, in units of `Rows.unit`.
 
     cuts, psi: bounds in stochastic and in convex order; the former stay on their grid while they
     are not swept. reads: (P,) the read points, in units and rounded as rewards are.
@@ -152,76 +180,85 @@ class _Search:
     max_points: int
 
     def run(self) -> str:
-        """Narrow the bounds of both orders; returns a sentence about what was missed, if any."""
+        """Narrow the bounds of both orders; returns a message if the width was not reached."""
         top = self.rows.top or 1.0
         spacing = 2.0 ** np.floor(np.log2(top / min(_COARSE, self.max_points // 8)))
-        bulk = top  # gaps are likely to be within it of zero
+        bulk = top
         base = line(spacing, bulk, top)
-        refine_cuts = True
+        cuts_help = True
         work = 0.0
         with progress(None, "gap law", "grid") as bar:
             while True:
-                self.refine(base)
-                share = _SETTLED if 2.0 * bulk >= self.points * spacing else _ON_THE_WAY
-                added = self.psi.settle(spacing**2 / (share * bulk))
-                if refine_cuts:
-                    self.cuts.refine(self.psi.x)
-                    added += self.cuts.settle(_EXACT if self.cuts.exact else 0.1 * self.width)
-                work += added
+                cost = self.sweep(base, spacing, bulk, cuts_help)
+                work += cost
                 bar.update()
                 bulk = min(bulk, self.psi.likely())
-                spacings = 2.0 * bulk / spacing  # where gaps are likely
-                widths, telling = self.widths()
-                excess = widths.max() / self.width  # above one: too wide
-                size = self.psi.x.size
-                needed = size * max(excess, 1.0)
-                trusted = spacings >= _TRUSTED
-                done = excess <= 1.0 or (trusted and needed > self.max_points)
-                # A quarter, as long as nobody needs the grid in between.
-                spacing /= 4.0 if 2.0 * spacings < min(_TRUSTED, self.points) else 2.0
+                widths, cuts_help = self.widths()
+                level = _Level(spacing, bulk, self.psi.x.size, widths.max() / self.width)
+                cuts_help &= level.trusted
+                hopeless = level.trusted and level.needed > self.max_points
+                enough = level.spacings >= self.points and (level.excess <= 1.0 or hopeless)
+                # A quarter of the spacing while the grid in between can be skipped.
+                spacing /= 4.0 if 2.0 * level.spacings < min(_TRUSTED, self.points) else 2.0
                 base = line(spacing, bulk, top)
-                over = base.size > self.max_points or work + added * base.size / size > _WORK
-                if over or (done and spacings >= self.points) or self.rows.top == 0.0:
-                    return self.verdict(widths, needed) if excess > 1.0 else ""
-                refine_cuts = trusted and telling
+                growth = base.size / level.size
+                too_much = base.size > self.max_points or work + cost * growth > _WORK
+                if enough or too_much or self.rows.top == 0.0:
+                    return self.verdict(level, widths)
 
-    def refine(self, base: Floats) -> None:
-        """Convex order on a new line of points."""
+    def sweep(self, base: Floats, spacing: float, bulk: float, use_cuts: bool) -> float:
+        """Both orders on a new line of points, with the read points; returns the work it took.
+
+        use_cuts: whether stochastic order is swept, too.
+        """
         x = with_reads(base, np.append(self.reads, self.rows.halfway(self.reads)))
         size = max(x.size, self.points)  # of the last grid, at least
         needed = size * (_POINT * self.rows.factors.size + 20.0 * self.psi.num_reads)
         smaller = f"max_points={size // 2:,}, or fewer points or gaps, take less"
         require(needed, f"the law of gaps on a grid of {size:,} points", smaller)
         self.psi.refine(x)
+        share = _SETTLED if 2.0 * bulk >= self.points * spacing else _ON_THE_WAY
+        work = self.psi.settle(spacing**2 / (share * bulk))
+        if use_cuts:
+            self.cuts.refine(x)
+            work += self.cuts.settle(_EXACT if self.cuts.exact else 0.1 * self.width)
+        return work
 
     def widths(self) -> tuple[Floats, bool]:
-        """(P,) of the widest bracket at each read point; and whether one that is still too wide
-        would be wider without stochastic order."""
+        """The widest bracket at each read point (P,), and whether stochastic order helps there.
+
+        It helps if it narrows a bracket that is still too wide.
+        """
         at = 2 * np.searchsorted(self.psi.x, self.reads) + [[0], [1]]
         low, high = self.cuts.bracket(self.psi.x)[:, :, at]  # (Q, 2, P) each
-        convex = [self.psi.bracket(n).cdf(self.reads) for n in range(self.rows.asked.size)]
+        convex = [self.psi.bracket(n).cdf(self.reads) for n in range(self.rows.gaps.size)]
         least, most = np.swapaxes(convex, 0, 1)[:, :, None]  # (Q, 1, P) each
         both = np.minimum(high, most) - np.maximum(low, least)
-        telling = (both > self.width) & (both < 0.9 * (most - least))
-        return both.max((0, 1)), bool(telling.any())
+        helps = (both > self.width) & (both < 0.9 * (most - least))
+        return both.max((0, 1)), bool(helps.any())
 
-    def verdict(self, widths: Floats, needed: float) -> str:
-        """What was reached where, and what would be needed."""
-        size = self.psi.x.size
+    def verdict(self, level: _Level, widths: Floats) -> str:
+        """A message with the width reached and the points that the requested one would take.
+
+        It is empty if the width was reached. widths: (P,) the widest bracket at each read point.
+        """
+        if level.excess <= 1.0:
+            return ""
+        size = level.size
         where = self.reads[widths.argmax()] * self.rows.unit
         return (
             f"brackets at {where:g} are up to {widths.max():.2g} wide, not {self.width:g}, on a "
-            f"grid of {size:,} points; that would take about {needed:,.0f} points and "
-            f"{needed / size:,.0f} times as long (max_points={self.max_points:,}, and work is "
-            "bounded). For a probability a sample may be the better choice: estimate_gaps, or "
+            f"grid of {size:,} points; that would take about {level.needed:,.0f} points and "
+            f"{level.needed / size:,.0f} times as long (max_points={self.max_points:,}, and work "
+            "is bounded). For a probability a sample may be the better choice: estimate_gaps, or "
             "GapLaw.from_sample of a million simulate_pairs"
         )
 
     def laws(self, gaps: Ints, at: Floats) -> list[GapLaw]:
-        """What both orders say, in the unit of the rewards. at: (P,) the read points in it.
+        """The brackets of both orders in the unit of the rewards. at: (P,) the read points in it.
 
-        A point that this rounds becomes an interval. Bounds of phi are widened by as much as its
-        points may move: a rounding, or the twelfth digit of the largest reward at read points.
+        A point that the unit rounds becomes an interval. Bounds of phi are widened by as much as
+        its points may move: a rounding, or the twelfth digit of the largest reward at read points.
         """
         unit = self.rows.unit
         x = unit * self.psi.x
@@ -236,7 +273,7 @@ class _Search:
         laws = []
         steps = self.cuts.bracket(self.psi.x)
         for n, (gap, low, high) in enumerate(zip(gaps.tolist(), *steps, strict=True)):
-            mean = float(unit * self.rows.means[self.rows.asked[n]])
+            mean = float(unit * self.rows.means[self.rows.gaps[n]])
             error = unit * (self.rows.mean_error + self.rows.digits) + 4.0 * _EPS * abs(mean)
             phi = self.psi.bracket(n)
             law = GapLaw(

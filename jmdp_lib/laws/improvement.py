@@ -1,10 +1,10 @@
 """Policy improvement that changes a policy only where that is likely to pay off.
 
-Let V be the value of a policy, and Q(s, a) that of playing a once and following the policy from
-then on. The policy improvement theorem lets every state be decided on its own: a policy that plays
-actions with Q(s, a) >= V(s) at some states, whichever they are, and what it played before at
-all others, has a value that is nowhere below V. Greedy improvement changes all states that it can;
-here a state changes only if the law of the gap says that the new action is better often enough.
+Let V be the value of a policy, and Q(s, a) that of taking a once and following the policy from
+then on. By the policy improvement theorem every state can be decided on its own: a policy that
+takes actions with Q(s, a) >= V(s) at some states, whichever they are, and is unchanged at all
+others, has a value that is nowhere below V. Greedy improvement changes all states that it can; here
+a state changes only if the new action is better with a given probability.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from jmdp_lib.machine import ReadOnly
 from jmdp_lib.model import JMDP
 from jmdp_lib.policies import Policy
 
-_ALPHA = 0.05  # all confidence intervals of advantages hold at once with one minus this
-_ROUNDING = 1e-10  # advantages that are smaller, relative to the largest return, are none
+_ALPHA = 0.05  # all confidence intervals of advantages hold at once with probability 1 - this
+_ROUNDING = 1e-10  # smaller advantages, relative to the largest return, are rounding
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Improvement(ReadOnly):
-    """What `cautious_improvement` found.
+    """Result of `cautious_improvement`.
 
     Attributes:
         value: (S,), $V$, the value of the old policy.
         policy: (S, A), the new policy.
-        switched: (S,), where it differs from the old one.
+        switched: (S,), true where it differs from the old one.
         advantage: (S, A), $Q(s, a) - V(s)$ under the old policy.
-        advantage_low: (S, A), lower ends of its confidence intervals; the same if tables are known.
+        advantage_low: (S, A), lower end of its confidence interval; the same if tables are given.
         prob_better: (S, A), lower bounds of $P(Z(s, a) > Z(s, A))$, with $A$ drawn from the old
-            policy; nan where they were not needed.
+            policy; nan where none was needed.
     """
 
     value: Floats
@@ -66,30 +66,30 @@ def cautious_improvement(
     The value of the new policy is nowhere below the old one. If `jm` was counted from queries
     (`JMDP.from_simulator`), the lower end of a confidence interval of $Q(s, a) - V(s)$ must be
     above zero. All these intervals hold at once with a probability of 95%, and so does the
-    statement about values. This takes many queries: the intervals are normal, and they know nothing
-    of outcomes that no query showed.
+    statement about values. This takes many queries: the intervals are normal approximations, and
+    blind to outcomes that no query showed.
 
     Args:
-        jm: the model, whose tables are known or counted.
+        jm: the model, whose tables are given or counted.
         policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-        level: in [0, 1], how likely an action must be better; 0.5 unless given.
-        width: of the brackets of probabilities, as in `gap_law`, 0.02 unless given. Wider brackets
-            take less time, but fewer states switch.
+        level: in [0, 1], the least probability of being better. Defaults to 0.5.
+        width: width of the brackets of probabilities, as in `gap_law`. Defaults to 0.02. Wider
+            brackets take less time, but fewer states switch.
 
     Returns:
-        The new policy, where it differs from the old one, and why.
+        The new policy, the states where it differs from the old one, and the reasons.
 
     Raises:
         ValueError: an argument makes no sense.
-        MemoryError: what `gap_law` needs does not fit.
+        MemoryError: the pairs or the grid of `gap_law` do not fit.
 
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.inventory(capacity=3, max_order=2, gamma=0.8)
-        >>> found = jl.laws.cautious_improvement(jm, jl.uniform_policy(jm), level=0.4)
-        >>> found.policy.argmax(axis=1).tolist(), found.switched.tolist()
+        >>> step = jl.laws.cautious_improvement(jm, jl.uniform_policy(jm), level=0.4)
+        >>> step.policy.argmax(axis=1).tolist(), step.switched.tolist()
         ([2, 2, 0, 0], [True, True, False, False])
-        >>> print(found.advantage[0].round(2), found.prob_better[0].round(2))
+        >>> print(step.advantage[0].round(2), step.prob_better[0].round(2))
         [-1.88  0.07  1.81] [ nan 0.34 0.57]
     """
     system = CollapsedT2.of("cautious_improvement", jm, policy)
@@ -99,19 +99,19 @@ def cautious_improvement(
     bound = system.jm.reward_bound
     value = Chain(system.kernel, jm.gamma, system.mean_rewards).solution(1e-12 * bound)
     advantage, low = _advantages(system, value)
-    allowed = low > _ROUNDING * bound / (1.0 - jm.gamma)
+    improves = low > _ROUNDING * bound / (1.0 - jm.gamma)
     chances = np.full(old.shape, np.nan)
     if level > 0.0:
-        chances[allowed] = _chances(jm, old, allowed, width)[allowed]
-        allowed &= chances >= level
-    best = np.where(allowed, advantage, -np.inf).argmax(1)
-    switched: Any = allowed.any(1)
+        chances[improves] = _chances(jm, old, improves, width)[improves]
+        improves &= chances >= level
+    best = np.where(improves, advantage, -np.inf).argmax(1)
+    switched: Any = improves.any(1)
     new = np.where(switched[:, None], np.eye(jm.num_actions)[best], old)
     return Improvement(value + jm.return_offset, new, switched, advantage, low, chances)
 
 
 def _advantages(system: CollapsedT2, value: Floats) -> tuple[Floats, Floats]:
-    """(S, A) Q(s, a) - V(s), and lower ends of its confidence intervals."""
+    """Q(s, a) - V(s), (S, A), and lower ends of its confidence intervals."""
     jm = system.jm
     backed = jm.rewards + jm.gamma * value[jm.next_states]  # (T, A)
     usual = (backed * system.policy[jm.table_states]).sum(1, keepdims=True)  # (T, 1)
@@ -123,23 +123,23 @@ def _advantages(system: CollapsedT2, value: Floats) -> tuple[Floats, Floats]:
     return advantage, advantage - sure * np.sqrt(variance)
 
 
-def _chances(jm: JMDP, policy: Floats, wanted: Any, width: float) -> Floats:
-    """(S, A) lower bounds of P(Z(s, a) > Z(s, A)) where they are wanted (S, A), else zero."""
+def _chances(jm: JMDP, policy: Floats, improves: Any, width: float) -> Floats:
+    """Lower bounds of P(Z(s, a) > Z(s, A)), (S, A); zero unless improves, (S, A)."""
     chances = np.zeros(policy.shape)
-    s, a, b = np.nonzero(wanted[:, :, None] & (policy > 0.0)[:, None])
-    asked = np.stack([s, a, b], axis=1)[a != b]
-    if len(asked):
-        laws = gap_law(jm, policy, gaps=asked, width=width, points=1)
+    s, a, b = np.nonzero(improves[:, :, None] & (policy > 0.0)[:, None])
+    gaps = np.stack([s, a, b], axis=1)[a != b]
+    if len(gaps):
+        laws = gap_law(jm, policy, gaps=gaps, width=width, points=1)
         better = [policy[law.gap[::2]] * law.prob_better[0] for law in laws]
-        np.add.at(chances, (asked[:, 0], asked[:, 1]), better)
+        np.add.at(chances, (gaps[:, 0], gaps[:, 1]), better)
     return chances
 
 
 def _variance(jm: JMDP, system: CollapsedT2, backed: Floats, usual: Floats) -> Floats:
-    """(S, A) N times the variance of advantages in a model counted from N queries, to first order.
+    """N times the variance (S, A) of advantages counted in N queries, to first order.
 
-    An error at state x counts as often as x is visited, discounted: `ahead` (S, A, S), the visits
-    after (s, a) minus those under the policy. At s itself one table serves the action as well.
+    An error at state x counts as often as x is visited, discounted: `ahead` (S, A, S) is the visits
+    after (s, a) minus those under the policy. At s itself the same table draws the action.
     """
     size = jm.num_states
     here = np.arange(size)

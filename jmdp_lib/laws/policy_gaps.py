@@ -1,26 +1,26 @@
-"""The gap of two rules in one world: its mean and variance from every state, by linear systems.
+"""The gap of two policies in one world: its mean and variance from every state.
 
 The world is that of the random maps: at every time step there are the tables of the coupling, and
 for every state-action (s, a) a uniform number U. A branch that leaves (s, a) and arrives at x takes
-the action at which the cumulative probabilities of its own rule at x pass U. One more number draws
-both first actions. So two branches, of the rules pi and rho, are
+the action at which the cumulative probabilities of its own policy at x pass U. One more number
+draws both first actions. So two branches, of the policies pi and rho, are
 
-    together at s, if they come from one state-action, or start: their actions have the joint law
-        w_s(a, b), the length of the overlap of a's interval under pi and of b's under rho;
-    apart at s and t, if they come from two: their actions are independent, also if s = t.
+    coupled at s, if they come from one state-action, or start: their actions have the joint
+        law w_s(a, b), the length of the overlap of a's interval under pi and of b's under rho;
+    separate at s and t, if they come from two: their actions are independent, also if s = t.
 
-Branches that take one action at one state are at one state-action: they get one reward, go to one
-state, and are together there. All others are apart after the step. Branches that are together and
-whose rules agree on all that can still come are one for good, since they never draw two actions.
-For equal rules the gap is zero; each branch by itself has the law of `jipe2`.
+Branches that take one action at one state get one reward, go to one state, and are coupled there.
+All others are separate after the step. Branches that are coupled and whose policies agree on every
+state that they can still reach have coalesced, since they never draw two actions. For equal
+policies the gap is zero; each branch by itself has the distribution of `jipe2`.
 
-With values v and v~ of the two rules, q(s, a) = E y_a with y_a = R + gamma v(S'), and q~ likewise,
+With values v and v~ of the two policies, y_a = R + gamma v(S'), q(s, a) = E y_a, and q~ likewise,
 the mean g = v - v~ of the gap solves
 
     g = sum_a (pi - rho)(., a) q~(., a) + gamma P_pi g.
 
-The variance u(s, t) of the gap of branches that are apart, and tau(s) of those together, is that of
-what one step shows plus that of what is left. With A ~ pi(s) and B ~ rho(t),
+The variance, u(s, t) for separate branches and tau(s) for coupled ones, is that of one step plus
+that of all later steps. With A ~ pi(s) and B ~ rho(t),
 
     u(s, t) = Var(y_A - y~_B) + gamma^2 (P_pi u P_rho')(s, t)                          for s != t,
     u(s, s) = sum_ab pi(a) rho(b) h(s, a, b),
@@ -29,14 +29,14 @@ what one step shows plus that of what is left. With A ~ pi(s) and B ~ rho(t),
     h(s, a, a) = E[(gamma g(S'_a) - g(s))^2] + gamma^2 E tau(S'_a).
 
 The coupling decides whether y_a and y~_b share a table. With common noise, distinct states share
-it, and P_pi u P_rho' is the mean over the noise, as in `operators.pairs`. Variances are solved
-for, not second moments, so that nothing large cancels; where the rules agree on all that can still
-come, g and tau are exactly zero.
+it, and P_pi u P_rho' is the mean over the noise, as in `operators.pairs`. The unknowns
+are variances and not second moments, so that nothing large cancels; from states where the policies
+agree on every state that can still be reached, g and tau are exactly zero.
 
-Errors. The gap is g plus steps gamma^t M_t, M = y_A - y~_B - g, that are uncorrelated. Values that
-are wrong by e and e~ move g by e + e~ at most, and every M by (1 + gamma) (e + e~), so that they
-move the standard deviation by (1 + gamma) (e + e~) / sqrt(1 - gamma^2). What the system of u and
-tau leaves as a residual moves the variance itself, by that over 1 - gamma^2.
+Errors. The gap is g plus uncorrelated steps gamma^t M_t, M = y_A - y~_B - g. Errors e and e~ of the
+values move g by at most e + e~, every M by (1 + gamma) (e + e~), and so the standard deviation by
+(1 + gamma) (e + e~) / sqrt(1 - gamma^2). A residual of the system of u and tau moves the variance
+itself, by the residual over 1 - gamma^2.
 """
 
 from __future__ import annotations
@@ -69,20 +69,20 @@ from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import warn
 
 _PRECISE = 1e-12  # residuals, relative to what each system adds in one step
-_TOL = 1e-8  # as that of `jipe2` by default
+_TOL = 1e-8  # the default of `jipe2`
 
 
 @dataclass(frozen=True, eq=False)
 class PolicyGap(ReadOnly):
     """Mean and variance of the return of one policy minus that of another, from every state.
 
-    It can be unpacked into these two.
+    It unpacks into these two, which also have index 0 and 1.
 
     Attributes:
         mean: (S,), its mean.
         variance: (S,), its variance.
-        error_bound: how far off any mean and any variance may be, rounding included.
-        converged: whether both are at most what `jipe2` allows by default: $10^{-8}$ in the norm
+        error_bound: bounds on the errors of all means and of all variances, rounding included.
+        converged: whether both are within the default tolerance of `jipe2`: $10^{-8}$ in the norm
             of eq. (20), relative to the largest absolute reward.
     """
 
@@ -92,30 +92,33 @@ class PolicyGap(ReadOnly):
     converged: bool
 
     def __iter__(self) -> Iterator[Floats]:
-        yield self.mean
-        yield self.variance
+        yield from (self.mean, self.variance)
+
+    def __getitem__(self, index: int) -> Floats:
+        return [*self][index]
 
 
 def policy_gaps(
     jm: JMDP, policy: Policy, other: Policy, *, coupling: CouplingName = DEFAULT_COUPLING
 ) -> PolicyGap:
-    """Mean (S,) and variance (S,) of the return of one rule minus that of another in one world.
+    """Mean (S,) and variance (S,) of the return of one policy minus that of another in one world.
 
-    Both rules start in the same state, for every state, and draw their actions with the same
-    numbers: equal rules have gap 0, and rules that differ in a few states differ only after these.
+    Both policies start in the same state, for every state, and draw their actions with the same
+    random numbers: equal policies have gap 0, and policies that differ at a few states differ only
+    after these.
 
     Takes about 70 bytes for every pair of states.
 
     Args:
         jm: the model.
-        policy: the first rule, in any form that `jipe2` accepts.
-        other: the rule whose return is subtracted, in any of these forms.
-        coupling: which branches share a draw, as in `jipe2`: by default "joint", those at one
-            state; "independent", those that are one; "common", all of them.
+        policy: the first policy, in any form that `jipe2` accepts.
+        other: the policy whose return is subtracted, in any of these forms.
+        coupling: which branches share a draw, as in `jipe2`: those at one state ("joint", the
+            default), those that coalesced ("independent"), or all of them ("common").
 
     Returns:
-        The mean (S,) and the variance (S,) of the gap, for every state to start in, and how far
-        off they may be.
+        The mean (S,) and the variance (S,) of the gap for every initial state, with bounds on
+        their errors.
 
     Raises:
         ValueError: an argument makes no sense.
@@ -174,7 +177,7 @@ def _solve_means(first: CollapsedT2, second: CollapsedT2) -> tuple[Floats, Float
 class _GapPairs(PairMap):
     """The system of u and tau, x (S + 1, S): row s < S is u(s, .), and the last row is tau.
 
-    first, second: of the two rules. mean: (S,) g. base: (S,) v~.
+    first, second: T_2 of the two policies. mean: (S,) g. base: (S,) v~.
     """
 
     first: CollapsedT2
@@ -184,14 +187,14 @@ class _GapPairs(PairMap):
 
     @cached_property
     def backups(self) -> tuple[CollapsedBackup, CollapsedBackup]:
-        """One step of the values of both rules."""
+        """One step of the values of both policies."""
         zero = np.zeros_like(self.base)
         return self.first.backup(self.base + self.mean, zero), self.second.backup(self.base, zero)
 
     def error_bound(self, x: Floats, largest_reward: float) -> tuple[float, float]:
-        """How far off means and variances may be, if x is the solution found.
+        """Bounds on the errors of means and variances, for a solution x.
 
-        largest_reward: of all rewards, before anything was subtracted from them.
+        largest_reward: by size, before the reward offset was subtracted.
         """
         gamma = self.first.jm.gamma
         steps = 1.0 / (1.0 - gamma**2)
@@ -210,12 +213,12 @@ class _GapPairs(PairMap):
 
     @cached_property
     def arrays(self) -> PairArrays:
-        """Of branches at one state, the S states where they are apart come first."""
+        """The pair system; of branches at one state, separate ones come before coupled ones."""
         first = self.first
         second = self.second
         left, right = self.backups
-        apart = first.policy[:, :, None] * second.policy[:, None, :]
-        leads, added = zip(*map(self._from_one_state, (apart, self._together)), strict=True)
+        separate = first.policy[:, :, None] * second.policy[:, None, :]
+        leads, added = zip(*map(self._from_one_state, (separate, self._coupled)), strict=True)
         few = first.few_successors and second.few_successors
         kernels = (scaled_kernels(system, few) for system in (first, second))
         source = left.value_variance[:, None] + right.value_variance
@@ -230,35 +233,35 @@ class _GapPairs(PairMap):
         )
 
     @property
-    def _together(self) -> Floats:
-        """(S, A, A) w_s(a, b): how often one number draws a from one rule and b from the other.
+    def _coupled(self) -> Floats:
+        """The probability w_s(a, b), (S, A, A), that one number draws a and b.
 
-        It draws an action up to a, and one up to b, where it is below both cumulative sums.
+        It draws an action up to a and one up to b where it is below both cumulative sums.
         """
         first, second = (np.cumsum(system.policy, axis=1) for system in (self.first, self.second))
         both = np.minimum(first[:, :, None], second[:, None])
         return np.diff(np.diff(both, axis=1, prepend=0.0), axis=2, prepend=0.0)
 
     def _from_one_state(self, drawn: Floats) -> tuple[sparse.csr_array, Floats]:
-        """Where branches at one state go, (S, (S + 1) * S) sparse, and what they add, (S,).
+        """Moves (S, (S + 1) * S) sparse and source (S,) of two branches at one state.
 
         drawn: (S, A, A) the probabilities of their actions.
         """
         jm = self.first.jm
         size = jm.num_states
-        alike = np.einsum("saa->sa", drawn)
+        same = np.einsum("saa->sa", drawn)
         gaps = Gaps(*np.nonzero(drawn * ~np.eye(jm.num_actions, dtype=bool)))
         weights = drawn[gaps.states, gaps.first, gaps.second]
         step = self.first.step(gaps)
         at = gaps.states[step.row], step.first * size + step.second
-        apart = sparse.csr_array((weights[step.row] * step.weights, at), (size, size * size))
-        leads = sparse.hstack([apart, policy_average(alike) @ jm.transitions], format="csr")
+        separate = sparse.csr_array((weights[step.row] * step.weights, at), (size, size * size))
+        leads = sparse.hstack([separate, policy_average(same) @ jm.transitions], format="csr")
         moved = jm.gamma * self.mean[jm.next_states] - self.mean[jm.table_states][:, None]
-        added = np.einsum("sa,sa->s", alike, jm.averaging @ moved**2)
+        added = np.einsum("sa,sa->s", same, jm.averaging @ moved**2)
         return leads, added + np.bincount(gaps.states, weights * self._spread(gaps, step), size)
 
     def _spread(self, gaps: Gaps, step: PairStep) -> Floats:
-        """(Q,) E[(y_a - y~_b - g(s))^2] of two actions."""
+        """E[(y_a - y~_b - g(s))^2], (Q,), for two actions."""
         left, right = self.backups
         s, a, b = gaps.states, gaps.first, gaps.second
         shift = left.mean[s, a] - right.mean[s, b] - self.mean[s]

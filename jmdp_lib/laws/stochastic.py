@@ -1,4 +1,4 @@
-"""Stochastic order: bounds of distribution functions, exact where all that is read is on the grid.
+"""Stochastic order: bounds of distribution functions, exact where all reads are on the grid.
 
 Over the outcomes d, j of a row,
 
@@ -6,11 +6,12 @@ Over the outcomes d, j of a row,
 
 and so for P(D < x). The *cuts* are these two functions at the points of a grid, in ascending order:
 P(D < x_0), P(D <= x_0), P(D < x_1), ... Reading every function at the first cut that is not below
-the wanted one bounds it from above. This operator is monotone, so that it leads from one upper
-bound to another. Lower bounds are upper bounds of -D, since the grid is symmetric.
+the requested one bounds it from above. This operator is monotone, so that it leads from one upper
+bound to another. Upper bounds for -D give lower bounds for D, since the grid is symmetric.
 
-A read is exact where (x - d) / factor is a point itself, so that an atom there stays whole. Where
-rounding makes it inexact, it is taken a few roundings higher. Sums of probabilities are rounded up.
+A read is exact where (x - d) / factor is a point of the grid, so that an atom there stays whole.
+Where rounding makes the quotient inexact, the read is a few roundings higher. Sums of probabilities
+are rounded up.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from jmdp_lib.laws.rows import Outcomes, Rows
 from jmdp_lib.laws.sweeps import Groups, Reads, Step, settle
 
 _EPS = float(np.finfo(float).eps)
-_GAPS = 1024  # reward differences that are told apart, about
+_GAPS = 1024  # reward differences that are distinguished, about
 _OCTAVE = 8  # points between a distance and twice this distance, at least
 
 
 def line(spacing: float, bulk: float, top: float) -> Floats:
-    """(n,) multiples of `spacing` up to `bulk`, either way; from there on, up to `top`, it is four
-    times as wide whenever the distance to zero doubles, since gaps are less and less likely. The
-    last point is a spacing beyond both: what is read next to a point lies between points, too."""
+    """Points (n,) of a grid: multiples of `spacing` up to `bulk`, either way, coarser up to `top`.
+
+    Beyond `bulk`, where gaps are less and less likely, the spacing is four times as wide whenever
+    the distance to zero doubles. The last point is a spacing beyond both, so that reads next to a
+    point lie between points, too.
+    """
     points = spacing * np.arange(np.ceil(bulk / spacing) + 2.0)
     reach = top + spacing
     while points[-1] < reach:
@@ -42,18 +46,21 @@ def line(spacing: float, bulk: float, top: float) -> Floats:
 
 
 def with_reads(points: Floats, reads: Floats) -> Floats:
-    """The points of a line and the read points, with either sign; these replace points nearby.
+    """The points of a line and the read points, with either sign, which replace points nearby.
+
     The ends of the line lie a spacing beyond all mass, and there is one more point on either side.
     """
     both = np.append(reads, 0.0 - reads)
-    apart = np.abs(points[:, None] - both).min(1) >= np.diff(points).min() / 2.0
-    return np.unique(np.concatenate([points[apart], both, 2.0 * points[[0, -1]]]))
+    kept = np.abs(points[:, None] - both).min(1) >= np.diff(points).min() / 2.0
+    return np.unique(np.concatenate([points[kept], both, 2.0 * points[[0, -1]]]))
 
 
 class Stochastic:
-    """Upper bounds (2 N, 1, 2n + 1) of the distribution functions of N rows and their negatives,
-    one after the other, at the 2n cuts of a symmetric grid x (n,); the last bound, beyond the grid,
-    is one."""
+    """Upper bounds of the distribution functions of N rows and of their negatives.
+
+    bounds: (2 N, 1, 2n + 1), those of a row and its negative one after the other, at the 2n cuts of
+    a symmetric grid x (n,); the last bound, beyond the grid, is one.
+    """
 
     bounds: Floats
 
@@ -61,11 +68,11 @@ class Stochastic:
         self.rows = rows
         self.x = np.zeros(0)
         self.largest = np.repeat(rows.largest, 2)
-        self.asked: Ints = np.stack([2 * rows.asked, 2 * rows.asked + 1])  # with either sign
+        self.gaps: Ints = np.stack([2 * rows.gaps, 2 * rows.gaps + 1])  # with either sign
 
     @cached_property
     def exact(self) -> bool:
-        """Whether all reward differences are told apart."""
+        """True if all reward differences are distinguished."""
         return bool(np.unique(np.abs(self.rows.outcomes.d)).size <= _GAPS // 2)
 
     @cached_property
@@ -83,13 +90,13 @@ class Stochastic:
         return Groups.of(signed.merged, np.repeat(self.rows.factors, 2))
 
     def refine(self, x: Floats) -> None:
-        """Bounds on another grid."""
+        """Move the bounds to another grid."""
         self.bounds = self._on(x, slice(None))
         self.x = x
 
     def _on(self, x: Floats, rows: Ints | slice) -> Floats:
-        """(..., 1, 2n + 1) bounds of some rows on another grid: from the size of D, and from the
-        old ones."""
+        """Bounds (..., 1, 2n + 1) of some rows on another grid, from the size of D and the old
+        bounds."""
         largest = self.largest[rows]
         beyond = -largest[..., None, None]
         bounds = np.ones((*largest.shape, 1, 2 * x.size + 1))
@@ -101,7 +108,7 @@ class Stochastic:
         return bounds
 
     def settle(self, tol: float) -> float:
-        """Sweep until no bound falls by `tol`; returns how much work that took."""
+        """Sweep until no bound falls by `tol`; returns the cost of it."""
         groups, kinds = self._groups
         beyond = 2 * self.x.size
         cells = [np.append(first_cut(self.x, *_shifted(self.x, *kind)), beyond) for kind in kinds.T]
@@ -111,28 +118,30 @@ class Stochastic:
         return groups.cost * beyond * settle(self.bounds, step, tol, self.rows.halved)
 
     def bracket(self, x: Floats) -> Floats:
-        """(2, Q, 2n) lower and upper bounds of the gaps at the cuts of a grid x (n,)."""
-        high, other = np.minimum.accumulate(self._on(x, self.asked)[..., 0, -2::-1], axis=2)
+        """Lower and upper bounds (2, Q, 2n) of the gaps at the cuts of a grid x (n,)."""
+        high, other = np.minimum.accumulate(self._on(x, self.gaps)[..., 0, -2::-1], axis=2)
         return np.stack([np.maximum(0.0, 1.0 - other - _EPS), high[:, ::-1]])
 
 
 def first_cut(x: Floats, y: Floats, inexact: Floats | float = 0.0) -> Ints:
-    """(2m,) the first cuts of a grid x (n,) not below P(D < y) and P(D <= y), for each y (m,); 2n
-    where there is none.
+    """The first cuts (2m,) of a grid x (n,) not below P(D < y) and P(D <= y), for each y (m,).
 
-    inexact: by how much y may be wrong. Both functions are read at y + inexact, where they are no
-    less: D < y implies D < y + inexact.
+    It is 2n where there is none. inexact: a bound on the error of y. Both functions are read at
+    y + inexact, where they are no less: D < y implies D < y + inexact.
     """
     y = y + inexact
     place = np.searchsorted(x, y)
-    whole = np.append(x, np.inf)[place] == y  # there the cut of P(D <= y) is on the grid, too
+    whole = np.append(x, np.inf)[place] == y  # the cut of P(D <= y) is on the grid, too
     return np.stack([2 * place, 2 * place + whole], axis=1).ravel()
 
 
 def _shifted(x: Floats, d: float, factor: float) -> tuple[Floats, Floats]:
-    """(x - d) / factor, and how inexact: not at all where d = x, or where the factor is a power of
-    two and the difference a float. Otherwise the difference, the quotient and the sum of both
-    results are rounded, each by half an _EPS of (|x| + |d|) / factor at most."""
+    """(x - d) / factor, and a bound on its error.
+
+    It is exact where d = x, or where the factor is a power of two and the difference a float.
+    Otherwise the difference, the quotient and the sum of both results are rounded, each by half an
+    _EPS of (|x| + |d|) / factor at most.
+    """
     y = x - d
     lost = (x - (y - (y - x))) - (d + (y - x))
     exact = (y == 0.0) | ((lost == 0.0) & (np.frexp(factor)[0] == 0.5))

@@ -1,9 +1,10 @@
-"""Sweeps over rows that narrow their bounds, compiled: the same for both orders.
+"""Compiled sweeps over rows that narrow their bounds, for both orders.
 
-A bound of a row follows from bounds of the rows that come after it. Its outcomes with one reward
-difference are a group: their bounds are mixed, and the mixture is read at (x - d) / factor. Bounds
-(N, 1, n) are upper ones, and are read in a cell by its chord, see `convex`; or as they stand, see
-`stochastic`. Bounds (N, 2, n) are lines below a convex function: their values and slopes.
+A bound of a row follows from bounds of its next rows. The outcomes of a row with one reward
+difference are a group: the bounds of their next rows are mixed, and the mixture is read at
+(x - d) / factor. Bounds (N, 1, n) are upper ones. A read between two points takes the chord in
+`convex`, and the bound of a cut in `stochastic`. Bounds (N, 2, n) are the values and slopes of
+lines below a convex function.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from jmdp_lib.fast import threaded
 from jmdp_lib.laws.rows import Outcomes
 from jmdp_lib.machine import cached, inline
 
-_CHUNK = 32  # rows that are done at a time where that is worth it
-_LONG = 1 << 12  # bounds in a chunk from which on threads are worth it
+_CHUNK = 32  # rows that are swept at a time where there are half-steps
+_LONG = 1 << 12  # bounds in a chunk from which on threads are faster
 _plain: Any = cached(nogil=True, error_model="numpy", fastmath={"contract"}, _nrt=False)
 
 
 class Groups(NamedTuple):
-    """The outcomes of each row, those with one reward difference together.
+    """The outcomes of each row, grouped by reward difference.
 
-    Row r owns the groups starts[r] to starts[r + 1] - 1. Group g is of a kind, a reward difference
-    and a factor, and owns the entries ends[g] to ends[g + 1] - 1, as in `Outcomes`: each a row that
-    follows, whether flipped, and its probability.
+    Row r owns the groups starts[r] to starts[r + 1] - 1. Group g has a kind, a reward difference
+    and a factor, and owns the entries ends[g] to ends[g + 1] - 1 of after, flipped and weights, as
+    in `Outcomes`.
     """
 
     starts: Ints
@@ -40,8 +41,10 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, outcomes: Outcomes, factors: Floats) -> tuple[Groups, Floats]:
-        """The groups of merged outcomes; and (2, K), difference and factor of each kind, in the
-        order in which groups use them: what a row reads lies together in memory."""
+        """The groups of merged outcomes; and difference and factor of each kind, (2, K).
+
+        Kinds are in the order in which groups use them: the reads of a row are close in memory.
+        """
         new = np.append(True, (np.diff(outcomes.row) != 0) | (np.diff(outcomes.d) != 0.0))
         first = np.flatnonzero(new)
         row = outcomes.row[first]
@@ -58,16 +61,17 @@ class Groups(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """How long a sweep takes: reading a group takes twice as long as adding an entry."""
+        """Cost of a sweep: to read a group takes twice as long as to add an entry."""
         return 2.0 * self.kind.size + self.after.size
 
 
 class Reads(NamedTuple):
-    """Where n bounds are read, for each of K kinds.
+    """Reads of n bounds for each of K kinds.
 
-    cells: (K, n) the bound; or the cell of a grid, and shares: (K, n) after which share of its
-    width. This is less than zero or more than one beyond the grid, whose outer cells have no mass.
-    widths: of the cells; none, if bounds are read as they stand. factors: (K,).
+    cells: (K, n) the index of the bound; or that of the cell of a grid, and shares: (K, n) the
+    position in the cell, as a share of its width. It is below zero or above one beyond the grid,
+    whose outer cells have no mass. widths: of the cells; empty if the bounds of cuts are read.
+    factors: (K,).
     """
 
     cells: Ints
@@ -77,7 +81,7 @@ class Reads(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step of all rows. slack: how wrong a bound may be computed."""
+    """One step of all rows. slack: a bound on the rounding error of a bound."""
 
     groups: Groups
     reads: Reads
@@ -85,21 +89,21 @@ class Step(NamedTuple):
 
 
 def settle(bounds: Floats, step: Step, tol: float, halved: bool) -> int:
-    """Sweep until no bound moves by `tol`, in place; returns how many sweeps that took.
+    """Sweep until no bound moves by `tol`, in place; returns the number of sweeps.
 
-    Half-steps lead to pairs and these to half-steps, so that many rows can be done at once; whole
-    steps are best done one by one, each from what the ones before it have become.
+    Half-steps lead to pairs and these to half-steps, so that many rows can be swept at once. Whole
+    steps are best swept one by one, each from the new bounds of the rows before it.
     """
-    room = np.empty((_CHUNK if halved else 1, 4, bounds.shape[2]))
+    scratch = np.empty((_CHUNK if halved else 1, 4, bounds.shape[2]))
     sweeps = 1
-    while _sweep(bounds, *step, room) > tol:
+    while _sweep(bounds, *step, scratch) > tol:
         sweeps += 1
     return sweeps
 
 
 def place(x: Floats, points: Floats, kinds: Floats) -> Reads:
-    """Where ascending points (n,) are read on a grid x, for kinds (2, K)."""
-    d, factors = kinds.copy()  # of the layout that all have, or all is compiled once more
+    """Reads of a grid x at ascending points (n,), for kinds (2, K)."""
+    d, factors = kinds.copy()  # contiguous, since another layout would be compiled again
     cells: Any = np.empty((d.size, points.size), np.int32)
     shares = np.empty(cells.shape)
     _place(cells, shares, x, points, d, factors)
@@ -108,7 +112,7 @@ def place(x: Floats, points: Floats, kinds: Floats) -> Reads:
 
 @_plain
 def _place(cells: Any, shares: Any, x: Any, points: Any, d: Any, factors: Any) -> None:
-    """Fill cells and shares (K, n), as in `Reads`. There may be a hundred thousand kinds."""
+    """Fill in cells and shares (K, n) of `Reads`; K may be a hundred thousand."""
     for kind in range(d.size):
         i = 0
         for k in range(points.size):
@@ -121,7 +125,7 @@ def _place(cells: Any, shares: Any, x: Any, points: Any, d: Any, factors: Any) -
 
 @inline
 def _add(out: Any, values: Any, weight: Any, flipped: Any) -> None:
-    """Add values (n,), or the same from the last to the first, times a weight to out (n,)."""
+    """Add values (n,), times a weight, to out (n,); from the last to the first if flipped."""
     if flipped:
         last = out.size - 1
         for k in range(out.size):
@@ -132,26 +136,26 @@ def _add(out: Any, values: Any, weight: Any, flipped: Any) -> None:
 
 
 @_plain
-def _mixture(room: Any, g: Any, bounds: Any, groups: Any) -> Any:
-    """The bounds that follow in group g, mixed into room (2, n), and by what to multiply them."""
+def _mixture(scratch: Any, g: Any, bounds: Any, groups: Any) -> Any:
+    """The mixture of the next bounds of group g, (2, n), and a factor still to be applied to it."""
     start = groups.ends[g]
     stop = groups.ends[g + 1]
     if stop == start + 1 and not groups.flipped[start]:
         return bounds[groups.after[start]], groups.weights[start]
-    room[:] = 0.0
+    scratch[:] = 0.0
     for e in range(start, stop):
         after = bounds[groups.after[e]]
         flipped = groups.flipped[e]
         weight = groups.weights[e]
-        _add(room[0], after[0], weight, flipped)
+        _add(scratch[0], after[0], weight, flipped)
         if bounds.shape[1] == 2:
-            _add(room[1], after[1], -weight if flipped else weight, flipped)
-    return room, 1.0
+            _add(scratch[1], after[1], -weight if flipped else weight, flipped)
+    return scratch, 1.0
 
 
 @_plain
 def _upper_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -> None:
-    """One step of row r from above, into out[0]; out[2:] is room."""
+    """One step of row r from above, into out[0]; out[2:] is scratch."""
     total = out[0]
     total[:] = slack
     for g in range(groups.starts[r], groups.starts[r + 1]):
@@ -161,7 +165,7 @@ def _upper_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: An
         cells = reads.cells[kind]
         if reads.widths.size == 0:
             for k in range(total.size):
-                # Unsigned numbers need no look whether they count from the end.
+                # An unsigned index saves the test for a negative one.
                 total[k] += scale * values[np.uintp(cells[k])]
         else:
             scale *= reads.factors[kind]
@@ -174,8 +178,10 @@ def _upper_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: An
 
 @_plain
 def _lower_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -> None:
-    """One step of lines below row r, into out[:2]; out[2:] is room. Of the lines of the two points
-    around a read, the one that is higher there is read."""
+    """One step of lines below row r, into out[:2]; out[2:] is scratch.
+
+    A read takes the higher one of the lines of the two points around it.
+    """
     total = out[0]
     slopes = out[1]
     total[:] = -slack
@@ -200,7 +206,7 @@ def _lower_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: An
 
 @_plain
 def follow(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -> None:
-    """One step of row r into out (4, n): value, and slope if there is one."""
+    """One step of row r into out (4, n): its value, and its slope for lines."""
     if bounds.shape[1] == 2:
         _lower_row(out, r, bounds, groups, reads, slack)
     else:
@@ -209,7 +215,7 @@ def follow(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -
 
 @_plain
 def _keep_better(bounds: Any, new: Any) -> Any:
-    """Put new bounds where they are narrower; returns by how much they are, at most."""
+    """Replace bounds by new ones where these are narrower; returns the largest change."""
     lines = len(bounds) == 2
     change = 0.0
     for k in range(bounds.shape[1]):
@@ -218,20 +224,20 @@ def _keep_better(bounds: Any, new: Any) -> Any:
             change = max(change, better)
             bounds[0, k] = new[0, k]
             if lines:
-                bounds[1, k] = min(max(new[1, k], -1.0), 1.0)  # as no other slope is possible
+                bounds[1, k] = min(max(new[1, k], -1.0), 1.0)  # no other slope is possible
     return change
 
 
-def _sweep_rows(bounds: Any, groups: Any, reads: Any, slack: Any, room: Any) -> Any:
-    """One sweep over rows; by how much a bound moves, at most. room: (chunk, 4, n)."""
-    moved = np.zeros(len(room))
-    for start in range(0, len(bounds), len(room)):
-        size = min(len(room), len(bounds) - start)
+def _sweep_rows(bounds: Any, groups: Any, reads: Any, slack: Any, scratch: Any) -> Any:
+    """One sweep over rows; returns the largest change of a bound. scratch: (chunk, 4, n)."""
+    moved = np.zeros(len(scratch))
+    for start in range(0, len(bounds), len(scratch)):
+        size = min(len(scratch), len(bounds) - start)
         for n in prange(size):
-            follow(room[n], start + n, bounds, groups, reads, slack)
+            follow(scratch[n], start + n, bounds, groups, reads, slack)
         for n in prange(size):
-            moved[n] = max(moved[n], _keep_better(bounds[start + n], room[n]))
+            moved[n] = max(moved[n], _keep_better(bounds[start + n], scratch[n]))
     return moved.max()
 
 
-_sweep = threaded(_sweep_rows, lambda *given: given[-1][1:].size // 4, _LONG)
+_sweep = threaded(_sweep_rows, lambda *arguments: arguments[-1][1:].size // 4, _LONG)
