@@ -1,7 +1,8 @@
 """Answers of executors, environments and simulators that cannot be right, and odd options."""
 
 import sys
-from concurrent.futures import Executor, Future
+import threading
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 import gymnasium
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from programs import run
 
 import jmdp_lib as jl
-from jmdp_lib.simulators import CoupledEnv, SimulatorError, estimate_gaps
+from jmdp_lib.simulators import CoupledEnv, SimulatorError, compare_actions, estimate_gaps
 
 SHOP = jl.inventory(2, 1, gamma=0.5)
 GAPS = {"policy": [0, 0, 0], "actions": (0, 1), "state": 0, "num_runs": 9, "rng": 0}
@@ -32,6 +33,28 @@ def test_a_future_holds_what_was_played(answer):
     with pytest.raises(SimulatorError, match=f"executor returned {answer}, not what") as caught:
         estimate_gaps(SHOP, **GAPS, executor=Answers(answer))
     assert caught.value.result is None
+
+
+class Locked:
+    """Cannot be copied, as threads need it."""
+
+    num_states, num_actions, gamma, reward_range = 1, 2, 0.5, (0.0, 0.0)
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def query(self, state, actions, rng):
+        return [0.0 for _ in actions], [0 for _ in actions]
+
+
+@pytest.mark.parametrize("call", [estimate_gaps, compare_actions])
+def test_a_simulator_that_threads_cannot_copy_is_named(call):
+    call(Locked(), [0], [0, 1], state=0, rng=0)
+    with (
+        ThreadPoolExecutor(2) as threads,
+        pytest.raises(SimulatorError, match=r"Locked object .* cannot be copied.*cannot pickle"),
+    ):
+        call(Locked(), [0], [0, 1], state=0, rng=0, executor=threads)
 
 
 @pytest.mark.parametrize("flag", ["yes", 1, None])

@@ -216,27 +216,45 @@ class Counting(Plain):
         return super().query(state, actions, rng)
 
 
-def test_a_simulator_that_fails_keeps_the_results_so_far():
+def failing_query(after):
     failing = Counting(SMALL)
-    failing.fails_after = 2_000
-    with pytest.raises(
-        SimulatorError,
-        match=r"time step \d+: simulator.query\(state \d, actions \[",
-    ) as caught:
-        estimate_gaps(failing, MIXED, [0, 1], num_runs=1000, state=1, keep_returns=True, rng=0)
-    assert "licence server is gone" in str(caught.value)
+    failing.fails_after = after
+    return failing, MIXED, r"simulator.query\(state \d, actions \[.*licence server is gone"
+
+
+def failing_policy():
+    """Of an environment, whose policy is called at every step."""
+    calls = iter(range(40))
+
+    def policy(seen):
+        return first_action(next(calls))
+
+    return begun(Ending()), policy, r"policy\(array.* failed: StopIteration"
+
+
+def failing_step():
+    env = begun(Ending())
+    env.unwrapped.fails_at = 0.9
+    return env, first_action, r"failed at state \[\d+\.\], action 0: OSError"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [partial(failing_query, 100), partial(failing_query, 2_000), failing_policy, failing_step],
+)
+def test_a_failure_keeps_all_runs_that_were_complete(make):
+    """Also those of a chunk that is not complete."""
+    simulator, policy, message = make()
+    asked = {"actions": [0, 1], "keep_returns": True, "gamma": 0.5, "rng": 0}
+    if not isinstance(simulator, CoupledEnv):
+        asked["state"] = 1
+    with pytest.raises(SimulatorError, match=r"time step \d+: .*" + message) as caught:
+        estimate_gaps(simulator, policy, **asked, num_runs=1000)
     kept = caught.value.result.returns
     assert 3 <= len(kept) < 1000
-    asked = {"num_runs": len(kept), "state": 1, "keep_returns": True}
-    whole = estimate_gaps(Plain(SMALL), MIXED, [0, 1], **asked, rng=0).returns
-    assert (kept == whole).all()
-    env = begun(Ending())
-    env.unwrapped.fails_at = 0.99
-    with pytest.raises(
-        SimulatorError, match=r"failed at state \[\d+\.\], action 0: OSError"
-    ) as caught:
-        estimate_gaps(env, first_action, [0, 2], num_runs=1000, rng=0)
-    assert caught.value.result.num_runs >= 3
+    whole, policy = (Plain(SMALL), MIXED) if "state" in asked else (begun(Ending()), first_action)
+    again = estimate_gaps(whole, policy, **asked, num_runs=len(kept)).returns
+    np.testing.assert_array_equal(kept, again)
 
 
 @on_all_couplings

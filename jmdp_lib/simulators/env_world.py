@@ -40,6 +40,7 @@ class EnvironmentWorld(RowWorld):
     def __init__(self, start: Any, envs: list[Any]) -> None:
         self.snapshot = start._replace(draw=None)  # each run has its own tables
         self.here = start.observation
+        self.simulator = envs[0]
         self.envs = envs
         self.space = envs[0].action_space
         self.num_actions = _listed(self.space)

@@ -30,7 +30,7 @@ from jmdp_lib.model.simulator import (
     checked_query,
 )
 from jmdp_lib.policies import Policy, policy_matrix, policy_row, policy_rows
-from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World, joined_extremes
+from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
 
 _AT_ONCE = 64  # uniform numbers
 _MOST_KEPT = 100_000  # states for which it is kept what a policy says of them
@@ -52,10 +52,11 @@ Outcome = tuple[list[int], float, Any]
 
 
 class Run(NamedTuple):
-    """What is known of the m branches of a run, (m,) each.
+    """State of a run of m branches, (m,) each.
 
     sources: the first branch that comes from the same state-action. totals, tails: as of `Runs`.
-    alive: the numbers of those whose episodes go on. ends: the lowest and the highest reward.
+    alive: indices of the branches whose episodes go on. paid: all rewards; of a run that has ended,
+    the lowest and the highest one.
     """
 
     states: list[Any]
@@ -63,19 +64,13 @@ class Run(NamedTuple):
     totals: list[float]
     tails: list[float]
     alive: list[int]
-    ends: list[float]
-
-    @classmethod
-    def begun(cls, states: list[Any]) -> Run:
-        """A run before its first step; all its branches come from one place."""
-        m = len(states)
-        return cls(states, [0] * m, [0.0] * m, [0.0] * m, [*range(m)], [math.inf, -math.inf])
+    paid: list[float]
 
     def arrive(self, outcomes: list[Outcome], plan: Plan, time: int) -> None:
         """Take rewards and next states of a step."""
         rewards = [0.0] * len(self.totals)
         for branches, reward, after in outcomes:
-            self.seen(reward)
+            self.paid.append(reward)
             for b in branches:
                 rewards[b], self.states[b], self.sources[b] = reward, after, branches[0]
             if isinstance(after, End):
@@ -84,7 +79,7 @@ class Run(NamedTuple):
                         "an episode ended, and reward 0.0, which is paid from then on, "
                         f"is not in reward_range {plan.limits}"
                     )
-                self.seen(0.0)
+                self.paid.append(0.0)
                 for b in branches:
                     self.alive.remove(b)
                     self.tails[b] = plan.tail(time + 1) if after is End.LIMIT else 0.0
@@ -93,13 +88,6 @@ class Run(NamedTuple):
         self.totals[0] += weight * first
         for b in range(1, len(rewards)):
             self.totals[b] += weight * (rewards[b] - first)
-
-    def seen(self, reward: float) -> None:
-        """Take note of a reward."""
-        if reward < self.ends[0]:
-            self.ends[0] = reward
-        if reward > self.ends[1]:
-            self.ends[1] = reward
 
 
 def _uniforms(seed: np.random.SeedSequence) -> Iterator[float]:
@@ -112,12 +100,13 @@ def _uniforms(seed: np.random.SeedSequence) -> Iterator[float]:
 class RowWorld(World):
     """Simulates one run after another.
 
-    here: what a policy sees at the start. num_states: S where what it sees are numbers.
-    can_keep: whether what it sees is hashable.
+    simulator: the user's. here: what a policy sees at the start. num_states: S where what it sees
+    are numbers. can_keep: whether what it sees is hashable.
     """
 
-    chunk = 128  # few, since a simulator that fails takes all of them with it
+    chunk = 128
     sums_chunks = False
+    simulator: Any
     here: Any
     num_states: int | None
     can_keep = True
@@ -147,7 +136,13 @@ class RowWorld(World):
         return max(1, self.chunk // 32, num_runs // 32)
 
     def own(self) -> RowWorld:
-        return copy.deepcopy(self)
+        try:
+            return copy.deepcopy(self)
+        except Exception as error:
+            raise SimulatorError(
+                f"{self.simulator!r} cannot be copied, as each thread of an executor needs a copy "
+                f"of its own: {error!r}; give it a __deepcopy__"
+            ) from error
 
     def checked_policy(self, policy: Policy) -> SimulatedPolicy:
         """A table is known by its rows; anything else is asked twice for the start."""
@@ -182,22 +177,21 @@ class RowWorld(World):
     def simulate(
         self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
     ) -> Runs:
+        """So many runs; an error has those that were complete by then as its `result`."""
         noise = np.random.default_rng(randomness.part(seed, 0))
         uniforms = _uniforms(randomness.part(seed, 1))
         self.begin(len(plan.kinds), noise)
         runs: list[Run] = []
         queries = 0
-        while len(runs) < size and queries <= plan.budget:
-            run, made = self._run(plan, noise, uniforms, plan.budget - queries, to_the_end)
-            runs.append(run)
-            queries += made
-        totals, tails, sources = (
-            np.array([getattr(run, name) for run in runs]).T
-            for name in ("totals", "tails", "sources")
-        )
-        coalesced = [plan.same[i, j] & (sources[i] == sources[j]) for i, j in plan.pairs]
-        seen = joined_extremes((run.ends[0], run.ends[1]) for run in runs)
-        return Runs(totals, tails, np.reshape(coalesced, (-1, len(runs))), seen, queries)
+        try:
+            while len(runs) < size and queries <= plan.budget:
+                run, made = self._run(plan, noise, uniforms, plan.budget - queries, to_the_end)
+                runs.append(run)
+                queries += made
+        except SimulatorError as error:
+            error.result = _joined(runs, plan, queries) if runs else None
+            raise
+        return _joined(runs, plan, queries)
 
     def _run(
         self,
@@ -211,29 +205,48 @@ class RowWorld(World):
         width = len(plan.kinds)
         policies = [plan.policies[kind] for kind in plan.kinds]
         actions = [self.number(action) for action in plan.first or []] or [None] * width
-        run = Run.begun(self.start(width))
+        zeros = [0.0] * width
+        run = Run(self.start(width), [0] * width, zeros, zeros.copy(), [*range(width)], [])
         stops = plan.coalesces and not to_the_end
         queries = 0
         for time in range(plan.horizon):
-            if time or plan.first is None:
-                numbers = [*islice(uniforms, width if time else 1)]
-                for b in run.alive:
-                    actions[b] = self.chosen(policies[b], run.states[b], numbers[run.sources[b]])
-            draws = draws_of(run.alive, run.states, actions, plan.coupling)
-            if stops and len(draws) == 1 and len(*draws.values()) == 1 and len(run.alive) == width:
-                run.sources[:] = [0] * width
-                break
-            queries += len(draws)
-            if not draws or queries > budget:
-                break
             try:
-                outcomes = self.step(draws, plan.coupling, plan.limits or ANY_REWARD, noise)
-                run.arrive(outcomes, plan, time)
-            except SimulatorError as error:
+                if time or plan.first is None:
+                    numbers = [*islice(uniforms, width if time else 1)]
+                    for b in run.alive:
+                        number = numbers[run.sources[b]]
+                        actions[b] = self.chosen(policies[b], run.states[b], number)
+                draws = draws_of(run.alive, run.states, actions, plan.coupling)
+                if (
+                    stops
+                    and len(draws) == 1
+                    and len(*draws.values()) == 1
+                    and len(run.alive) == width
+                ):
+                    run.sources[:] = [0] * width
+                    break
+                queries += len(draws)
+                if not draws or queries > budget:
+                    break
+                limits = plan.limits or ANY_REWARD
+                run.arrive(self.step(draws, plan.coupling, limits, noise), plan, time)
+            except ValueError as error:
                 raise SimulatorError(f"time step {time + 1}: {error}") from error
         for b in run.alive:
             run.tails[b] = plan.gamma**plan.horizon
+        run.paid[:] = min(run.paid, default=math.inf), max(run.paid, default=-math.inf)
         return run, queries
+
+
+def _joined(runs: list[Run], plan: Plan, queries: int) -> Runs:
+    """Runs, one or more, as arrays."""
+    totals, tails, sources, paid = (
+        np.transpose([getattr(run, name) for run in runs])
+        for name in ("totals", "tails", "sources", "paid")
+    )
+    coalesced = [plan.same[i, j] & (sources[i] == sources[j]) for i, j in plan.pairs]
+    ends = float(paid[0].min()), float(paid[1].max())
+    return Runs(totals, tails, np.reshape(coalesced, (-1, len(runs))), ends, queries)
 
 
 def draws_of(alive: list[int], states: list[Any], actions: list[Any], coupling: Coupling) -> Draws:
@@ -242,13 +255,7 @@ def draws_of(alive: list[int], states: list[Any], actions: list[Any], coupling: 
     for b in alive:
         action = actions[b]
         key = states[b] if coupling.at_one_state else (states[b], action)
-        groups = draws.get(key)
-        if groups is None:
-            draws[key] = {action: [b]}
-        elif action in groups:
-            groups[action].append(b)
-        else:
-            groups[action] = [b]
+        draws.setdefault(key, {}).setdefault(action, []).append(b)
     return draws
 
 
