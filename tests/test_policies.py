@@ -154,7 +154,7 @@ def test_an_environment_takes_arrays_where_its_observations_are_numbers():
     np.testing.assert_array_equal(by_array, by_function)
     cart = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), rng=1)
     cart.reset()
-    with pytest.raises(ValueError, match=r"must be a function .* \(A,\) probabilities or an act"):
+    with pytest.raises(ValueError, match=r"policy\(array.* is not there: .* or pass a function"):
         jl.simulators.estimate_gaps(cart, policy, [0, 1], rng=0)
 
 
@@ -179,7 +179,7 @@ def test_actions_that_are_not_counted_from_zero_are_chosen_themselves():
     asked = {"actions": [3, 4], "gamma": 0.5, "num_runs": 3, "keep_returns": True}
     returns = jl.simulators.estimate_gaps(env, lambda seen: 4, **asked, rng=0).returns
     np.testing.assert_allclose(returns, [[3 + 2 + 1, 4 + 2 + 1]] * 3)
-    with pytest.raises(ValueError, match=r"must be a function .* or an action, not"):
+    with pytest.raises(ValueError, match=r"must be a function .* returns an action, but.*callable"):
         jl.simulators.estimate_gaps(env, [[0.0, 1.0]] * 2, **asked, rng=0)
     for wrong in ([0.5, 0.5], 0):
         with pytest.raises(ValueError, match=r"is not an action of Discrete\(2, start=3\)"):

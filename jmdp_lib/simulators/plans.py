@@ -76,12 +76,11 @@ class SimulatedPolicy:
     source: Any
     steps: Any = None
 
-    def __eq__(self, other: object) -> bool:
-        ours = self.source
-        theirs: Any = getattr(other, "source", None)
-        if callable(ours) or callable(theirs):
-            return callable(ours) and callable(theirs) and bool(ours == theirs)
-        return np.array_equal(ours, theirs)
+    def __eq__(self, other: Any) -> bool:
+        sources = (self.source, other.source)
+        if any(map(callable, sources)):
+            return all(map(callable, sources)) and bool(self.source == other.source)
+        return np.array_equal(*sources)
 
 
 class World(ABC):
@@ -179,6 +178,11 @@ class Plan:
     def coalesces(self) -> bool:
         """Whether all branches of a run can become one for good."""
         return len(self.kinds) > 1 == len(set(self.kinds))
+
+    def coalesced(self, sources: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(P, N) whether branches that come from one source, of (m, N), are one for good."""
+        one = [self.same[i, j] & (sources[i] == sources[j]) for i, j in self.pairs]
+        return np.reshape(one, (-1, sources.shape[1]))
 
     def only(self, chosen: Sequence[int]) -> Plan:
         """Some of the branches."""

@@ -145,21 +145,25 @@ class RowWorld(World):
             ) from error
 
     def checked_policy(self, policy: Policy) -> SimulatedPolicy:
-        """A table is known by its rows; anything else is asked twice for the start."""
-        if not callable(policy) and self.num_states is not None:
-            sizes: Any = self
-            table = policy_matrix(sizes, policy)
-            return SimulatedPolicy(table, dict(enumerate(table[:, :-1].cumsum(1).tolist())))
+        """A table as it is; a function is called twice for the start."""
         if self.num_actions is None:
             with randomness.no_global_draws("policy", "but must be a function of the observation"):
                 self._action(policy, self.here)
-        else:
+        elif callable(policy) or self.num_states is None:
             policy_rows(policy, [self.here], self.num_actions)
+        else:
+            sizes: Any = self
+            table = policy_matrix(sizes, policy)
+            return SimulatedPolicy(table, dict(enumerate(table[:, :-1].cumsum(1).tolist())))
         return SimulatedPolicy(policy, {} if self.can_keep else None)
 
     def _action(self, policy: Any, seen: Any) -> Any:
-        """The action of a policy where actions have no numbers."""
-        return self.number(policy(checks.read_only(seen)))
+        """The action of a policy where actions have no index."""
+        try:
+            return self.number(policy(checks.read_only(seen)))
+        except Exception as error:
+            what = "policy must be a function of the observation that returns an action"
+            raise ValueError(f"{what}, but policy({seen!r}) failed: {error!r}") from error
 
     def chosen(self, policy: SimulatedPolicy, state: Any, uniform: float) -> Any:
         """The action of a policy; of those that it chooses at random, the one of a number."""
@@ -244,9 +248,8 @@ def _joined(runs: list[Run], plan: Plan, queries: int) -> Runs:
         np.transpose([getattr(run, name) for run in runs])
         for name in ("totals", "tails", "sources", "paid")
     )
-    coalesced = [plan.same[i, j] & (sources[i] == sources[j]) for i, j in plan.pairs]
     ends = float(paid[0].min()), float(paid[1].max())
-    return Runs(totals, tails, np.reshape(coalesced, (-1, len(runs))), ends, queries)
+    return Runs(totals, tails, plan.coalesced(sources), ends, queries)
 
 
 def draws_of(alive: list[int], states: list[Any], actions: list[Any], coupling: Coupling) -> Draws:

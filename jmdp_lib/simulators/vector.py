@@ -7,7 +7,7 @@ called by `VectorWorld._asked`, which looks at all they return; `_Trial` calls t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
@@ -148,7 +148,7 @@ class VectorWorld(ArrayWorld):
         tables = [x.source for x in plan.policies if not callable(x.source)]
         count = self.simulator.num_states or max(map(len, tables), default=None)
         if count is not None:
-            self._check_state(count)
+            checks.index(f"state (of {count}, by num_states or the policy)", self.here, count)
         low, high = plan.limits or ANY_REWARD
         slack = _ROUNDED * max(-low, high) if plan.limits else 0.0
         anything = (-math.inf, math.inf)
@@ -169,15 +169,6 @@ class VectorWorld(ArrayWorld):
         with randomness.no_global_draws("step or policy", "whose draws are not shared"):
             _Trial(self.simulator, self.here).simulate(few, _TRIED, seed, to_the_end=False)
         return known
-
-    def _check_state(self, count: int) -> None:
-        """Refuse a start that is not one of so many states."""
-        if self.here.shape or not self.arrays.xp.isdtype(self.here.dtype, "integral"):
-            raise ValueError(
-                f"states must be integers from 0 to {count - 1}, since the simulator or the "
-                f"policy has so many of them; got state {self.here!r}"
-            )
-        checks.index("state", int(self.here), count)
 
     def noise(self, width: int, size: int, rng: Any) -> Any:
         xp = self.arrays.xp
@@ -247,12 +238,11 @@ class VectorWorld(ArrayWorld):
             if low <= seen[-1][0] <= seen[-1][1] <= high:  # one that is no number is not, either
                 continue
             values = self.arrays.host(part)
-            good = (low <= values) & (values <= high)
-            for row, where in _first_bad(self.arrays, good, given):
-                raise SimulatorError(
-                    f"{what} returned {name} {values[row]}, which is not from {low:.4g} to "
-                    f"{high:.4g} ({where})"
-                )
+            row, where = _first_bad(self.arrays, (low <= values) & (values <= high), given)
+            raise SimulatorError(
+                f"{what} returned {name} {values[row]}, which is not from {low:.4g} to {high:.4g} "
+                f"({where})"
+            )
         return found, seen[0]
 
     def _check(self, what: str, part: Any, shape: tuple[int, ...]) -> None:
@@ -304,22 +294,24 @@ class _Trial(VectorWorld):
         order = arrays.put(np.arange(given[0].shape[0] // 2)[::-1].copy())
         some = [arrays.take(part, order) for part in given]
         second = function(*some) | {"states": arrays.take(given[0], order)}
-        first = function(*given) | {"states": given[0]}
+        answer = super()._asked(plan, what, function, *given)
+        first = answer[0] | {"states": given[0]}
         for name, part in second.items():
             same = arrays.take(first[name], order)
             one, two = (arrays.host(x).astype(float) for x in (part, same))
             largest = np.abs(one).max(initial=0.0, where=np.isfinite(one))
             close = np.isclose(one, two, rtol=0.0, atol=_SAME * largest, equal_nan=True)
-            for row, where in _first_bad(arrays, close, some):
+            if not close.all():
+                row, where = _first_bad(arrays, close, some)
                 raise SimulatorError(
                     f"{what} must be pure, not write into states, and no row may depend on another "
                     f"one, but {name} were {one[row]} and then {two[row]} ({where})"
                 )
-        return super()._asked(plan, what, function, *given)
+        return answer
 
 
-def _first_bad(arrays: Arrays, good: Any, given: Sequence[Any]) -> Iterator[tuple[int, str]]:
-    """The first row of which not all is good, if there is one; its state, action and draw."""
-    for row in np.flatnonzero(~good.reshape(len(good), -1).all(1))[:1]:
-        named = zip(("state", "action", "draw"), given, strict=False)
-        yield row, ", ".join(f"{name} {arrays.host(part)[row]}" for name, part in named)
+def _first_bad(arrays: Arrays, good: Any, given: Sequence[Any]) -> tuple[int, str]:
+    """The first row of which not all is good; its state, action and draw."""
+    row = int(good.reshape(len(good), -1).all(1).argmin())
+    named = zip(("state", "action", "draw"), given, strict=False)
+    return row, ", ".join(f"{name} {arrays.host(part)[row]}" for name, part in named)
