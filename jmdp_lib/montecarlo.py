@@ -62,7 +62,7 @@ def simulate_pairs(
     truncation: float = 1e-7,
     coupling: CouplingName = DEFAULT_COUPLING,
 ) -> Floats:
-    """Play recursive pairs: the returns of two actions of one state.
+    """Simulate recursive pairs: the returns of two actions of one state.
 
     The two actions may be the same: then so are the returns.
 
@@ -71,7 +71,7 @@ def simulate_pairs(
         policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
         actions: the first actions (a, b) of the two branches.
         state: where both start.
-        num_pairs: how many pairs are played.
+        num_pairs: how many pairs are simulated.
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
         horizon: steps after which returns are cut; by default it follows from `truncation`.
         truncation: the share of the largest possible return that may be cut off.

@@ -182,7 +182,7 @@ def test_queried_branches_are_executed(name):
 )
 def test_physics_is_copied_or_replayed(name, every, needs):
     importlib.import_module(needs)
-    said = r"cannot be copied .* plays t \+ 1 steps for every action"
+    said = r"cannot be copied .* simulates t \+ 1 steps for every action"
     replayed = pytest.warns(UserWarning, match=said) if needs == "Box2D" else nullcontext()
     with replayed:
         env = CoupledEnv(gymnasium.make(name), rng=1)

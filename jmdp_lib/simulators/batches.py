@@ -1,8 +1,8 @@
 """The loop over arrays: all runs of a chunk are stepped together.
 
 Arrays (m, n, ...) have an entry for every branch of every run. A run whose branches have all ended,
-or are one for good, is finished. It stays until a fifth of the runs are, since to drop them copies
-all the others; what it earns until then, all its branches earn.
+or have coalesced, is finished. It stays until a fifth of the runs are finished, since to drop them
+copies all the others; what it earns until then, all its branches earn.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PATIENCE = 5  # finished runs are dropped once they are one in so many
 class Arrays:
     """An array library and a device.
 
-    What the standard does not say, such as random numbers, or says too slowly, is a method here.
+    A method does what the standard lacks, such as random numbers, or does too slowly.
 
     xp: the library's functions, by the names of the standard.
     """
@@ -40,7 +40,7 @@ class Arrays:
 
     @classmethod
     def of(cls, array: Any) -> Arrays:
-        """Those of an array."""
+        """Library and device of an array."""
         return cls(array_api_compat.array_namespace(array), array_api_compat.device(array))
 
     def __reduce__(self) -> Any:  # a module does not pickle, an array of it does
@@ -56,7 +56,7 @@ class Arrays:
 
     @property
     def number_type(self) -> str:
-        """Type of uniform numbers: float64, or float32 on a GPU, where it counts."""
+        """Type of uniform numbers: float64, or float32 on a GPU, where it is faster."""
         return "float32" if self.on_gpu else "float64"
 
     def generator(self, seed: np.random.SeedSequence) -> Any:
@@ -113,7 +113,7 @@ class Batch(NamedTuple):
     shared: list[Any]
 
     def taken(self, index: Any, arrays: Arrays) -> Batch:
-        """Some of the runs."""
+        """Batch of some of the runs."""
         taken: list[Any] = [None if x is None else arrays.take(x, index, 1) for x in self[:4]]
         taken += [[arrays.take(mask, index) for mask in masks] for masks in self[4:]]
         return Batch(*taken)
@@ -132,15 +132,15 @@ class ArrayWorld(World):
 
     @abstractmethod
     def chosen(self, plan: Plan, states: Any, uniforms: Any) -> Any:
-        """(m, n) actions by the policies and uniform numbers (m, n)."""
+        """Actions (m, n) by the policies and uniform numbers (m, n)."""
 
     @abstractmethod
     def noise(self, width: int, size: int, rng: Any) -> Any:
-        """(m, n, ...) draws, which are written to."""
+        """Draws (m, n, ...), which are written to."""
 
     @abstractmethod
     def step(self, plan: Plan, states: Any, actions: Any, noise: Any) -> tuple[Any, ...]:
-        """Rewards (m, n), next states, whether episodes ended or None, and extreme rewards."""
+        """Rewards (m, n), next states, ends of episodes or None, and the extreme rewards."""
 
     def simulate(
         self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
@@ -237,7 +237,7 @@ def _split(arrays: Arrays, plan: Plan, batch: Batch, to_the_end: bool) -> list[B
 
 
 def _count(arrays: Arrays, plan: Plan, batch: Batch) -> Any:
-    """Queries: one for every state, or for every action that draws for itself."""
+    """Number of queries: one for every state, or for every action that draws for itself."""
     width, size = batch.totals.shape
     own: list[Any] = [True] * width
     if batch.alive is not None:
@@ -264,7 +264,7 @@ def _runs(
 
 
 def on_host(runs: Runs) -> Runs:
-    """As arrays of NumPy."""
+    """Runs as arrays of NumPy."""
     host = Arrays.of(runs.totals).host
     coalesced = np.reshape([*map(host, runs.coalesced)], (-1, runs.totals.shape[1]))
     return runs._replace(totals=host(runs.totals), tails=host(runs.tails), coalesced=coalesced)

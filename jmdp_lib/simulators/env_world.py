@@ -115,7 +115,7 @@ class EnvironmentWorld(RowWorld):
 
 
 def _listed(space: Any) -> int | None:
-    """How many elements a Gymnasium space has, where these are numbers from 0 on."""
+    """Number of elements of a Gymnasium space, where these are integers from 0 on."""
     return int(space.n) if type(space).__name__ == "Discrete" and space.start == 0 else None
 
 

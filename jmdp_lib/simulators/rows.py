@@ -1,7 +1,7 @@
 """Worlds that are simulated one run after another, among them simulators with `query`.
 
 A call of NumPy for a single number takes as long as the whole step of a small simulator, so the
-loop is one of plain numbers and states. Branches at one state and action are one group: they share
+loop handles plain numbers and states. Branches at one state and action form a group: they share
 reward, successor and the next uniform number.
 
 A kind of simulator that can be wrapped in an object that has `query(state, actions, rng)` goes to
@@ -33,7 +33,7 @@ from jmdp_lib.policies import Policy, policy_matrix, policy_row, policy_rows
 from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
 
 _AT_ONCE = 64  # uniform numbers
-_MOST_KEPT = 100_000  # states for which it is kept what a policy says of them
+_MOST_KEPT = 100_000  # states whose probabilities of actions are cached
 
 
 class End(Enum):
@@ -119,17 +119,17 @@ class RowWorld(World):
         """The states of all branches of a new run."""
 
     def seen(self, state: Any) -> Any:
-        """What a policy sees at a state."""
+        """Observation of a policy at a state."""
         return state
 
     @abstractmethod
     def step(
         self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
     ) -> list[Outcome]:
-        """One step of all branches that go on, draw by draw. limits: between which rewards are."""
+        """A step of all branches that go on, draw by draw. limits: (lo, hi) of rewards."""
 
     def number(self, action: Any) -> Any:
-        """What stands for an action that was checked: it is equal for equal actions."""
+        """Index or key of an action that was checked: it is equal for equal actions."""
         return int(action)
 
     def batch(self, num_runs: int) -> int:
@@ -166,7 +166,7 @@ class RowWorld(World):
             raise ValueError(f"{what}, but policy({seen!r}) failed: {error!r}") from error
 
     def chosen(self, policy: SimulatedPolicy, state: Any, uniform: float) -> Any:
-        """The action of a policy; of those that it chooses at random, the one of a number."""
+        """Action of a policy, by a uniform number if it is random."""
         seen = self.seen(state)
         kept = policy.steps
         if kept and seen in kept:
@@ -181,7 +181,7 @@ class RowWorld(World):
     def simulate(
         self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
     ) -> Runs:
-        """So many runs; an error has those that were complete by then as its `result`."""
+        """Runs of a plan; the `result` of an error are those that were complete by then."""
         noise = np.random.default_rng(randomness.part(seed, 0))
         uniforms = _uniforms(randomness.part(seed, 1))
         self.begin(len(plan.kinds), noise)
@@ -205,7 +205,7 @@ class RowWorld(World):
         budget: float,
         to_the_end: bool,
     ) -> tuple[Run, int]:
-        """One run, from the start to the horizon, and the number of queries."""
+        """A run, from the start to the horizon, and its number of queries."""
         width = len(plan.kinds)
         policies = [plan.policies[kind] for kind in plan.kinds]
         actions = [self.number(action) for action in plan.first or []] or [None] * width
@@ -263,14 +263,14 @@ def draws_of(alive: list[int], states: list[Any], actions: list[Any], coupling: 
 
 
 def outside(limits: Range, reward: float, action: Any, state: Any) -> SimulatorError:
-    """Says that a reward is not between its limits."""
+    """Error of a reward that is not between its limits."""
     return SimulatorError(
         f"reward {reward} of action {action} in state {state} is not in reward_range {limits}"
     )
 
 
 class QueriedWorld(RowWorld):
-    """Simulates what has `query(state, actions, rng)`.
+    """Simulates an object that has `query(state, actions, rng)`.
 
     A simulator without `num_states` has states of any hashable kind. It must be pure, as
     `model.simulator.Simulator` says: with one draw for all branches all queries of a time step
@@ -303,7 +303,7 @@ class QueriedWorld(RowWorld):
     def step(
         self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
     ) -> list[Outcome]:
-        """Every query of a time step meets one generator in one state if branches share draws."""
+        """Queries of a time step, with one generator in one state if branches share draws."""
         rng = noise
         if coupling.across_states:
             draw = noise.bit_generator.random_raw

@@ -94,11 +94,11 @@ class TableWorld(World):
 
 
 class Task(NamedTuple):
-    """Where m branches start, and until when they are simulated.
+    """Start of m branches, and the step until which they are simulated.
 
     actions: (m,) their first actions; (0,) if these are drawn, by one number for all branches.
-    kinds: (m,) which policy each of them follows. one: (m,) the first branch that it is identical
-    to from the start. to_the_end: on to the horizon, even where all branches are one for good.
+    kinds: (m,) which policy each of them follows. one: (m,) the first branch with which it has
+    coalesced from the start. to_the_end: on to the horizon, even where all branches have coalesced.
     policy_cdf: (Q, S, A) cumulative probabilities, if there are several policies; else (0, S, A).
     """
 
@@ -111,10 +111,10 @@ class Task(NamedTuple):
 
 
 class Branches(NamedTuple):
-    """Where the branches of a run are, (m,) each.
+    """State of the branches of a run, (m,) each.
 
-    states, steps: of every branch. one: the first branch that it is one with for good; itself, if
-    it is still simulated. source: the first branch that comes from the same state-action: both draw
+    states, steps: of every branch. one: the first branch with which it has coalesced; itself, if it
+    is still simulated. source: the first branch that comes from the same state-action: both draw
     their next actions by one number, if there are several policies. numbers: these.
     """
 
@@ -189,10 +189,10 @@ def fill_runs(rng: Any, out: Any, at: Any, model: Any, task: Any) -> None:
         left = model.horizon
         while left > 0 and (separate > 1 or task.policy_cdf.size or left == model.horizon):
             given = left == model.horizon and task.actions.size > 0
-            separate, asked = _draw_steps(rng, at, model, task, given)
+            separate, made = _draw_steps(rng, at, model, task, given)
             if separate == 1 < size and not task.to_the_end:
                 break
-            queries[run] += asked
+            queries[run] += made
             first = model.rewards[at.steps[0]]
             totals[run, 0] += weight * first
             for j in range(size):

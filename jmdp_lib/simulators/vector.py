@@ -1,7 +1,7 @@
 """Simulators of arrays: a step of many states at once, and their world.
 
 `VectorSimulator` is what a user makes. Functions of rows, which a user's step and policies are, are
-called by `VectorWorld._asked`, which looks at all they return; `_Trial` calls them twice.
+called by `VectorWorld._checked`, which checks all they return; `_Trial` calls them twice.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class VectorSimulator:
             generator, or one of torch if the states are tensors, on their device.
         num_actions: A; actions are integers from 0 to A - 1.
         gamma: discount factor in [0, 1]; 1 needs a `horizon` where it is simulated.
-        reward_range: (lo, hi) that holds all rewards, if it is known. Decisions rely on it.
+        reward_range: (lo, hi) that contains all rewards. Decisions rely on it.
         num_states: S, if states are the integers from 0 to S - 1: any other one is refused.
 
     Raises:
@@ -91,14 +91,14 @@ class VectorSimulator:
 
 
 def _called(what: str, function: Callable[..., Any], *given: Any) -> Any:
-    """What a function of the user's returns."""
+    """Answer of a function of the user's."""
     try:
         return function(*given)
     except Exception as error:
         raise SimulatorError(f"{what} failed: {error!r}") from error
 
 
-Known = tuple[float, float, Any]
+Allowed = tuple[float, float, Any]
 """Numbers that are allowed: the lowest, the highest, and their kind of type."""
 Ends = tuple[float, float]
 
@@ -106,7 +106,7 @@ Ends = tuple[float, float]
 class VectorWorld(ArrayWorld):
     """Simulates a `VectorSimulator`.
 
-    The smallest and the largest values of every step are looked at, and a bad one is named.
+    The smallest and the largest values of every step are checked, and a bad one is named.
     """
 
     least = _LEAST
@@ -140,8 +140,8 @@ class VectorWorld(ArrayWorld):
         steps = np.ascontiguousarray(table.cumsum(1).T[:-1], self.arrays.number_type)
         return SimulatedPolicy(table, self.arrays.put(steps))
 
-    def prepared(self, plan: Plan) -> dict[str, Known]:
-        """What functions of the user's may return, by names.
+    def prepared(self, plan: Plan) -> dict[str, Allowed]:
+        """Values that functions of the user's may return, by names.
 
         Two equal draws, and a few steps of a few runs, are made first.
         """
@@ -152,7 +152,7 @@ class VectorWorld(ArrayWorld):
         low, high = plan.limits or ANY_REWARD
         slack = _ROUNDED * max(-low, high) if plan.limits else 0.0
         anything = (-math.inf, math.inf)
-        known: dict[str, Known] = {
+        allowed: dict[str, Allowed] = {
             "rewards": (low - slack, high + slack, _REAL),
             "next_states": (0, count - 1, "integral") if count else (*anything, _REAL),
             "over": (*anything, "bool"),
@@ -160,7 +160,7 @@ class VectorWorld(ArrayWorld):
             "probabilities": (0.0, math.inf, _REAL),
             "sums": (1.0 - _SAME, 1.0 + _SAME, _REAL),
         }
-        few = replace(plan, horizon=min(plan.horizon, 3), prepared=known)
+        few = replace(plan, horizon=min(plan.horizon, 3), prepared=allowed)
         seed = np.random.SeedSequence(0)
         randomness.pure(
             "draw(n, rng)",
@@ -168,13 +168,13 @@ class VectorWorld(ArrayWorld):
         )
         with randomness.no_global_draws("step or policy", "whose draws are not shared"):
             _Trial(self.simulator, self.here).simulate(few, _TRIED, seed, to_the_end=False)
-        return known
+        return allowed
 
     def noise(self, width: int, size: int, rng: Any) -> Any:
         xp = self.arrays.xp
         what = f"draw({width * size}, rng)"
         drawn = _called(what, self.simulator.draw, width * size, rng)
-        self._check(what, drawn, (width * size, *getattr(drawn, "shape", ())[1:]))
+        self._shaped(what, drawn, (width * size, *getattr(drawn, "shape", ())[1:]))
         drawn = xp.astype(drawn, drawn.dtype, copy=width > 1)  # it may be the user's
         return xp.reshape(drawn, (width, size, *drawn.shape[1:]))
 
@@ -182,10 +182,10 @@ class VectorWorld(ArrayWorld):
         xp = self.arrays.xp
         shape = tuple(actions.shape)
         rows = (xp.reshape(x, (-1, *x.shape[2:])) for x in (states, actions, noise))
-        found, ends = self._asked(plan, "step", self._outcomes, *rows)
-        rewards = xp.astype(found["rewards"], xp.float64, copy=True)
-        after = xp.reshape(found["next_states"], tuple(states.shape))
-        over = xp.reshape(found["over"], shape) if "over" in found else None
+        parts, ends = self._checked(plan, "step", self._outcomes, *rows)
+        rewards = xp.astype(parts["rewards"], xp.float64, copy=True)
+        after = xp.reshape(parts["next_states"], tuple(states.shape))
+        over = xp.reshape(parts["over"], shape) if "over" in parts else None
         return xp.reshape(rewards, shape), after, over, ends
 
     def chosen(self, plan: Plan, states: Any, uniforms: Any) -> Any:
@@ -199,7 +199,7 @@ class VectorWorld(ArrayWorld):
         return xp.reshape(chosen, tuple(uniforms.shape))
 
     def _chosen(self, plan: Plan, policy: SimulatedPolicy, states: Any, uniforms: Any) -> Any:
-        """(n,) actions of a policy in states (n, ...), by as many uniform numbers."""
+        """Actions (n,) of a policy in states (n, ...), by as many uniform numbers."""
         xp = self.arrays.xp
         if policy.steps is not None:
             wide = xp.int32 if self.arrays.on_gpu else xp.int64  # as each takes rows fastest
@@ -210,25 +210,25 @@ class VectorWorld(ArrayWorld):
                 passed = self.arrays.take(policy.steps[action, ...], rows) <= uniforms
                 chosen = chosen + xp.astype(passed, narrow)
             return xp.astype(chosen, self.action_type, copy=False)
-        found, _ = self._asked(plan, "policy", partial(self._answered, policy.source), states)
-        if "probabilities" in found:
-            probs = xp.astype(found["probabilities"], xp.float64, copy=False)
+        parts, _ = self._checked(plan, "policy", partial(self._answered, policy.source), states)
+        if "probabilities" in parts:
+            probs = xp.astype(parts["probabilities"], xp.float64, copy=False)
             steps = xp.cumulative_sum(probs.T, axis=0)
             passed = steps[:-1, :] <= uniforms * steps[-1, :]
-            found["actions"] = xp.count_nonzero(passed, axis=0)
-        return xp.astype(found["actions"], self.action_type, copy=False)
+            parts["actions"] = xp.count_nonzero(passed, axis=0)
+        return xp.astype(parts["actions"], self.action_type, copy=False)
 
-    def _asked(
+    def _checked(
         self, plan: Plan, what: str, function: Callable[..., dict[str, Any]], *given: Any
     ) -> tuple[dict[str, Any], Ends]:
-        """What a function of rows returns, by names; refused if it is not allowed.
+        """Arrays that a function of rows returns, by names; refused if they are not allowed.
 
         Also the ends between which the first of it lies.
         """
         xp = self.arrays.xp
-        found = function(*given)
+        parts = function(*given)
         seen: list[Ends] = []
-        for name, part in found.items():
+        for name, part in parts.items():
             low, high, kind = plan.prepared[name]
             if not xp.isdtype(part.dtype, kind):
                 raise SimulatorError(f"{what} returned {name} of dtype {part.dtype}, not {kind}")
@@ -243,9 +243,9 @@ class VectorWorld(ArrayWorld):
                 f"{what} returned {name} {values[row]}, which is not from {low:.4g} to {high:.4g} "
                 f"({where})"
             )
-        return found, seen[0]
+        return parts, seen[0]
 
-    def _check(self, what: str, part: Any, shape: tuple[int, ...]) -> None:
+    def _shaped(self, what: str, part: Any, shape: tuple[int, ...]) -> None:
         """Refuse what is not an array of this shape, of the library of the states."""
         checks.unmasked(what, part)
         got = getattr(part, "shape", None)
@@ -257,7 +257,7 @@ class VectorWorld(ArrayWorld):
             )
 
     def _outcomes(self, states: Any, actions: Any, noise: Any) -> dict[str, Any]:
-        """What a step makes of states (n, ...), actions (n,) and noise (n, ...), by names."""
+        """Result of a step of states (n, ...), actions (n,) and noise (n, ...), by names."""
         what = "step(states, actions, noise)"
         answer = _called(what, self.simulator.step, states, actions, noise)
         if not isinstance(answer, tuple | list) or len(answer) not in (2, 3):
@@ -265,28 +265,28 @@ class VectorWorld(ArrayWorld):
                 f"{what} must return rewards and next states, or rewards, next states and over, "
                 f"got {type(answer).__name__}"
             )
-        found = dict(zip(("rewards", "next_states", "over"), answer, strict=False))
-        for name, part in found.items():
+        parts = dict(zip(("rewards", "next_states", "over"), answer, strict=False))
+        for name, part in parts.items():
             like = states if name == "next_states" else actions
-            self._check(f"{name} of a step", part, tuple(like.shape))
-        return found
+            self._shaped(f"{name} of a step", part, tuple(like.shape))
+        return parts
 
     def _answered(self, function: Callable[[Any], Any], states: Any) -> dict[str, Any]:
-        """What a policy says of states (n, ...): actions (n,), or probabilities (n, A)."""
+        """Actions (n,), or probabilities (n, A), that a policy returns for states (n, ...)."""
         answer = _called("policy(states)", function, checks.read_only(states))
         size = states.shape[0]
         if getattr(answer, "shape", None) == (size,):
-            self._check("actions of policy(states)", answer, (size,))
+            self._shaped("actions of policy(states)", answer, (size,))
             return {"actions": answer}
         what = f"policy(states), unless it returns actions ({size},),"
-        self._check(what, answer, (size, self.num_actions))
+        self._shaped(what, answer, (size, self.num_actions))
         return {"probabilities": answer, "sums": self.arrays.xp.sum(answer, axis=1)}
 
 
 class _Trial(VectorWorld):
-    """Asks for everything twice, at first for half of the rows, backwards."""
+    """Calls functions of rows twice, at first for half of the rows, backwards."""
 
-    def _asked(
+    def _checked(
         self, plan: Plan, what: str, function: Callable[..., dict[str, Any]], *given: Any
     ) -> tuple[dict[str, Any], Ends]:
         """Refuse a function of rows if one depends on the others, or is written to."""
@@ -294,7 +294,7 @@ class _Trial(VectorWorld):
         order = arrays.put(np.arange(given[0].shape[0] // 2)[::-1].copy())
         some = [arrays.take(part, order) for part in given]
         second = function(*some) | {"states": arrays.take(given[0], order)}
-        answer = super()._asked(plan, what, function, *given)
+        answer = super()._checked(plan, what, function, *given)
         first = answer[0] | {"states": given[0]}
         for name, part in second.items():
             same = arrays.take(first[name], order)
