@@ -29,7 +29,7 @@ class Answers(Executor):
 
 
 @pytest.mark.parametrize("answer", [None, 42])
-def test_a_future_holds_what_was_played(answer):
+def test_a_future_holds_what_was_simulated(answer):
     with pytest.raises(SimulatorError, match=f"executor returned {answer}, not what") as caught:
         estimate_gaps(SHOP, **GAPS, executor=Answers(answer))
     assert caught.value.result is None
@@ -64,7 +64,7 @@ def test_flags_are_true_or_false(flag):
 
 
 class Ends(gymnasium.Env):
-    """Its steps end as they are told."""
+    """Its steps end as given."""
 
     action_space = gymnasium.spaces.Discrete(2)
     observation_space = gymnasium.spaces.Discrete(1)

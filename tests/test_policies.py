@@ -1,4 +1,4 @@
-"""One convention for policies: every call takes arrays and functions, and says the same to all."""
+"""One convention for policies: every call takes arrays and functions, with equal results."""
 
 import itertools
 import sys
@@ -74,7 +74,7 @@ def test_arrays_and_functions_give_the_same_numbers(call):
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
-def test_a_bad_function_is_told_at_which_state_it_is_bad(call):
+def test_an_error_names_the_state_where_a_function_is_bad(call):
     """Rare draws from a global generator are noticed, too."""
     asked = itertools.count()
     for policy, message in (

@@ -98,10 +98,11 @@ def _uniforms(seed: np.random.SeedSequence) -> Iterator[float]:
 
 
 class RowWorld(World):
-    """Simulates one run after another.
+    """Simulates one run after another. A kind of simulator sets these attributes in `__init__`.
 
-    simulator: the user's. here: what a policy sees at the start. num_states: S where what it sees
-    are numbers. can_keep: whether what it sees is hashable.
+    simulator: the user's object, for messages. num_actions, limits: as of `World`. here: what a
+    policy sees at the start. num_states: S where what it sees are integers from 0 on, else None.
+    can_keep: whether what it sees is hashable. States themselves always are.
     """
 
     chunk = 128
@@ -126,7 +127,11 @@ class RowWorld(World):
     def step(
         self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
     ) -> list[Outcome]:
-        """A step of all branches that go on, draw by draw. limits: (lo, hi) of rewards."""
+        """A step of all branches that go on, draw by draw.
+
+        limits: (lo, hi) of rewards; raise `outside` for any other one. noise: where draws come
+        from. coupling: if `across_states`, all of them are equal.
+        """
 
     def number(self, action: Any) -> Any:
         """Index or key of an action that was checked: it is equal for equal actions."""
@@ -136,6 +141,7 @@ class RowWorld(World):
         return max(1, self.chunk // 32, num_runs // 32)
 
     def own(self) -> RowWorld:
+        """A deep copy, since a simulator may change; override this if it does not."""
         try:
             return copy.deepcopy(self)
         except Exception as error:
