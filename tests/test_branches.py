@@ -187,14 +187,27 @@ class Noisy(Ending):
         return seen, self.np_random.random(), *rest
 
 
+class Dials:
+    """Pays noise alone; an action is the next state, and some states take more numbers."""
+
+    num_states, num_actions, gamma = 3, 3, 0.9
+
+    def query(self, state, actions, rng):
+        draw = rng.random()
+        rng.random(state)
+        return [draw for _ in actions], list(actions)
+
+
 @pytest.mark.parametrize(("coupling", "shared"), [("independent", 0), ("joint", 1), ("common", 3)])
-def test_environments_share_draws_as_long_as_the_coupling_says(coupling, shared):
-    """Gaps are zero up to the last step that is shared."""
-    env = begun(Noisy())
-    for horizon in (1, 2, 3):
-        asked = {"num_runs": 9, "horizon": horizon, "coupling": coupling}
-        found = estimate_gaps(env, first_action, [1, 2], **asked, rng=0)
-        assert (found.variance[0, 1] == 0.0) == (horizon <= shared)
+def test_draws_are_shared_as_long_as_the_coupling_says(coupling, shared):
+    """Gaps are zero up to the last step that is shared; time steps never share a draw."""
+    for env, policy, state in ((begun(Noisy()), first_action, None), (Dials(), [0, 1, 2], 0)):
+        asked = {"num_runs": 9, "coupling": coupling, "state": state, "keep_returns": True}
+        run = partial(estimate_gaps, env, policy, [1, 2], gamma=1.0, **asked, rng=0)
+        found = [run(horizon=horizon) for horizon in (1, 2, 3)]
+        assert [x.variance[0, 1] == 0.0 for x in found] == [h <= shared for h in (1, 2, 3)]
+        first, second = (x.returns[0, 0] for x in found[:2])
+        assert second != 2.0 * first
 
 
 class Counting(Plain):
