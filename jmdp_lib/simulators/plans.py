@@ -1,7 +1,7 @@
 """Plans, worlds and runs: the branches to simulate, their simulator, and the results.
 
 A `World` simulates one kind of simulator, and `estimates.world_of` finds it. There are three loops
-over the time steps of branches: `batches` (arrays, all runs at once), `rows` (one run after
+over the time steps of branches: `vector` (arrays, all runs at once), `rows` (one run after
 another) and `tables` (compiled, of a JMDP). A new kind of simulator is one file: a `World`, or a
 `rows.RowWorld`, which needs no loop of its own.
 """

@@ -19,8 +19,8 @@ import numpy as np
 from jmdp_lib import checks, randomness
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
 from jmdp_lib.policies import SAME_POLICY, Policy, policy_array, policy_matrix
-from jmdp_lib.simulators.batches import Arrays, ArrayWorld
-from jmdp_lib.simulators.plans import Plan, SimulatedPolicy
+from jmdp_lib.simulators.batches import Arrays, Batch, runs_of
+from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
 
 _TRIED = 32  # rows that are stepped, and then half of them backwards
 _SAME = SAME_POLICY  # of the largest number: answers that differ by less are rounded
@@ -103,7 +103,7 @@ Allowed = tuple[float, float, Any]
 Ends = tuple[float, float]
 
 
-class VectorWorld(ArrayWorld):
+class VectorWorld(World):
     """Simulates a `VectorSimulator`.
 
     The smallest and the largest values of every step are checked, and a bad one is named.
@@ -112,7 +112,7 @@ class VectorWorld(ArrayWorld):
     least = _LEAST
 
     def __init__(self, simulator: VectorSimulator, state: Any) -> None:
-        self.here = state if array_api_compat.is_array_api_obj(state) else np.asarray(state)
+        self.here: Any = state if array_api_compat.is_array_api_obj(state) else np.asarray(state)
         if len(self.here.shape) > 1 or str(self.here.dtype) == "object":
             raise ValueError(f"state must be a number, or a row (d,) of numbers, got {state!r}")
         self.simulator = simulator
@@ -164,13 +164,91 @@ class VectorWorld(ArrayWorld):
         seed = np.random.SeedSequence(0)
         randomness.pure(
             "draw(n, rng)",
-            lambda: self.arrays.host(self.noise(1, _TRIED // 2, self.arrays.generator(seed))),
+            lambda: self.arrays.host(self._noise(1, _TRIED // 2, self.arrays.generator(seed))),
         )
         with randomness.no_global_draws("step or policy", "whose draws are not shared"):
             _Trial(self.simulator, self.here).simulate(few, _TRIED, seed, to_the_end=False)
         return allowed
 
-    def noise(self, width: int, size: int, rng: Any) -> Any:
+    def simulate(
+        self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
+    ) -> Runs:
+        arrays = self.arrays
+        noise, choices = (arrays.generator(randomness.part(seed, k)) for k in (0, 1))
+        shape = (len(plan.kinds), size)
+        states = arrays.xp.broadcast_to(self.here, (*shape, *self.here.shape))
+        batch = Batch(states, None, arrays.zeros(shape), None, [], [])
+        dropped: list[Batch] = []
+        queries: Any = 0
+        low, high = math.inf, -math.inf
+        for time in range(plan.horizon):
+            try:
+                batch = self._acted(plan, batch, choices, time)
+                if time:
+                    *finished, batch = batch.split(plan, to_the_end, arrays)
+                    dropped += finished
+                if not batch.totals.shape[1]:
+                    break
+                queries = queries + batch.queries(plan, arrays)
+                batch, ends = self._stepped(plan, batch, noise, plan.gamma**time)
+            except SimulatorError as error:
+                raise SimulatorError(f"time step {time + 1}: {error}") from error
+            low, high = min(low, ends[0]), max(high, ends[1])
+        return runs_of(arrays, plan, [*dropped, batch], (low, high), int(queries))
+
+    def _acted(self, plan: Plan, batch: Batch, choices: Any, time: int) -> Batch:
+        """Choose actions; branches from one state-action choose by the number of the first."""
+        arrays, xp = self.arrays, self.arrays.xp
+        width, size = batch.totals.shape
+        if time or plan.first is None:
+            uniforms = arrays.uniforms((width if time else 1, size), choices)
+            if time:
+                arrays.follow(uniforms, batch.together, plan)
+            uniforms = xp.broadcast_to(uniforms, (width, size))
+            actions = self._actions(plan, batch.states, uniforms)
+        else:
+            first = xp.astype(arrays.put(np.array(plan.first)), self.action_type)
+            actions = xp.broadcast_to(first[:, None], (width, size))
+        met: list[Any] = []
+        for i, j in plan.pairs:
+            here = batch.states[i, ...] == batch.states[j, ...]
+            if len(here.shape) > 1:
+                here = xp.all(here, axis=1)
+            if batch.alive is not None:
+                here = here & batch.alive[i, :] & batch.alive[j, :]
+            met.append(here)
+        pairs = zip(plan.pairs, met, strict=True)
+        together = [here & (actions[i, :] == actions[j, :]) for (i, j), here in pairs]
+        shared = met if plan.coupling.at_one_state else together
+        return batch._replace(actions=actions, together=together, shared=shared)
+
+    def _stepped(
+        self, plan: Plan, batch: Batch, rng: Any, weight: float
+    ) -> tuple[Batch, tuple[float, float]]:
+        """Draw, step, and add rewards up; also the extreme rewards."""
+        xp = self.arrays.xp
+        width, size = batch.totals.shape
+        if plan.coupling.across_states:
+            noise = self._noise(1, size, rng)
+            noise = xp.broadcast_to(noise, (width, *noise.shape[1:]))
+        else:
+            noise = self._noise(width, size, rng)
+            self.arrays.follow(noise, batch.shared, plan)
+        rewards, states, over, ends = self._step(plan, batch.states, batch.actions, noise)
+        alive = batch.alive
+        if alive is not None:
+            rewards = xp.where(alive, rewards, 0.0)
+        rewards[1:, :] -= rewards[:1, :]
+        if over is not None:
+            alive = ~over if alive is None else alive & ~over
+        if alive is not None:  # a branch that has ended steps properly, too
+            mask = xp.reshape(alive, (width, size, *(1,) * (len(states.shape) - 2)))
+            states = xp.where(mask, states, batch.states)
+        totals = batch.totals + weight * rewards
+        return batch._replace(states=states, totals=totals, alive=alive), ends
+
+    def _noise(self, width: int, size: int, rng: Any) -> Any:
+        """Draws (m, n, ...), which are written to."""
         xp = self.arrays.xp
         what = f"draw({width * size}, rng)"
         drawn = _called(what, self.simulator.draw, width * size, rng)
@@ -178,7 +256,8 @@ class VectorWorld(ArrayWorld):
         drawn = xp.astype(drawn, drawn.dtype, copy=width > 1)  # it may be the user's
         return xp.reshape(drawn, (width, size, *drawn.shape[1:]))
 
-    def step(self, plan: Plan, states: Any, actions: Any, noise: Any) -> tuple[Any, ...]:
+    def _step(self, plan: Plan, states: Any, actions: Any, noise: Any) -> tuple[Any, ...]:
+        """Rewards (m, n), next states, ends of episodes or None, and the extreme rewards."""
         xp = self.arrays.xp
         shape = tuple(actions.shape)
         rows = (xp.reshape(x, (-1, *x.shape[2:])) for x in (states, actions, noise))
@@ -188,7 +267,8 @@ class VectorWorld(ArrayWorld):
         over = xp.reshape(parts["over"], shape) if "over" in parts else None
         return xp.reshape(rewards, shape), after, over, ends
 
-    def chosen(self, plan: Plan, states: Any, uniforms: Any) -> Any:
+    def _actions(self, plan: Plan, states: Any, uniforms: Any) -> Any:
+        """Actions (m, n) by the policies and uniform numbers (m, n)."""
         xp = self.arrays.xp
         if len(plan.policies) > 1 or not self.arrays.on_gpu:  # whose caches are small
             branches = enumerate(plan.policies[kind] for kind in plan.kinds)
