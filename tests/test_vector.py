@@ -99,6 +99,13 @@ def test_a_gpu_computes_with_narrow_types(monkeypatch):
     assert abs(found.variance[0, 1] - 28.123) <= 4.0 * found.variance_error[0, 1]
 
 
+def test_an_array_that_a_draw_returns_stays_as_it_is():
+    drawn = np.arange(100_000) % 7
+    sim = VectorSimulator(sell, lambda n, rng: drawn[:n], 5, 0.9)
+    estimate_gaps(sim, UNIFORM, [2, 1], state=5, num_runs=500, rng=0)
+    assert (drawn == np.arange(100_000) % 7).all()
+
+
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_other_forms_of_one_simulator_give_the_same_numbers(coupling):
     """Rows as states and as noise, a function that returns probabilities or actions."""
