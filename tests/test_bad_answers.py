@@ -131,8 +131,8 @@ def test_a_finite_problem_has_a_floor_of_its_returns():
     episodes = jl.simulators.VectorSimulator(
         step, lambda n, rng: rng.random(n), 2, 1.0, reward_range=(0.0, 1.0)
     )
-    asked = {"actions": (0, 1), "state": 0, "num_runs": 500, "rng": 0, "keep_returns": True}
+    options = {"actions": (0, 1), "state": 0, "num_runs": 500, "rng": 0, "keep_returns": True}
     for horizon, floor in ((5, -5.0), (2, -np.inf)):
-        kept = estimate_gaps(episodes, policy, horizon=horizon, **asked)
+        kept = estimate_gaps(episodes, policy, horizon=horizon, **options)
         assert kept.law(0, 1).quantile(1e-6)[0] == floor
         assert np.isfinite(kept.law(0, 1).cvar(0.1)[0]) == (horizon == 5)

@@ -45,7 +45,7 @@ def close(found, exact, state, actions):
 @pytest.mark.parametrize("kind", SIMULATORS)
 def test_gaps_and_values_are_those_of_jipe2(kind):
     """Also beside a large constant; gaps end earlier than the returns of values."""
-    asked = {"actions": [2, 0, 1], "state": 1, "num_runs": 1000}
+    options = {"actions": [2, 0, 1], "state": 1, "num_runs": 1000}
     small, constant = SIMULATORS[kind]
     for simulator, jm, more in (
         (small, SMALL, {"keep_returns": True}),
@@ -54,7 +54,7 @@ def test_gaps_and_values_are_those_of_jipe2(kind):
         (constant, CONSTANT, {}),
     ):
         exact = jl.jipe2(jm, MIXED, coupling=more.get("coupling", "joint")).moments
-        found = estimate_gaps(simulator, MIXED, **asked, **more, rng=0)
+        found = estimate_gaps(simulator, MIXED, **options, **more, rng=0)
         close(found, exact, 1, [2, 0, 1])
         certain = found.prob_worse + found.prob_tie + found.prob_better
         assert ((certain > 0.95) & (certain <= 1.0 + 1e-12)).all()
@@ -62,7 +62,7 @@ def test_gaps_and_values_are_those_of_jipe2(kind):
         assert found.value.shape == found.value_error.shape == (3,)
         assert (found.value_error < 1.0).all()
     rest = 0.5**3 / 0.5 * abs(SMALL.rewards).max()  # of three steps
-    short = estimate_gaps(small, MIXED, **asked, horizon=3, keep_returns=True, rng=0)
+    short = estimate_gaps(small, MIXED, **options, horizon=3, keep_returns=True, rng=0)
     assert (short.num_runs, short.returns.shape) == (1000, (1000, 3))
     spread = short.returns.std(0, ddof=1) / np.sqrt(1000)
     assert short.value == pytest.approx(short.returns.mean(0))
@@ -88,8 +88,8 @@ def test_executors_start_where_the_environment_is():
     env = begun(gymnasium.make("InvertedPendulum-v5"))
     for _ in range(3):
         env.step(env.action_space.sample())
-    asked = {"num_runs": 40, "horizon": 5, "keep_returns": True, "rng": 0}
-    run = partial(estimate_gaps, env, still, [np.ones(1, np.float32), still(None)], **asked)
+    options = {"num_runs": 40, "horizon": 5, "keep_returns": True, "rng": 0}
+    run = partial(estimate_gaps, env, still, [np.ones(1, np.float32), still(None)], **options)
     alone = run().returns
     with ThreadPoolExecutor(2) as threads:
         for executor in (Pickles(), threads):
@@ -134,9 +134,9 @@ def limited(steps):
 
 def test_a_time_limit_is_no_end():
     """The gap is 1 / (1 - gamma); the tail that the limit cuts off is in the error."""
-    asked = {"policy": lambda seen: [1.0, 0.0], "actions": [1, 0], "gamma": 0.5}
+    options = {"policy": lambda seen: [1.0, 0.0], "actions": [1, 0], "gamma": 0.5}
     for steps in (1, 3, 50):
-        found = estimate_gaps(limited(steps), **asked, num_runs=40, horizon=20, rng=0)
+        found = estimate_gaps(limited(steps), **options, num_runs=40, horizon=20, rng=0)
         rest = 2.0 * 0.5 ** min(steps, 20)
         assert found.mean[0, 1] == pytest.approx(2.0 - rest)
         assert found.truncation_error[0, 1] == pytest.approx(rest)
@@ -146,9 +146,9 @@ def test_a_time_limit_is_no_end():
         assert low[0, 1] <= 2.0 <= high[0, 1] + 1e-12
         assert found.value == pytest.approx([2.0 - rest, 0.0])
         assert found.value_error == pytest.approx([rest] * 2)
-    one = estimate_gaps(limited(1), **asked, num_runs=3, rng=0)
+    one = estimate_gaps(limited(1), **options, num_runs=3, rng=0)
     assert not np.any([one.prob_worse, one.prob_tie, one.prob_better], axis=0)[0, 1]  # it is open
-    endless = estimate_gaps(limited(3), **{**asked, "gamma": 1.0}, num_runs=3, horizon=5, rng=0)
+    endless = estimate_gaps(limited(3), **{**options, "gamma": 1.0}, num_runs=3, horizon=5, rng=0)
     assert np.isinf([endless.truncation_error[0, 1], *endless.value_error]).all()
 
 
@@ -168,14 +168,14 @@ def first_action(seen):
 
 def test_an_episode_that_ends_keeps_its_return():
     env = begun(Ending())
-    asked = {"gamma": 0.5, "num_runs": 3, "keep_returns": True}
-    found = estimate_gaps(env, first_action, [0, 1, 2], **asked, rng=0)
+    options = {"gamma": 0.5, "num_runs": 3, "keep_returns": True}
+    found = estimate_gaps(env, first_action, [0, 1, 2], **options, rng=0)
     assert (found.returns == [1.75, 1.75, 2.75]).all()
     assert (found.mean == [[0, 0, -1], [0, 0, -1], [1, 1, 0]]).all()
     assert not found.variance.any()
     assert not found.truncation_error.any()
     env.step(2)
-    later = estimate_gaps(env, first_action, [0, 1], **asked, rng=0)
+    later = estimate_gaps(env, first_action, [0, 1], **options, rng=0)
     assert (later.returns == 1.5).all()
 
 
@@ -202,8 +202,8 @@ class Dials:
 def test_draws_are_shared_as_long_as_the_coupling_says(coupling, shared):
     """Gaps are zero up to the last step that is shared; time steps never share a draw."""
     for env, policy, state in ((begun(Noisy()), first_action, None), (Dials(), [0, 1, 2], 0)):
-        asked = {"num_runs": 9, "coupling": coupling, "state": state, "keep_returns": True}
-        run = partial(estimate_gaps, env, policy, [1, 2], gamma=1.0, **asked, rng=0)
+        options = {"num_runs": 9, "coupling": coupling, "state": state, "keep_returns": True}
+        run = partial(estimate_gaps, env, policy, [1, 2], gamma=1.0, **options, rng=0)
         found = [run(horizon=horizon) for horizon in (1, 2, 3)]
         assert [x.variance[0, 1] == 0.0 for x in found] == [h <= shared for h in (1, 2, 3)]
         first, second = (x.returns[0, 0] for x in found[:2])
@@ -251,25 +251,25 @@ def failing_step():
 def test_a_failure_keeps_all_runs_that_were_complete(make):
     """Also those of a chunk that is not complete."""
     simulator, policy, message = make()
-    asked = {"actions": [0, 1], "keep_returns": True, "gamma": 0.5, "rng": 0}
+    options = {"actions": [0, 1], "keep_returns": True, "gamma": 0.5, "rng": 0}
     if not isinstance(simulator, CoupledEnv):
-        asked["state"] = 1
+        options["state"] = 1
     with pytest.raises(SimulatorError, match=r"time step \d+: .*" + message) as caught:
-        estimate_gaps(simulator, policy, **asked, num_runs=1000)
+        estimate_gaps(simulator, policy, **options, num_runs=1000)
     kept = caught.value.result.returns
     assert 3 <= len(kept) < 1000
-    whole, policy = (Plain(SMALL), MIXED) if "state" in asked else (begun(Ending()), first_action)
-    again = estimate_gaps(whole, policy, **asked, num_runs=len(kept)).returns
+    whole, policy = (Plain(SMALL), MIXED) if "state" in options else (begun(Ending()), first_action)
+    again = estimate_gaps(whole, policy, **options, num_runs=len(kept)).returns
     np.testing.assert_array_equal(kept, again)
 
 
 @on_all_couplings
 def test_a_run_ends_where_all_its_branches_have_coalesced(coupling):
     """The gaps are final by then; runs to the end make many more queries."""
-    asked = {"state": 1, "num_runs": 80, "coupling": coupling, "gamma": 0.95, "horizon": 200}
+    options = {"state": 1, "num_runs": 80, "coupling": coupling, "gamma": 0.95, "horizon": 200}
     short, long = Counting(SMALL), Counting(SMALL)
-    assert estimate_gaps(short, MIXED, [0, 1, 2], **asked, rng=0).returns is None
-    whole = estimate_gaps(long, MIXED, [0, 1, 2], **asked, keep_returns=True, rng=0)
+    assert estimate_gaps(short, MIXED, [0, 1, 2], **options, rng=0).returns is None
+    whole = estimate_gaps(long, MIXED, [0, 1, 2], **options, keep_returns=True, rng=0)
     gaps = whole.returns[:, :, None] - whole.returns[:, None]
     np.testing.assert_allclose(gaps.mean(0), whole.mean, atol=1e-12)
     assert short.queries < 0.5 * long.queries
@@ -291,17 +291,17 @@ class Dice:
 
 
 def test_returns_without_discount_need_a_horizon():
-    asked, decide = (
+    run, decide = (
         partial(call, Dice(), [0] * 8, [0, 1], state=0, rng=0)  # it keeps throwing
         for call in (estimate_gaps, compare_actions)
     )
     with pytest.raises(ValueError, match=r"or be 1 together with a stated horizon="):
-        asked()
-    found = asked(num_runs=2000, horizon=300)
+        run()
+    found = run(num_runs=2000, horizon=300)
     throws = 5.0  # before a six, on average
     assert abs(found.mean[0, 1] - (throws - 2.0)) <= 4.5 * found.mean_error[0, 1]
     assert (found.truncation_error == 0.0).all()
-    short = asked(num_runs=50, horizon=2)
+    short = run(num_runs=50, horizon=2)
     assert np.isinf([short.truncation_error[0, 1], short.interval("mean")[1][0, 1]]).all()
     assert short.truncation_error[0, 0] == 0.0
     assert np.isinf(decide(horizon=2, budget=500).intervals[0, 1]).all()
@@ -311,10 +311,10 @@ def test_returns_without_discount_need_a_horizon():
 
 @pytest.mark.parametrize("kind", SIMULATORS)
 def test_policies_that_differ_have_values_from_all_runs(kind):
-    asked = {"state": 1, "reward_range": SMALL.reward_range, "budget": 20_000, "rng": 0}
+    options = {"state": 1, "reward_range": SMALL.reward_range, "budget": 20_000, "rng": 0}
     rules = [MIXED, MIXED[::-1].copy()]
     exact = [jl.jipe2(SMALL, rule).moments.mean[1] @ rule[1] for rule in rules]
-    found = compare_policies(SIMULATORS[kind][0], rules, **asked)
+    found = compare_policies(SIMULATORS[kind][0], rules, **options)
     error = found.estimates.value_error
     assert (abs(found.estimates.value - exact) <= 4.5 * error).all()
     assert (error < 0.02 + 3.0 / np.sqrt(found.num_runs)).all()
@@ -326,8 +326,8 @@ def test_branches_of_an_environment_meet():
     lake.unwrapped.s = 9
     before = lake.snapshot()
     exact = jl.jipe2(frozen_lake(0.7), np.full((16, 4), 0.25)).moments
-    asked = {"gamma": 0.7, "num_runs": 150, "truncation": 1e-2, "rng": 0}
-    found = estimate_gaps(lake, lambda seen: [0.25] * 4, [0, 1, 2], **asked, keep_returns=True)
+    options = {"gamma": 0.7, "num_runs": 150, "truncation": 1e-2, "rng": 0}
+    found = estimate_gaps(lake, lambda seen: [0.25] * 4, [0, 1, 2], **options, keep_returns=True)
     close(found, exact, 9, [0, 1, 2])
     assert lake.snapshot() == before
     assert found.truncation_error.max() < 0.02
@@ -346,11 +346,11 @@ def contains(law, exact):
 @pytest.mark.parametrize("kind", SIMULATORS)
 def test_the_law_of_simulated_gaps_contains_the_exact_one(kind, horizon):
     """Also where much is cut off. CVaR is finite where the range of rewards is known."""
-    asked = {"actions": [2, 0, 1], "state": 1, "num_runs": 600, "horizon": horizon}
+    options = {"actions": [2, 0, 1], "state": 1, "num_runs": 600, "horizon": horizon}
     for simulator, jm in zip(SIMULATORS[kind], (SMALL, CONSTANT), strict=True):
         queries = [(1, 2, 0), (1, 2, 1), (1, 1, 0)]
         exact = jl.laws.gap_law(jm, MIXED, gaps=queries, width=0.01)
-        found = estimate_gaps(simulator, MIXED, **asked, keep_returns=True, rng=0)
+        found = estimate_gaps(simulator, MIXED, **options, keep_returns=True, rng=0)
         for pair, law in zip([(0, 1), (0, 2), (2, 1)], exact, strict=True):
             sampled = found.law(*pair, alpha=1e-4)
             assert (sampled.gap, sampled.confidence) == (pair, 1.0 - 1e-4)
@@ -366,8 +366,8 @@ def test_a_declared_range_makes_the_bounds_of_a_gap_finite():
     low, high = SMALL.reward_range
     known = Plain(SMALL)
     known.reward_range = (low, high)
-    asked = partial(estimate_gaps, known, MIXED, [0, 1], state=1, rng=0)
-    found = asked(num_runs=50, keep_returns=True)
+    run = partial(estimate_gaps, known, MIXED, [0, 1], state=1, rng=0)
+    found = run(num_runs=50, keep_returns=True)
     assert found.largest_gap == pytest.approx(2.0 * (high - low))
     assert found.law(0, 1).quantile(1e-3)[0] == -found.largest_gap
     assert np.isfinite(found.law(0, 1).cvar(0.01)).all()
@@ -378,6 +378,6 @@ def test_a_declared_range_makes_the_bounds_of_a_gap_finite():
     law = estimate_gaps(unseen, [0, 0], [0, 1], state=0, **options, rng=0).law(0, 1)
     assert np.isinf(law.quantile(0.5)).all()
     with pytest.raises(ValueError, match="no gap was kept: pass keep_returns=True"):
-        asked(num_runs=5).law(0, 1)
+        run(num_runs=5).law(0, 1)
     with pytest.raises(ValueError, match="i and j must be two actions, got 1 twice"):
         found.law(1, 1)

@@ -36,12 +36,12 @@ def test_simulated_gaps_are_those_that_local_jipe2_certifies(coupling):
     exact = jl.large.local_jipe2(
         LINE, mostly_right, states=[("cell", 2)], tol=1e-4, coupling=coupling
     )
-    asked = {"state": ("cell", 2), "coupling": coupling, "rng": 5}
-    found = estimate_gaps(LINE, mostly_right, [0, 1], num_runs=2000, truncation=1e-5, **asked)
+    options = {"state": ("cell", 2), "coupling": coupling, "rng": 5}
+    found = estimate_gaps(LINE, mostly_right, [0, 1], num_runs=2000, truncation=1e-5, **options)
     for name in ("mean", "variance"):
         off = abs(getattr(found, name) - getattr(exact, f"gap_{name}")[0])[0, 1]
         assert off <= 4.5 * getattr(found, f"{name}_error")[0, 1] + exact.error_bound
-    decided = compare_actions(LINE, mostly_right, [0, 1], budget=20_000, **asked)
+    decided = compare_actions(LINE, mostly_right, [0, 1], budget=20_000, **options)
     assert (decided.verdict, decided.best) == ("better", 0)
     low, high = decided.intervals[0, 1]
     assert low - exact.error_bound <= exact.gap_mean[0, 0, 1] <= high + exact.error_bound
@@ -74,15 +74,15 @@ def test_a_simulator_of_ones_own_may_have_any_hashable_states():
 
 
 def test_what_has_no_meaning_is_refused():
-    asked = partial(estimate_gaps, policy=lambda cell: 0, actions=[0, 1], num_runs=3)
+    run = partial(estimate_gaps, policy=lambda cell: 0, actions=[0, 1], num_runs=3)
     with pytest.raises(ValueError, match="state= must be given"):
-        asked(LINE)
+        run(LINE)
     with pytest.raises(ValueError, match=r"state must be hashable, .* got \[3\]"):
-        asked(LINE, state=[3])
+        run(LINE, state=[3])
     unknown = jl.large.ImplicitJMDP(LINE.tables, 2, 0.6, (0.0, 1.0), knows_noise=False)
-    asked(unknown, state=("cell", 1))
+    run(unknown, state=("cell", 1))
     with pytest.raises(ValueError, match="needs a known noise, and the tables"):
-        asked(unknown, state=("cell", 1), coupling="common")
+        run(unknown, state=("cell", 1), coupling="common")
 
     def tables(state):
         share = 0.5 if state == "here" else 0.4
@@ -90,17 +90,19 @@ def test_what_has_no_meaning_is_refused():
 
     loose = jl.large.ImplicitJMDP(tables, 2, 0.6, (0.0, 1.0))
     with pytest.raises(ValueError, match=r"state 'there': .* one law of tables for all states"):
-        asked(loose, state="here", coupling="common", keep_returns=True)
+        run(loose, state="here", coupling="common", keep_returns=True)
 
 
 def test_few_tables_are_kept_and_the_numbers_stay_the_same(monkeypatch):
-    asked = {"actions": [0, 1], "state": ("cell", 0), "num_runs": 5, "keep_returns": True}
-    before = estimate_gaps(LINE, mostly_right, **asked, rng=0).returns
+    options = {"actions": [0, 1], "state": ("cell", 0), "num_runs": 5, "keep_returns": True}
+    before = estimate_gaps(LINE, mostly_right, **options, rng=0).returns
     monkeypatch.setattr(rows, "_MOST_KEPT", 2)
     monkeypatch.setattr(implicit, "_MOST_KEPT", 2)
     line = replace(LINE)  # which has kept nothing yet
     size = len(pickle.dumps(line))
-    np.testing.assert_array_equal(estimate_gaps(line, mostly_right, **asked, rng=0).returns, before)
+    np.testing.assert_array_equal(
+        estimate_gaps(line, mostly_right, **options, rng=0).returns, before
+    )
     assert len(pickle.dumps(line)) == size  # tables that `query` kept are not sent along
 
 

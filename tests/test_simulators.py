@@ -162,17 +162,17 @@ def test_declared_independent_draws_are_simulated_as_such():
         return [float(rng.random() < 0.5) for _ in actions]
 
     shop = Shop(coins, coupling="independent", num_actions=2, gamma=0.0)
-    asked = {"policy": [0], "actions": [0, 1], "state": 0}
+    options = {"policy": [0], "actions": [0, 1], "state": 0}
     for coupling in ("joint", "independent"):
-        found = estimate_gaps(shop, **asked, coupling=coupling, num_runs=400, rng=0)
+        found = estimate_gaps(shop, **options, coupling=coupling, num_runs=400, rng=0)
         exact = jl.jipe2(jm, [0], coupling="independent").moments.gap_variance[0, 0, 1]
         assert abs(found.variance[0, 1] - exact) < 4.5 * found.variance_error[0, 1]
-    decision = compare_actions(shop, **asked, budget=1000, rng=0)
+    decision = compare_actions(shop, **options, budget=1000, rng=0)
     assert decision.num_queries == 2 * decision.num_runs  # every action draws for itself
     with pytest.raises(ValueError, match='declares coupling = "independent"'):
-        estimate_gaps(shop, **asked, coupling="common")
+        estimate_gaps(shop, **options, coupling="common")
     with pytest.raises(ValueError, match=r"simulator.coupling must be one of 'joint', 'ind"):
-        estimate_gaps(Shop(coins, coupling="none"), **asked)
+        estimate_gaps(Shop(coins, coupling="none"), **options)
 
 
 def test_one_seed_gives_every_purpose_streams_of_its_own():

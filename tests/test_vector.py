@@ -40,9 +40,9 @@ def small_chunks(monkeypatch):
 
 
 def test_it_pickles(small_chunks):
-    asked = partial(estimate_gaps, actions=[2, 1], state=5, num_runs=1000, rng=0)
-    found = asked(DEPOT, UNIFORM, executor=Pickles())
-    assert (found.variance == asked(DEPOT, UNIFORM).variance).all()
+    run = partial(estimate_gaps, actions=[2, 1], state=5, num_runs=1000, rng=0)
+    found = run(DEPOT, UNIFORM, executor=Pickles())
+    assert (found.variance == run(DEPOT, UNIFORM).variance).all()
 
 
 def depot_of(library):
@@ -79,10 +79,10 @@ def depot_of(library):
 @pytest.mark.parametrize("library", ["numpy", "torch", "strict"])
 def test_array_libraries_agree(library, coupling):
     sim, state = depot_of(library)
-    asked = partial(estimate_gaps, sim, UNIFORM, [2, 1], num_runs=8000, rng=0)
+    run = partial(estimate_gaps, sim, UNIFORM, [2, 1], num_runs=8000, rng=0)
     how = {"state": state, "coupling": coupling}
-    found = asked(**how)
-    assert (found.mean == asked(**how).mean).all()
+    found = run(**how)
+    assert (found.mean == run(**how).mean).all()
     known = {"joint": 28.123, "independent": 34.990, "common": 15.581}[coupling]  # by `jipe2`
     assert abs(found.variance[0, 1] - known) <= 4.0 * found.variance_error[0, 1]
     assert abs(found.mean[0, 1] - 0.378) <= 4.0 * found.mean_error[0, 1]
@@ -118,16 +118,16 @@ def test_other_forms_of_one_simulator_give_the_same_numbers(coupling):
         demand = demands(size, rng)
         return np.stack([0 * demand, demand], axis=1)
 
-    asked = {"actions": [2, 1], "num_runs": 2000, "coupling": coupling}
+    options = {"actions": [2, 1], "num_runs": 2000, "coupling": coupling}
     orders = np.clip(6 - np.arange(12), 0, 4)
     for table in (orders, UNIFORM):
-        known = estimate_gaps(DEPOT, table, state=5, **asked, rng=0)
+        known = estimate_gaps(DEPOT, table, state=5, **options, rng=0)
         rows = VectorSimulator(step, draw, 5, 0.9)
         found = [
             estimate_gaps(
-                rows, lambda x, table=table: table[x[:, 0]], state=[5, 5], **asked, rng=0
+                rows, lambda x, table=table: table[x[:, 0]], state=[5, 5], **options, rng=0
             ),
-            estimate_gaps(DEPOT, table.__getitem__, state=5, **asked, rng=0),
+            estimate_gaps(DEPOT, table.__getitem__, state=5, **options, rng=0),
         ]
         for other in found:
             assert np.allclose([other.mean, other.variance], [known.mean, known.variance])
@@ -292,10 +292,10 @@ def test_a_policy_may_not_write_into_tensors():
 )
 def test_bad_arguments_are_refused(changed, message):
     world = {"step": sell, "draw": demands, "num_actions": 5, "gamma": 0.9, "num_states": 12}
-    asked = {"policy": UNIFORM, "actions": [2, 1], "state": 5} | changed
-    world |= {name: asked.pop(name) for name in {*asked} - {"policy", "actions", "state"}}
+    options = {"policy": UNIFORM, "actions": [2, 1], "state": 5} | changed
+    world |= {name: options.pop(name) for name in {*options} - {"policy", "actions", "state"}}
     with pytest.raises((ValueError, IndexError), match=message):
-        estimate_gaps(VectorSimulator(**world), **asked, rng=0)
+        estimate_gaps(VectorSimulator(**world), **options, rng=0)
 
 
 def coins(size, rng):
