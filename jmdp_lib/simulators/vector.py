@@ -112,7 +112,7 @@ class VectorWorld(World):
     least = _LEAST
 
     def __init__(self, simulator: VectorSimulator, state: Any) -> None:
-        self.here: Any = state if array_api_compat.is_array_api_obj(state) else np.asarray(state)
+        self.here = state if array_api_compat.is_array_api_obj(state) else np.asarray(state)
         if len(self.here.shape) > 1 or str(self.here.dtype) == "object":
             raise ValueError(f"state must be a number, or a row (d,) of numbers, got {state!r}")
         self.simulator = simulator
@@ -148,7 +148,8 @@ class VectorWorld(World):
         tables = [x.source for x in plan.policies if not callable(x.source)]
         count = self.simulator.num_states or max(map(len, tables), default=None)
         if count is not None:
-            checks.index(f"state (of {count}, by num_states or the policy)", self.here, count)
+            here: Any = self.arrays.host(self.here)
+            checks.index(f"state (of {count}, by num_states or the policy)", here, count)
         low, high = plan.limits or ANY_REWARD
         slack = _ROUNDED * max(-low, high) if plan.limits else 0.0
         anything = (-math.inf, math.inf)
