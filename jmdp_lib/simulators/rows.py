@@ -227,12 +227,8 @@ class RowWorld(World):
                         number = numbers[run.sources[b]]
                         actions[b] = self.chosen(policies[b], run.states[b], number)
                 draws = draws_of(run.alive, run.states, actions, plan.coupling)
-                if (
-                    stops
-                    and len(draws) == 1
-                    and len(*draws.values()) == 1
-                    and len(run.alive) == width
-                ):
+                together = len(draws) == 1 and len(*draws.values()) == 1
+                if stops and together and len(run.alive) == width:
                     run.sources[:] = [0] * width
                     break
                 queries += len(draws)
