@@ -94,6 +94,16 @@ def test_numpy_may_say_that_an_episode_ended():
     assert env.query([0])[0].terminated
 
 
+def test_a_reward_outside_of_the_given_range_is_named():
+    env = CoupledEnv(Ends((False, False)), rng=0)
+    env.reset(seed=0)
+    message = r"time step 1: reward 0.0 of action 0 in state 0 is not in reward_range \(2.0, 3.0\)"
+    for simulator, state in ((env, None), (Locked(), 0)):
+        options = {"state": state, "reward_range": (2, 3), "gamma": 0.5}
+        with pytest.raises(SimulatorError, match=message):
+            compare_actions(simulator, [0], [0, 1], **options, rng=0)
+
+
 def test_a_class_is_not_a_simulator():
     with pytest.raises(ValueError, match="must be an object, got the class Locked"):
         jl.JMDP.from_simulator(Locked, 10)
