@@ -200,7 +200,7 @@ class Dials:
 
 @pytest.mark.parametrize(("coupling", "shared"), [("independent", 0), ("joint", 1), ("common", 3)])
 def test_draws_are_shared_as_long_as_the_coupling_says(coupling, shared):
-    """Gaps are zero up to the last step that is shared; time steps never share a draw."""
+    """Gaps are zero up to the last step that is shared; all draws come from `rng`."""
     for env, policy, state in ((begun(Noisy()), first_action, None), (Dials(), [0, 1, 2], 0)):
         options = {"num_runs": 9, "coupling": coupling, "state": state, "keep_returns": True}
         run = partial(estimate_gaps, env, policy, [1, 2], gamma=1.0, **options, rng=0)
@@ -208,6 +208,7 @@ def test_draws_are_shared_as_long_as_the_coupling_says(coupling, shared):
         assert [x.variance[0, 1] == 0.0 for x in found] == [h <= shared for h in (1, 2, 3)]
         first, second = (x.returns[0, 0] for x in found[:2])
         assert second != 2.0 * first
+        np.testing.assert_array_equal(run(horizon=3).returns, found[2].returns)
 
 
 class Counting(Plain):
