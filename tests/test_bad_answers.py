@@ -1,7 +1,8 @@
 """Answers of executors, environments and simulators that cannot be right, and odd options."""
 
 import sys
-from concurrent.futures import Executor, Future
+import threading
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 import gymnasium
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from programs import run
 
 import jmdp_lib as jl
-from jmdp_lib.simulators import CoupledEnv, SimulatorError, estimate_gaps
+from jmdp_lib.simulators import CoupledEnv, SimulatorError, compare_actions, estimate_gaps
 
 SHOP = jl.inventory(2, 1, gamma=0.5)
 GAPS = {"policy": [0, 0, 0], "actions": (0, 1), "state": 0, "num_runs": 9, "rng": 0}
@@ -28,10 +29,32 @@ class Answers(Executor):
 
 
 @pytest.mark.parametrize("answer", [None, 42])
-def test_a_future_holds_what_was_played(answer):
+def test_a_future_holds_what_was_simulated(answer):
     with pytest.raises(SimulatorError, match=f"executor returned {answer}, not what") as caught:
         estimate_gaps(SHOP, **GAPS, executor=Answers(answer))
     assert caught.value.result is None
+
+
+class Locked:
+    """Cannot be copied, as threads need it."""
+
+    num_states, num_actions, gamma, reward_range = 1, 2, 0.5, (0.0, 0.0)
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def query(self, state, actions, rng):
+        return [0.0 for _ in actions], [0 for _ in actions]
+
+
+@pytest.mark.parametrize("call", [estimate_gaps, compare_actions])
+def test_a_simulator_that_threads_cannot_copy_is_named(call):
+    call(Locked(), [0], [0, 1], state=0, rng=0)
+    with (
+        ThreadPoolExecutor(2) as threads,
+        pytest.raises(SimulatorError, match=r"Locked object .* cannot be copied.*cannot pickle"),
+    ):
+        call(Locked(), [0], [0, 1], state=0, rng=0, executor=threads)
 
 
 @pytest.mark.parametrize("flag", ["yes", 1, None])
@@ -41,7 +64,7 @@ def test_flags_are_true_or_false(flag):
 
 
 class Ends(gymnasium.Env):
-    """Its steps end as they are told."""
+    """Its steps end as given."""
 
     action_space = gymnasium.spaces.Discrete(2)
     observation_space = gymnasium.spaces.Discrete(1)
@@ -71,16 +94,19 @@ def test_numpy_may_say_that_an_episode_ended():
     assert env.query([0])[0].terminated
 
 
-class Sim:
-    num_states, num_actions, gamma = 1, 2, 0.5
-
-    def query(self, state, actions, rng):
-        return [0.0 for _ in actions], [0 for _ in actions]
+def test_a_reward_outside_of_the_given_range_is_named():
+    env = CoupledEnv(Ends((False, False)), rng=0)
+    env.reset(seed=0)
+    message = r"time step 1: reward 0.0 of action 0 in state 0 is not in reward_range \(2.0, 3.0\)"
+    for simulator, state in ((env, None), (Locked(), 0)):
+        options = {"state": state, "reward_range": (2, 3), "gamma": 0.5}
+        with pytest.raises(SimulatorError, match=message):
+            compare_actions(simulator, [0], [0, 1], **options, rng=0)
 
 
 def test_a_class_is_not_a_simulator():
-    with pytest.raises(ValueError, match="must be an object, got the class Sim"):
-        jl.JMDP.from_simulator(Sim, 10)
+    with pytest.raises(ValueError, match="must be an object, got the class Locked"):
+        jl.JMDP.from_simulator(Locked, 10)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +141,8 @@ def test_a_finite_problem_has_a_floor_of_its_returns():
     episodes = jl.simulators.VectorSimulator(
         step, lambda n, rng: rng.random(n), 2, 1.0, reward_range=(0.0, 1.0)
     )
-    asked = {"actions": (0, 1), "state": 0, "num_runs": 500, "rng": 0, "keep_returns": True}
+    options = {"actions": (0, 1), "state": 0, "num_runs": 500, "rng": 0, "keep_returns": True}
     for horizon, floor in ((5, -5.0), (2, -np.inf)):
-        kept = estimate_gaps(episodes, policy, horizon=horizon, **asked)
+        kept = estimate_gaps(episodes, policy, horizon=horizon, **options)
         assert kept.law(0, 1).quantile(1e-6)[0] == floor
         assert np.isfinite(kept.law(0, 1).cvar(0.1)[0]) == (horizon == 5)

@@ -1,4 +1,4 @@
-"""Recursive branches on any simulator, against exact moments, and what may go wrong."""
+"""Recursive branches on any simulator, against exact moments, and failures."""
 
 import importlib
 import warnings
@@ -23,7 +23,7 @@ from jmdp_lib.simulators import (
 )
 
 RNG = np.random.default_rng(0)
-PROBS = np.tile(RNG.dirichlet(np.full(3, 3.0)), (3, 1))  # one law of tables for all states
+PROBS = np.tile(RNG.dirichlet(np.full(3, 3.0)), (3, 1))  # one distribution of tables for all states
 SMALL = jl.JMDP(PROBS, RNG.normal(size=(3, 3, 3)), RNG.integers(3, size=(3, 3, 3)), gamma=0.5)
 MIXED = RNG.dirichlet(np.ones(3), size=3)
 CONSTANT = raised(SMALL, 1e6)
@@ -44,8 +44,8 @@ def close(found, exact, state, actions):
 
 @pytest.mark.parametrize("kind", SIMULATORS)
 def test_gaps_and_values_are_those_of_jipe2(kind):
-    """Also beside a constant, which no error pays for; gaps end earlier, and values are whole."""
-    asked = {"actions": [2, 0, 1], "state": 1, "num_runs": 1000}
+    """Also beside a large constant; gaps end earlier than the returns of values."""
+    options = {"actions": [2, 0, 1], "state": 1, "num_runs": 1000}
     small, constant = SIMULATORS[kind]
     for simulator, jm, more in (
         (small, SMALL, {"keep_returns": True}),
@@ -54,7 +54,7 @@ def test_gaps_and_values_are_those_of_jipe2(kind):
         (constant, CONSTANT, {}),
     ):
         exact = jl.jipe2(jm, MIXED, coupling=more.get("coupling", "joint")).moments
-        found = estimate_gaps(simulator, MIXED, **asked, **more, rng=0)
+        found = estimate_gaps(simulator, MIXED, **options, **more, rng=0)
         close(found, exact, 1, [2, 0, 1])
         certain = found.prob_worse + found.prob_tie + found.prob_better
         assert ((certain > 0.95) & (certain <= 1.0 + 1e-12)).all()
@@ -62,7 +62,7 @@ def test_gaps_and_values_are_those_of_jipe2(kind):
         assert found.value.shape == found.value_error.shape == (3,)
         assert (found.value_error < 1.0).all()
     rest = 0.5**3 / 0.5 * abs(SMALL.rewards).max()  # of three steps
-    short = estimate_gaps(small, MIXED, **asked, horizon=3, keep_returns=True, rng=0)
+    short = estimate_gaps(small, MIXED, **options, horizon=3, keep_returns=True, rng=0)
     assert (short.num_runs, short.returns.shape) == (1000, (1000, 3))
     spread = short.returns.std(0, ddof=1) / np.sqrt(1000)
     assert short.value == pytest.approx(short.returns.mean(0))
@@ -88,8 +88,8 @@ def test_executors_start_where_the_environment_is():
     env = begun(gymnasium.make("InvertedPendulum-v5"))
     for _ in range(3):
         env.step(env.action_space.sample())
-    asked = {"num_runs": 40, "horizon": 5, "keep_returns": True, "rng": 0}
-    run = partial(estimate_gaps, env, still, [np.ones(1, np.float32), still(None)], **asked)
+    options = {"num_runs": 40, "horizon": 5, "keep_returns": True, "rng": 0}
+    run = partial(estimate_gaps, env, still, [np.ones(1, np.float32), still(None)], **options)
     alone = run().returns
     with ThreadPoolExecutor(2) as threads:
         for executor in (Pickles(), threads):
@@ -97,7 +97,7 @@ def test_executors_start_where_the_environment_is():
 
 
 class Ending(gymnasium.Env):
-    """Pays its action, then 1 a step, and ends after three steps; actions 0 and 1 are alike."""
+    """Pays its action, then 1 a step, and ends after three steps; actions 0 and 1 are identical."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (1,))
     action_space = spaces.Discrete(3)
@@ -105,16 +105,16 @@ class Ending(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.t, self.played = 0, 0
+        self.t, self.first = 0, 0
         return np.zeros(1, np.float32), {}
 
     def step(self, action):
         self.t += 1
-        self.played = max(int(action), 1) if self.t == 1 else self.played
+        self.first = max(int(action), 1) if self.t == 1 else self.first
         if self.t == 2 and self.np_random.random() > self.fails_at:
             raise OSError("the cable is out")
-        seen = np.array([self.t + 10 * self.played], np.float32)
-        return seen, float(self.played if self.t == 1 else 1.0), self.t == 3, False, {}
+        seen = np.array([self.t + 10 * self.first], np.float32)
+        return seen, float(self.first if self.t == 1 else 1.0), self.t == 3, False, {}
 
 
 class Paying(Ending):
@@ -124,8 +124,8 @@ class Paying(Ending):
 
     def step(self, action):
         if self.t == 0:
-            self.t, self.played = 1, int(action)
-        return np.full(1, self.played, np.float32), float(self.played), False, False, {}
+            self.t, self.first = 1, int(action)
+        return np.full(1, self.first, np.float32), float(self.first), False, False, {}
 
 
 def limited(steps):
@@ -133,31 +133,26 @@ def limited(steps):
 
 
 def test_a_time_limit_is_no_end():
-    """The gap is 1 / (1 - gamma); what the limit cuts off is in the error and in the intervals."""
-    asked = {"policy": lambda seen: [1.0, 0.0], "actions": [1, 0], "gamma": 0.5}
+    """The gap is 1 / (1 - gamma); the tail that the limit cuts off is in the error."""
+    options = {"policy": lambda seen: [1.0, 0.0], "actions": [1, 0], "gamma": 0.5}
     for steps in (1, 3, 50):
-        found = estimate_gaps(limited(steps), **asked, num_runs=40, horizon=20, rng=0)
-        played = min(steps, 20)
-        assert found.mean[0, 1] == pytest.approx(2.0 - 2.0 * 0.5**played)
-        assert found.truncation_error[0, 1] == pytest.approx(2.0 * 0.5**played)
+        found = estimate_gaps(limited(steps), **options, num_runs=40, horizon=20, rng=0)
+        rest = 2.0 * 0.5 ** min(steps, 20)
+        assert found.mean[0, 1] == pytest.approx(2.0 - rest)
+        assert found.truncation_error[0, 1] == pytest.approx(rest)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of runs that do not vary
             low, high = found.interval("mean")
         assert low[0, 1] <= 2.0 <= high[0, 1] + 1e-12
-        assert found.value == pytest.approx([2.0 - 2.0 * 0.5**played, 0.0])
-        assert found.value_error == pytest.approx([2.0 * 0.5**played] * 2)
-    one = estimate_gaps(limited(1), **asked, num_runs=3, rng=0)
+        assert found.value == pytest.approx([2.0 - rest, 0.0])
+        assert found.value_error == pytest.approx([rest] * 2)
+    one = estimate_gaps(limited(1), **options, num_runs=3, rng=0)
     assert not np.any([one.prob_worse, one.prob_tie, one.prob_better], axis=0)[0, 1]  # it is open
-    for steps, verdict in ((1, "undecided"), (50, "better")):
-        known = {"reward_range": (0.0, 1.0), "budget": 4000, "horizon": 20}
-        decision = compare_actions(limited(steps), **asked, **known, rng=0)
-        assert decision.verdict == verdict
-        assert decision.intervals[0, 1, 0] <= 2.0 <= decision.intervals[0, 1, 1]
-    endless = estimate_gaps(limited(3), **{**asked, "gamma": 1.0}, num_runs=3, horizon=5, rng=0)
+    endless = estimate_gaps(limited(3), **{**options, "gamma": 1.0}, num_runs=3, horizon=5, rng=0)
     assert np.isinf([endless.truncation_error[0, 1], *endless.value_error]).all()
 
 
-def test_branches_that_are_one_are_final_at_a_time_limit():
+def test_coalesced_branches_are_final_at_a_time_limit():
     """Two actions stay in the lake's corner for good; the third ends in the goal beside it."""
     lake = gymnasium.make(
         "FrozenLake-v1", desc=["SG", "FF"], is_slippery=False, max_episode_steps=4
@@ -173,17 +168,15 @@ def first_action(seen):
 
 def test_an_episode_that_ends_keeps_its_return():
     env = begun(Ending())
-    asked = {"gamma": 0.5, "num_runs": 3, "keep_returns": True}
-    found = estimate_gaps(env, first_action, [0, 1, 2], **asked, rng=0)
+    options = {"gamma": 0.5, "num_runs": 3, "keep_returns": True}
+    found = estimate_gaps(env, first_action, [0, 1, 2], **options, rng=0)
     assert (found.returns == [1.75, 1.75, 2.75]).all()
     assert (found.mean == [[0, 0, -1], [0, 0, -1], [1, 1, 0]]).all()
     assert not found.variance.any()
     assert not found.truncation_error.any()
     env.step(2)
-    later = estimate_gaps(env, first_action, [0, 1], **asked, rng=0)
+    later = estimate_gaps(env, first_action, [0, 1], **options, rng=0)
     assert (later.returns == 1.5).all()
-    short = estimate_gaps(env, first_action, [0, 1], **asked, horizon=1, rng=0)
-    assert (short.returns == 1.0).all()
 
 
 class Noisy(Ending):
@@ -194,88 +187,94 @@ class Noisy(Ending):
         return seen, self.np_random.random(), *rest
 
 
+class Dials:
+    """Pays noise alone; an action is the next state, and some states take more numbers."""
+
+    num_states, num_actions, gamma = 3, 3, 0.9
+
+    def query(self, state, actions, rng):
+        draw = rng.random()
+        rng.random(state)
+        return [draw for _ in actions], list(actions)
+
+
 @pytest.mark.parametrize(("coupling", "shared"), [("independent", 0), ("joint", 1), ("common", 3)])
-def test_environments_share_draws_as_long_as_the_coupling_says(coupling, shared):
-    """Gaps are zero up to the last step that is shared."""
-    env = begun(Noisy())
-    for horizon in (1, 2, 3):
-        asked = {"num_runs": 9, "horizon": horizon, "coupling": coupling}
-        found = estimate_gaps(env, first_action, [1, 2], **asked, rng=0)
-        assert (found.variance[0, 1] == 0.0) == (horizon <= shared)
+def test_draws_are_shared_as_long_as_the_coupling_says(coupling, shared):
+    """Gaps are zero up to the last step that is shared; all draws come from `rng`."""
+    for env, policy, state in ((begun(Noisy()), first_action, None), (Dials(), [0, 1, 2], 0)):
+        options = {"num_runs": 9, "coupling": coupling, "state": state, "keep_returns": True}
+        run = partial(estimate_gaps, env, policy, [1, 2], gamma=1.0, **options, rng=0)
+        found = [run(horizon=horizon) for horizon in (1, 2, 3)]
+        assert [x.variance[0, 1] == 0.0 for x in found] == [h <= shared for h in (1, 2, 3)]
+        first, second = (x.returns[0, 0] for x in found[:2])
+        assert second != 2.0 * first
+        np.testing.assert_array_equal(run(horizon=3).returns, found[2].returns)
 
 
 class Counting(Plain):
     """Counts its queries, and fails after a number of them."""
 
-    asked, fails_after = 0, np.inf
+    queries, fails_after = 0, np.inf
 
     def query(self, state, actions, rng):
-        self.asked += 1
-        if self.asked > self.fails_after:
+        self.queries += 1
+        if self.queries > self.fails_after:
             raise OSError("the licence server is gone")
         return super().query(state, actions, rng)
 
 
-def test_a_simulator_that_fails_keeps_the_results_so_far():
+def failing_query(after):
     failing = Counting(SMALL)
-    failing.fails_after = 2_000
-    with pytest.raises(
-        SimulatorError,
-        match=r"time step \d+: simulator.query\(state \d, actions \[",
-    ) as caught:
-        estimate_gaps(failing, MIXED, [0, 1], num_runs=1000, state=1, keep_returns=True, rng=0)
-    assert "licence server is gone" in str(caught.value)
+    failing.fails_after = after
+    return failing, MIXED, r"simulator.query\(state \d, actions \[.*licence server is gone"
+
+
+def failing_policy():
+    """Of an environment, whose policy is called at every step."""
+    calls = iter(range(40))
+
+    def policy(seen):
+        return first_action(next(calls))
+
+    return begun(Ending()), policy, r"policy\(array.* failed: StopIteration"
+
+
+def failing_step():
+    env = begun(Ending())
+    env.unwrapped.fails_at = 0.9
+    return env, first_action, r"failed at state \[\d+\.\], action 0: OSError"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [partial(failing_query, 100), partial(failing_query, 2_000), failing_policy, failing_step],
+)
+def test_a_failure_keeps_all_runs_that_were_complete(make):
+    """Also those of a chunk that is not complete."""
+    simulator, policy, message = make()
+    options = {"actions": [0, 1], "keep_returns": True, "gamma": 0.5, "rng": 0}
+    if not isinstance(simulator, CoupledEnv):
+        options["state"] = 1
+    with pytest.raises(SimulatorError, match=r"time step \d+: .*" + message) as caught:
+        estimate_gaps(simulator, policy, **options, num_runs=1000)
     kept = caught.value.result.returns
     assert 3 <= len(kept) < 1000
-    asked = {"num_runs": len(kept), "state": 1, "keep_returns": True}
-    whole = estimate_gaps(Plain(SMALL), MIXED, [0, 1], **asked, rng=0).returns
-    assert (kept == whole).all()
-    env = begun(Ending())
-    env.unwrapped.fails_at = 0.99
-    with pytest.raises(
-        SimulatorError, match=r"failed at state \[\d+\.\], action 0: OSError"
-    ) as caught:
-        estimate_gaps(env, first_action, [0, 2], num_runs=1000, rng=0)
-    assert caught.value.result.num_runs >= 3
+    whole, policy = (Plain(SMALL), MIXED) if "state" in options else (begun(Ending()), first_action)
+    again = estimate_gaps(whole, policy, **options, num_runs=len(kept)).returns
+    np.testing.assert_array_equal(kept, again)
 
 
 @on_all_couplings
-def test_a_run_ends_where_all_its_branches_are_one(coupling):
-    """The gaps are final by then; whole runs ask for many more queries."""
-    asked = {"state": 1, "num_runs": 80, "coupling": coupling, "gamma": 0.95, "horizon": 200}
+def test_a_run_ends_where_all_its_branches_have_coalesced(coupling):
+    """The gaps are final by then; runs to the end make many more queries."""
+    options = {"state": 1, "num_runs": 80, "coupling": coupling, "gamma": 0.95, "horizon": 200}
     short, long = Counting(SMALL), Counting(SMALL)
-    assert estimate_gaps(short, MIXED, [0, 1, 2], **asked, rng=0).returns is None
-    whole = estimate_gaps(long, MIXED, [0, 1, 2], **asked, keep_returns=True, rng=0)
+    assert estimate_gaps(short, MIXED, [0, 1, 2], **options, rng=0).returns is None
+    whole = estimate_gaps(long, MIXED, [0, 1, 2], **options, keep_returns=True, rng=0)
     gaps = whole.returns[:, :, None] - whole.returns[:, None]
     np.testing.assert_allclose(gaps.mean(0), whole.mean, atol=1e-12)
-    assert short.asked < 0.5 * long.asked
-    assert long.asked >= 80 * 200
-
-
-def test_queries_of_a_time_step_share_one_draw_and_time_steps_do_not():
-    """With "common" noise, wherever branches are; however many numbers a query takes."""
-    seen = []
-
-    class Greedy:
-        num_states, num_actions, gamma = 3, 2, 0.5
-
-        def query(self, state, actions, rng):
-            first = rng.random()
-            later = rng.random(state)  # some states take more numbers than others
-            seen.append((state, first, *later))
-            return [0.0 for _ in actions], [(state + 1 + a) % 3 for a in actions]
-
-    asked = {"state": 0, "num_runs": 3, "horizon": 30, "keep_returns": True}
-    estimate_gaps(Greedy(), [0, 0, 0], [0, 1], coupling="common", **asked, rng=0)
-    numbers = []
-    for end in (-118, -59, 0):  # of three runs
-        first, *later = seen[len(seen) + end - 59 : len(seen) + end]
-        pairs = [*zip(later[::2], later[1::2], strict=True)]
-        assert all(one[1] == two[1] for one, two in pairs)
-        numbers += [
-            number for step in (first, *map(max, *zip(*pairs, strict=True))) for number in step[1:]
-        ]
-    assert len(set(numbers)) == len(numbers)
+    assert short.queries < 0.5 * long.queries
+    assert long.queries >= 80 * 200
 
 
 class Dice:
@@ -293,56 +292,43 @@ class Dice:
 
 
 def test_returns_without_discount_need_a_horizon():
-    asked, decide = (
+    run, decide = (
         partial(call, Dice(), [0] * 8, [0, 1], state=0, rng=0)  # it keeps throwing
         for call in (estimate_gaps, compare_actions)
     )
     with pytest.raises(ValueError, match=r"or be 1 together with a stated horizon="):
-        asked()
-    found = asked(num_runs=2000, horizon=300)
+        run()
+    found = run(num_runs=2000, horizon=300)
     throws = 5.0  # before a six, on average
     assert abs(found.mean[0, 1] - (throws - 2.0)) <= 4.5 * found.mean_error[0, 1]
     assert (found.truncation_error == 0.0).all()
-    short = asked(num_runs=50, horizon=2)
+    short = run(num_runs=50, horizon=2)
     assert np.isinf([short.truncation_error[0, 1], short.interval("mean")[1][0, 1]]).all()
     assert short.truncation_error[0, 0] == 0.0
-    decided = decide(horizon=80, budget=10**6)
-    assert (decided.verdict, decided.best) == ("better", 0)
     assert np.isinf(decide(horizon=2, budget=500).intervals[0, 1]).all()
     with pytest.raises(ValueError, match=r"gamma must lie in \[0, 1\)"):
         jl.JMDP.from_simulator(Dice(), 10, rng=0)
 
 
 @pytest.mark.parametrize("kind", SIMULATORS)
-def test_a_comparison_has_the_values_of_its_branches(kind):
-    known = {"state": 1, "reward_range": SMALL.reward_range, "budget": 20_000, "rng": 0}
+def test_policies_that_differ_have_values_from_all_runs(kind):
+    options = {"state": 1, "reward_range": SMALL.reward_range, "budget": 20_000, "rng": 0}
     rules = [MIXED, MIXED[::-1].copy()]
-    simulator = SIMULATORS[kind][0]
-    for found, exact in (
-        (
-            compare_actions(simulator, MIXED, [0, 1, 2], **known),
-            jl.jipe2(SMALL, MIXED).moments.mean[1],
-        ),
-        (
-            compare_policies(simulator, rules, **known),
-            [jl.jipe2(SMALL, rule).moments.mean[1] @ rule[1] for rule in rules],
-        ),
-    ):
-        value, error = found.estimates.value, found.estimates.value_error
-        assert (abs(value - exact) <= 4.5 * error).all()
-    assert (error < 0.02 + 3.0 / np.sqrt(found.num_runs)).all()  # all runs are whole
-    few = compare_actions(simulator, MIXED, [0, 1], **known | {"budget": 60}).estimates
-    assert few is None or few.value.shape == (2,)
+    exact = [jl.jipe2(SMALL, rule).moments.mean[1] @ rule[1] for rule in rules]
+    found = compare_policies(SIMULATORS[kind][0], rules, **options)
+    error = found.estimates.value_error
+    assert (abs(found.estimates.value - exact) <= 4.5 * error).all()
+    assert (error < 0.02 + 3.0 / np.sqrt(found.num_runs)).all()
 
 
 def test_branches_of_an_environment_meet():
-    """On the frozen lake: with episodes that end, and states that are told apart by their bytes."""
+    """On the frozen lake: with episodes that end, and states that differ in their bytes."""
     lake = begun(gymnasium.make("FrozenLake-v1", max_episode_steps=-1))
     lake.unwrapped.s = 9
     before = lake.snapshot()
     exact = jl.jipe2(frozen_lake(0.7), np.full((16, 4), 0.25)).moments
-    asked = {"gamma": 0.7, "num_runs": 150, "truncation": 1e-2, "rng": 0}
-    found = estimate_gaps(lake, lambda seen: [0.25] * 4, [0, 1, 2], **asked, keep_returns=True)
+    options = {"gamma": 0.7, "num_runs": 150, "truncation": 1e-2, "rng": 0}
+    found = estimate_gaps(lake, lambda seen: [0.25] * 4, [0, 1, 2], **options, keep_returns=True)
     close(found, exact, 9, [0, 1, 2])
     assert lake.snapshot() == before
     assert found.truncation_error.max() < 0.02
@@ -361,11 +347,11 @@ def contains(law, exact):
 @pytest.mark.parametrize("kind", SIMULATORS)
 def test_the_law_of_simulated_gaps_contains_the_exact_one(kind, horizon):
     """Also where much is cut off. CVaR is finite where the range of rewards is known."""
-    asked = {"actions": [2, 0, 1], "state": 1, "num_runs": 600, "horizon": horizon}
+    options = {"actions": [2, 0, 1], "state": 1, "num_runs": 600, "horizon": horizon}
     for simulator, jm in zip(SIMULATORS[kind], (SMALL, CONSTANT), strict=True):
         queries = [(1, 2, 0), (1, 2, 1), (1, 1, 0)]
         exact = jl.laws.gap_law(jm, MIXED, gaps=queries, width=0.01)
-        found = estimate_gaps(simulator, MIXED, **asked, keep_returns=True, rng=0)
+        found = estimate_gaps(simulator, MIXED, **options, keep_returns=True, rng=0)
         for pair, law in zip([(0, 1), (0, 2), (2, 1)], exact, strict=True):
             sampled = found.law(*pair, alpha=1e-4)
             assert (sampled.gap, sampled.confidence) == (pair, 1.0 - 1e-4)
@@ -381,13 +367,11 @@ def test_a_declared_range_makes_the_bounds_of_a_gap_finite():
     low, high = SMALL.reward_range
     known = Plain(SMALL)
     known.reward_range = (low, high)
-    asked = partial(estimate_gaps, known, MIXED, [0, 1], state=1, rng=0)
-    found = asked(num_runs=50, keep_returns=True)
+    run = partial(estimate_gaps, known, MIXED, [0, 1], state=1, rng=0)
+    found = run(num_runs=50, keep_returns=True)
     assert found.largest_gap == pytest.approx(2.0 * (high - low))
     assert found.law(0, 1).quantile(1e-3)[0] == -found.largest_gap
     assert np.isfinite(found.law(0, 1).cvar(0.01)).all()
-    cut_off = asked(num_runs=5, gamma=1.0, horizon=1, keep_returns=True)
-    assert np.isinf(cut_off.law(0, 1).cvar(0.5)).all()
     even = jl.JMDP(np.ones((2, 1)), [[[0.0, 0.0]]] * 2, [[[0, 1]]] * 2, 0.9)
     unseen = Plain(even)
     unseen.reward_range = (0.0, 1.0)
@@ -395,6 +379,6 @@ def test_a_declared_range_makes_the_bounds_of_a_gap_finite():
     law = estimate_gaps(unseen, [0, 0], [0, 1], state=0, **options, rng=0).law(0, 1)
     assert np.isinf(law.quantile(0.5)).all()
     with pytest.raises(ValueError, match="no gap was kept: pass keep_returns=True"):
-        asked(num_runs=5).law(0, 1)
+        run(num_runs=5).law(0, 1)
     with pytest.raises(ValueError, match="i and j must be two actions, got 1 twice"):
         found.law(1, 1)

@@ -48,16 +48,6 @@ class GlobalNoise(Walk):
         return np.random.normal()  # noqa: NPY002, the fault that is to be found
 
 
-class SharedState(Walk):
-    """Copies write to the class: stepping one moves the other."""
-
-    total = 0.0
-
-    def noise(self):
-        SharedState.total += 1.0
-        return SharedState.total
-
-
 class Forgetful(gymnasium.utils.EzPickle, Walk):
     """Like MuJoCo's environments: what it says of pickling makes a new one, in no state at all."""
 
@@ -102,7 +92,7 @@ class Unpaid(Walk):
 
 
 class Counting(Walk):
-    """Writes to a large table when it plays."""
+    """Writes to a large table at every step."""
 
     def __init__(self):
         super().__init__(visits=dict.fromkeys(range(1000), 0))
@@ -127,7 +117,7 @@ def facts(outcome):
     return outcome.observation, outcome.reward, outcome.terminated, outcome.truncated
 
 
-def play_and_compare(env, steps, every=1):
+def step_and_compare(env, steps, every=1):
     """Steps whose outcomes were queried before, in either order, and again after a restore."""
     env.reset(seed=2)
     env.action_space.seed(3)
@@ -168,7 +158,7 @@ NAMES = ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1", "Blackjack-v1", "Taxi-v4
 
 @pytest.mark.parametrize("name", NAMES)
 def test_queried_branches_are_executed(name):
-    play_and_compare(CoupledEnv(gymnasium.make(name), rng=1), 15)
+    step_and_compare(CoupledEnv(gymnasium.make(name), rng=1), 15)
 
 
 @pytest.mark.parametrize(
@@ -182,12 +172,12 @@ def test_queried_branches_are_executed(name):
 )
 def test_physics_is_copied_or_replayed(name, every, needs):
     importlib.import_module(needs)
-    said = r"cannot be copied .* plays t \+ 1 steps for every action"
+    said = r"cannot be copied .* simulates t \+ 1 steps for every action"
     replayed = pytest.warns(UserWarning, match=said) if needs == "Box2D" else nullcontext()
     with replayed:
         env = CoupledEnv(gymnasium.make(name), rng=1)
     assert env.copying == ("replayed" if needs == "Box2D" else "copied")
-    play_and_compare(env, 200, every)
+    step_and_compare(env, 200, every)
     start = env.snapshot()
     once, again, other = (futures(each, start, 10) for each in (env, env, env.twin()))
     assert data_equivalence(once, again, exact=True)
@@ -206,7 +196,7 @@ def test_a_mujoco_model_that_changes_is_replayed():
 
     with pytest.warns(UserWarning, match="it changes a table or a MuJoCo model, which copies"):
         env = CoupledEnv(Heavier(gymnasium.make("InvertedPendulum-v5")), rng=1)
-    play_and_compare(env, 4)
+    step_and_compare(env, 4)
 
 
 def test_large_tables_are_shared_and_an_environment_that_changes_one_is_replayed():
@@ -214,7 +204,7 @@ def test_large_tables_are_shared_and_an_environment_that_changes_one_is_replayed
     with pytest.warns(UserWarning, match="it changes a table or a MuJoCo model, which copies"):
         counting = CoupledEnv(Counting(), rng=5)
     for env, name in ((reading, "moves"), (counting, "visits")):
-        play_and_compare(env, 10)
+        step_and_compare(env, 10)
         env.reset()
         tables = [vars(e.unwrapped)[name] for e in (env, env.twin())]
         assert (tables[0] is tables[1]) == (env is reading)
@@ -223,7 +213,7 @@ def test_large_tables_are_shared_and_an_environment_that_changes_one_is_replayed
         reading.reset()
 
 
-def test_states_are_told_apart():
+def test_states_are_distinguished():
     lake = CoupledEnv(gymnasium.make("FrozenLake-v1", is_slippery=False), rng=5)
     lake.reset()
     other = lake.twin()
@@ -309,13 +299,12 @@ def test_gymnasium_approves():
     ("env", "message"),
     [
         (GlobalNoise(), "GlobalNoise cannot be coupled: .* did not repeat the queried outcome"),
-        (SharedState(), "SharedState cannot be coupled: .* did not repeat the queried outcome"),
         (Walk(lock=threading.Lock()), r"Walk cannot be coupled: TypeError\(.cannot pickle"),
         (Unpaid(), r"Unpaid.* paid nan for action"),
         (Walk(rng=np.random.default_rng(0)), "it holds a generator besides np_random"),
         (Walk(rng=torch.Generator()), "it holds a generator besides np_random, <torch"),
     ],
-    ids=["global", "shared", "lock", "unpaid", "generator", "torch"],
+    ids=["global", "lock", "unpaid", "generator", "torch"],
 )
 def test_refused_by_name_and_reason(env, message):
     with pytest.raises(ValueError, match=message):

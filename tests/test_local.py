@@ -26,7 +26,7 @@ def many_models(gamma, coupling, low, high):
     steps = rng.integers(-2, 3, shape) + np.arange(STATES)[:, None, None]
     successors = steps % STATES + STATES * np.arange(MODELS)[:, None, None, None]
     probs = np.repeat(rng.dirichlet(np.ones(2), MODELS), STATES, 0)
-    if coupling == "common":  # one law of tables for all states
+    if coupling == "common":  # one distribution of tables for all states
         probs[:] = 0.5
     sizes = rng.uniform(-1.0, 1.0, (len(probs), 2, 2))
     sizes = np.sign(sizes) * np.abs(sizes) ** 0.2

@@ -1,4 +1,4 @@
-"""One convention for policies: every call takes arrays and functions, and says the same to all."""
+"""One convention for policies: every call takes arrays and functions, with equal results."""
 
 import itertools
 import sys
@@ -74,13 +74,13 @@ def test_arrays_and_functions_give_the_same_numbers(call):
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
-def test_a_bad_function_is_told_at_which_state_it_is_bad(call):
+def test_an_error_names_the_state_where_a_function_is_bad(call):
     """Rare draws from a global generator are noticed, too."""
-    asked = itertools.count()
+    calls = itertools.count()
     for policy, message in (
         (lambda s: 2, r"policy\([01]\) must be .* an action from 0 to 1, got 2"),
         (lost, r"policy\([01]\) failed: KeyError\('no such cell'\)"),
-        (lambda s: next(asked) % 2, r"policy\([01]\) must be pure, but gave .* and then"),
+        (lambda s: next(calls) % 2, r"policy\([01]\) must be pure, but gave .* and then"),
         (lambda s: int(np.random.random() > 2.0), "policy draws from a global"),  # noqa: NPY002
         (lambda s: int(torch.rand(()) > 2.0), "policy draws from a global generator"),
     ):
@@ -118,13 +118,13 @@ def test_states_that_are_rows_need_an_array_with_as_many_axes(policy, message):
         return [1.0], [[0.0, 1.0]], [[(cell[0] - 1, 0), (0, 1)]]
 
     grid = jl.large.ImplicitJMDP(tables, 2, 0.5, (0.0, 1.0))
-    asked = {"actions": [0, 1], "state": (0, 0), "num_runs": 3, "rng": 0}
+    options = {"actions": [0, 1], "state": (0, 0), "num_runs": 3, "rng": 0}
     with pytest.raises(ValueError, match=message):
-        jl.simulators.estimate_gaps(grid, policy, **asked)
+        jl.simulators.estimate_gaps(grid, policy, **options)
     with pytest.raises(ValueError, match=message):
         jl.large.local_jipe2(grid, policy, states=[(0, 0)])
     for right in (np.full((9, 2, 2), 0.5), np.ones((9, 2), int)):
-        jl.simulators.estimate_gaps(grid, right, **asked, horizon=1)
+        jl.simulators.estimate_gaps(grid, right, **options, horizon=1)
 
 
 def test_a_policy_cannot_write_into_what_it_sees():
@@ -146,15 +146,15 @@ def test_an_environment_takes_arrays_where_its_observations_are_numbers():
     lake = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=1)
     lake.reset()
     policy = np.random.default_rng(0).dirichlet(np.ones(4), size=16)
-    asked = {"actions": [1, 2], "gamma": 0.8, "num_runs": 5, "horizon": 20, "keep_returns": True}
+    options = {"actions": [1, 2], "gamma": 0.8, "num_runs": 5, "horizon": 20, "keep_returns": True}
     by_array, by_function = (
-        jl.simulators.estimate_gaps(lake, x, **asked, rng=0).returns
+        jl.simulators.estimate_gaps(lake, x, **options, rng=0).returns
         for x in (policy, policy.__getitem__)
     )
     np.testing.assert_array_equal(by_array, by_function)
     cart = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), rng=1)
     cart.reset()
-    with pytest.raises(ValueError, match=r"must be a function .* \(A,\) probabilities or an act"):
+    with pytest.raises(ValueError, match=r"policy\(array.* is not there: .* or pass a function"):
         jl.simulators.estimate_gaps(cart, policy, [0, 1], rng=0)
 
 
@@ -176,14 +176,14 @@ def test_actions_that_are_not_counted_from_zero_are_chosen_themselves():
 
     env = jl.simulators.CoupledEnv(Late(), rng=0)
     env.reset()
-    asked = {"actions": [3, 4], "gamma": 0.5, "num_runs": 3, "keep_returns": True}
-    returns = jl.simulators.estimate_gaps(env, lambda seen: 4, **asked, rng=0).returns
+    settings = {"actions": [3, 4], "gamma": 0.5, "num_runs": 3, "keep_returns": True}
+    returns = jl.simulators.estimate_gaps(env, lambda seen: 4, **settings, rng=0).returns
     np.testing.assert_allclose(returns, [[3 + 2 + 1, 4 + 2 + 1]] * 3)
-    with pytest.raises(ValueError, match=r"must be a function .* or an action, not"):
-        jl.simulators.estimate_gaps(env, [[0.0, 1.0]] * 2, **asked, rng=0)
+    with pytest.raises(ValueError, match=r"must be a function .* returns an action, but.*callable"):
+        jl.simulators.estimate_gaps(env, [[0.0, 1.0]] * 2, **settings, rng=0)
     for wrong in ([0.5, 0.5], 0):
         with pytest.raises(ValueError, match=r"is not an action of Discrete\(2, start=3\)"):
-            jl.simulators.estimate_gaps(env, lambda seen, wrong=wrong: wrong, **asked, rng=0)
+            jl.simulators.estimate_gaps(env, lambda seen, wrong=wrong: wrong, **settings, rng=0)
 
 
 @pytest.mark.parametrize("call", [jl.simulators.compare_actions, jl.simulators.estimate_gaps])

@@ -1,14 +1,12 @@
-"""The loop over arrays: all runs of a chunk are stepped together.
+"""Arrays of all runs of a chunk, which are stepped together: see `vector.VectorWorld`.
 
 Arrays (m, n, ...) have an entry for every branch of every run. A run whose branches have all ended,
-or are one for good, is finished. It stays until a fifth of the runs are, since to drop them copies
-all the others; what it earns until then, all its branches earn.
+or have coalesced, is finished. It stays until a fifth of the runs are finished, since to drop them
+copies all the others; what it earns until then, all its branches earn.
 """
 
 from __future__ import annotations
 
-import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -19,9 +17,7 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from jmdp_lib import randomness
-from jmdp_lib.model.simulator import SimulatorError
-from jmdp_lib.simulators.plans import Plan, Runs, World
+from jmdp_lib.simulators.plans import Plan, Runs
 
 _PATIENCE = 5  # finished runs are dropped once they are one in so many
 
@@ -30,7 +26,7 @@ _PATIENCE = 5  # finished runs are dropped once they are one in so many
 class Arrays:
     """An array library and a device.
 
-    What the standard does not say, such as random numbers, or says too slowly, is a method here.
+    A method does what the standard lacks, such as random numbers, or does too slowly.
 
     xp: the library's functions, by the names of the standard.
     """
@@ -40,7 +36,7 @@ class Arrays:
 
     @classmethod
     def of(cls, array: Any) -> Arrays:
-        """Those of an array."""
+        """Library and device of an array."""
         return cls(array_api_compat.array_namespace(array), array_api_compat.device(array))
 
     def __reduce__(self) -> Any:  # a module does not pickle, an array of it does
@@ -56,7 +52,7 @@ class Arrays:
 
     @property
     def number_type(self) -> str:
-        """Type of uniform numbers: float64, or float32 on a GPU, where it counts."""
+        """Type of uniform numbers: float64, or float32 on a GPU, where it is faster."""
         return "float32" if self.on_gpu else "float64"
 
     def generator(self, seed: np.random.SeedSequence) -> Any:
@@ -113,141 +109,38 @@ class Batch(NamedTuple):
     shared: list[Any]
 
     def taken(self, index: Any, arrays: Arrays) -> Batch:
-        """Some of the runs."""
+        """Batch of some of the runs."""
         taken: list[Any] = [None if x is None else arrays.take(x, index, 1) for x in self[:4]]
         taken += [[arrays.take(mask, index) for mask in masks] for masks in self[4:]]
         return Batch(*taken)
 
+    def split(self, plan: Plan, to_the_end: bool, arrays: Arrays) -> list[Batch]:
+        """Finished runs, if they are enough, and last the others."""
+        xp = arrays.xp
+        finished = []
+        if plan.coalesces and not to_the_end:
+            finished.append(reduce(and_, self.together[: len(plan.kinds) - 1]))
+        if self.alive is not None:
+            finished.append(~xp.any(self.alive, axis=0))
+        if not finished:
+            return [self]
+        done = reduce(or_, finished)
+        if _PATIENCE * int(xp.count_nonzero(done)) < self.totals.shape[1]:
+            return [self]
+        return [self.taken(xp.nonzero(some)[0], arrays) for some in (done, ~done)]
 
-class ArrayWorld(World):
-    """Simulates all runs of a chunk together.
-
-    arrays, here: the state where all branches start, an array () or (d,), and its library.
-    action_type: type of actions.
-    """
-
-    arrays: Arrays
-    here: Any
-    action_type: Any
-
-    @abstractmethod
-    def chosen(self, plan: Plan, states: Any, uniforms: Any) -> Any:
-        """(m, n) actions by the policies and uniform numbers (m, n)."""
-
-    @abstractmethod
-    def noise(self, width: int, size: int, rng: Any) -> Any:
-        """(m, n, ...) draws, which are written to."""
-
-    @abstractmethod
-    def step(self, plan: Plan, states: Any, actions: Any, noise: Any) -> tuple[Any, ...]:
-        """Rewards (m, n), next states, whether episodes ended or None, and extreme rewards."""
-
-    def simulate(
-        self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
-    ) -> Runs:
-        arrays = self.arrays
-        noise, choices = (arrays.generator(randomness.part(seed, k)) for k in (0, 1))
-        shape = (len(plan.kinds), size)
-        states = arrays.xp.broadcast_to(self.here, (*shape, *self.here.shape))
-        batch = Batch(states, None, arrays.zeros(shape), None, [], [])
-        dropped: list[Batch] = []
-        queries: Any = 0
-        low, high = math.inf, -math.inf
-        for time in range(plan.horizon):
-            try:
-                batch = self._acted(plan, batch, choices, time)
-                if time:
-                    *finished, batch = _split(arrays, plan, batch, to_the_end)
-                    dropped += finished
-                if not batch.totals.shape[1]:
-                    break
-                queries = queries + _count(arrays, plan, batch)
-                batch, ends = self._stepped(plan, batch, noise, plan.gamma**time)
-            except SimulatorError as error:
-                raise SimulatorError(f"time step {time + 1}: {error}") from error
-            low, high = min(low, ends[0]), max(high, ends[1])
-        return _runs(arrays, plan, [*dropped, batch], (low, high), int(queries))
-
-    def _acted(self, plan: Plan, batch: Batch, choices: Any, time: int) -> Batch:
-        """Choose actions; branches from one state-action choose by the number of the first."""
-        arrays, xp = self.arrays, self.arrays.xp
-        width, size = batch.totals.shape
-        if time or plan.first is None:
-            uniforms = arrays.uniforms((width if time else 1, size), choices)
-            if time:
-                arrays.follow(uniforms, batch.together, plan)
-            uniforms = xp.broadcast_to(uniforms, (width, size))
-            actions = self.chosen(plan, batch.states, uniforms)
-        else:
-            first = xp.astype(arrays.put(np.array(plan.first)), self.action_type)
-            actions = xp.broadcast_to(first[:, None], (width, size))
-        met: list[Any] = []
-        for i, j in plan.pairs:
-            here = batch.states[i, ...] == batch.states[j, ...]
-            if len(here.shape) > 1:
-                here = xp.all(here, axis=1)
-            if batch.alive is not None:
-                here = here & batch.alive[i, :] & batch.alive[j, :]
-            met.append(here)
-        pairs = zip(plan.pairs, met, strict=True)
-        together = [here & (actions[i, :] == actions[j, :]) for (i, j), here in pairs]
-        shared = met if plan.coupling.at_one_state else together
-        return batch._replace(actions=actions, together=together, shared=shared)
-
-    def _stepped(
-        self, plan: Plan, batch: Batch, rng: Any, weight: float
-    ) -> tuple[Batch, tuple[float, float]]:
-        """Draw, step, and add rewards up; also the extreme rewards."""
-        xp = self.arrays.xp
-        width, size = batch.totals.shape
-        if plan.coupling.across_states:
-            noise = self.noise(1, size, rng)
-            noise = xp.broadcast_to(noise, (width, *noise.shape[1:]))
-        else:
-            noise = self.noise(width, size, rng)
-            self.arrays.follow(noise, batch.shared, plan)
-        rewards, states, over, ends = self.step(plan, batch.states, batch.actions, noise)
-        alive = batch.alive
-        if alive is not None:
-            rewards = xp.where(alive, rewards, 0.0)
-        rewards[1:, :] -= rewards[:1, :]
-        if over is not None:
-            alive = ~over if alive is None else alive & ~over
-        if alive is not None:  # a branch that has ended steps properly, too
-            mask = xp.reshape(alive, (width, size, *(1,) * (len(states.shape) - 2)))
-            states = xp.where(mask, states, batch.states)
-        totals = batch.totals + weight * rewards
-        return batch._replace(states=states, totals=totals, alive=alive), ends
+    def queries(self, plan: Plan, arrays: Arrays) -> Any:
+        """Number of queries: one for every state, or for every action that draws for itself."""
+        width, size = self.totals.shape
+        own: list[Any] = [True] * width
+        if self.alive is not None:
+            own = [self.alive[b, :] for b in range(width)]
+        for (_, j), both in zip(plan.pairs, self.shared, strict=True):
+            own[j] = ~both & own[j]
+        return sum(size if each is True else arrays.xp.count_nonzero(each) for each in own)
 
 
-def _split(arrays: Arrays, plan: Plan, batch: Batch, to_the_end: bool) -> list[Batch]:
-    """Finished runs, if they are enough, and last the others."""
-    xp = arrays.xp
-    finished = []
-    if plan.coalesces and not to_the_end:
-        finished.append(reduce(and_, batch.together[: len(plan.kinds) - 1]))
-    if batch.alive is not None:
-        finished.append(~xp.any(batch.alive, axis=0))
-    if not finished:
-        return [batch]
-    done = reduce(or_, finished)
-    if _PATIENCE * int(xp.count_nonzero(done)) < batch.totals.shape[1]:
-        return [batch]
-    return [batch.taken(xp.nonzero(some)[0], arrays) for some in (done, ~done)]
-
-
-def _count(arrays: Arrays, plan: Plan, batch: Batch) -> Any:
-    """Queries: one for every state, or for every action that draws for itself."""
-    width, size = batch.totals.shape
-    own: list[Any] = [True] * width
-    if batch.alive is not None:
-        own = [batch.alive[b, :] for b in range(width)]
-    for (_, j), both in zip(plan.pairs, batch.shared, strict=True):
-        own[j] = ~both & own[j]
-    return sum(size if each is True else arrays.xp.count_nonzero(each) for each in own)
-
-
-def _runs(
+def runs_of(
     arrays: Arrays, plan: Plan, parts: list[Batch], extremes: tuple[float, float], queries: int
 ) -> Runs:
     """All runs, finished or cut off at the horizon."""
@@ -264,7 +157,7 @@ def _runs(
 
 
 def on_host(runs: Runs) -> Runs:
-    """As arrays of NumPy."""
+    """Runs as arrays of NumPy."""
     host = Arrays.of(runs.totals).host
     coalesced = np.reshape([*map(host, runs.coalesced)], (-1, runs.totals.shape[1]))
     return runs._replace(totals=host(runs.totals), tails=host(runs.tails), coalesced=coalesced)

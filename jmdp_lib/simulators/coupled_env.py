@@ -1,11 +1,11 @@
 """Environments that answer queries: one visit of a state, one draw.
 
-A table is drawn when a state is entered, before any action is looked at. A query plays branches of
-that table, `step` executes one of them, and the next state has a table of its own. `Coupled` is
+A table is drawn when a state is entered, before any action is looked at. A query simulates branches
+of that table, `step` executes one of them, and the next state has a table of its own. `Coupled` is
 what all such environments have in common; `CoupledEnv` and `CoupledAtari` say how a draw is made,
-how an action is played under it, and how a state is saved and set.
+how an action is executed under it, and how a state is saved and set.
 
-In `CoupledEnv` a copy of the environment (`env_copies`) plays every queried action, with its
+In `CoupledEnv` a copy of the environment (`env_copies`) simulates every queried action, with its
 generator in one and the same state. That is right if copies are complete and all randomness comes
 from `np_random`: both are tried out before any use, and when a queried branch is executed.
 """
@@ -84,7 +84,7 @@ class Coupled(Environment):
 
     @abstractmethod
     def _branch(self, action: Any) -> Outcome:
-        """Play an action under the draw, from here."""
+        """Execute an action under the draw, from here."""
 
     @abstractmethod
     def _clone(self) -> Any:
@@ -100,7 +100,7 @@ class Coupled(Environment):
 
     @abstractmethod
     def _identity(self) -> Any:
-        """Equal for equal states, and only for these; None: there is no telling."""
+        """Equal for equal states, and only for these; None if nobody can say."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Execute one branch of this state's table and draw the table of the next state.
@@ -157,8 +157,8 @@ class Coupled(Environment):
         """Replace this state's table by another one.
 
         Args:
-            draw: what the table is made of, as the attribute `draw` says it; a fresh draw unless
-                given.
+            draw: what the table is made of, as the attribute `draw` says it; by default a fresh
+                draw.
         """
         here = self._here._replace(draw=draw)
         self._ready_to("redraw")
@@ -167,7 +167,7 @@ class Coupled(Environment):
         self._enter(here)
 
     def same_state(self, other: Any) -> bool:
-        """Whether both stand at one state, as far as can be told: in doubt they do not.
+        """Compare the states of two environments; in doubt they differ.
 
         Args:
             other: another environment of this kind.
@@ -181,7 +181,7 @@ class Coupled(Environment):
         return mine is not None and bool(mine == other._identity())
 
     def _keys(self, actions: Sequence[Any]) -> dict[Any, Any]:
-        """The actions of a call by keys that tell them apart; they must be known and distinct."""
+        """Actions of a call, by keys that distinguish them; refused if they are not distinct."""
         return distinct_in(self.action_space, actions)
 
     def _ready_to(self, do: str) -> None:
@@ -191,18 +191,18 @@ class Coupled(Environment):
             )
 
     def _outcome(self, key: Any, action: Any, clone: bool = False) -> Outcome:
-        """Of one action. clone: its snapshot holds the successor itself, and not the way there."""
-        known = self._table.get(key)
-        if known is None or (clone and known.snapshot.moves):
+        """Outcome of an action. clone: its snapshot holds the successor, not the way there."""
+        outcome = self._table.get(key)
+        if outcome is None or (clone and outcome.snapshot.moves):
             self._save()
             self._go_here()
             self._at = key
-            known = self._branch(action)
+            outcome = self._branch(action)
             if clone:
-                after = known.snapshot._replace(saved=self._clone(), moves=())
-                known = known._replace(snapshot=after)
-            self._table[key] = known
-        return known
+                after = outcome.snapshot._replace(saved=self._clone(), moves=())
+                outcome = outcome._replace(snapshot=after)
+            self._table[key] = outcome
+        return outcome
 
     def _save(self) -> None:
         """Save this state, unless it is: the environment has not left it then."""
@@ -229,7 +229,7 @@ class Coupled(Environment):
 
 
 class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """A Gymnasium environment that can be asked for several actions under the same randomness.
+    """A Gymnasium environment that answers queries of several actions under the same randomness.
 
     A table is drawn when a state is entered: a seed for the environment's `np_random`, taken from
     a generator that belongs to this wrapper. So the tables of distinct states are independent,
@@ -282,7 +282,7 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         if self.copying == "replayed":
             warnings.warn(
                 f"{name_of(env)} cannot be copied ({why_not}), so that it is replayed: a query "
-                "at step t of an episode plays t + 1 steps for every action",
+                "at step t of an episode simulates t + 1 steps for every action",
                 stacklevel=2,
             )
         self.env = self._way.new()
@@ -303,8 +303,8 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
                 raise ValueError(f"{name_of(env)} cannot be coupled: {error}") from error
             except Exception as error:  # whatever a foreign __reduce__, reset or step raises
                 reasons.append(error)
-        told = "; ".join(dict.fromkeys(map(repr, reasons)))
-        raise ValueError(f"{name_of(env)} cannot be coupled: {told}") from reasons[-1]
+        listed = "; ".join(dict.fromkeys(map(repr, reasons)))
+        raise ValueError(f"{name_of(env)} cannot be coupled: {listed}") from reasons[-1]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -312,7 +312,7 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         """A new episode; its start is drawn like everything else.
 
         Args:
-            seed: starts the generator of all draws anew; it goes on unless given.
+            seed: starts the generator of all draws anew; by default it goes on.
             options: handed to the environment.
 
         Returns:
@@ -338,13 +338,13 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
             ResetNeeded: there is no episode, or it has ended.
         """
         self._ready_to("query")
-        asked = self._keys(actions)
+        chosen = self._keys(actions)
         self._save()
         own = self.env
         self.env = self._way.spare  # steps of the other one show whether copies are complete
         self._at = None
         try:
-            return tuple(self._outcome(key, action) for key, action in asked.items())
+            return tuple(self._outcome(key, action) for key, action in chosen.items())
         finally:
             self.env = own
             self._at = HERE
@@ -368,7 +368,7 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         return Outcome(action, reward, seen, terminated, truncated, info, after)
 
     def _run(self, moves: Moves) -> Any:
-        """What the last one of some steps returned."""
+        """Make some steps; returns the result of the last one."""
         result: Any = None
         for draw, action in moves:  # in place, since the generator may have other names too
             self.unwrapped.np_random.bit_generator.state = np.random.PCG64(draw).state
@@ -401,7 +401,7 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         return self._way.identity(here.saved, here.moves)
 
     def _try_out(self) -> None:
-        """Play a few steps: a queried branch must be repeated when it is executed."""
+        """Make a few steps: a queried branch must be repeated when it is executed."""
         self.reset(seed=0)
         self.action_space.seed(0)
         number = 0  # of the step of this episode

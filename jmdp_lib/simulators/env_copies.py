@@ -10,7 +10,7 @@ out does not find it: a way that sees one raises `OtherGenerator` when it is mad
 cannot look inside, such as `Replays`, comes after one that can, or relies on the environment.
 
 An *origin* is where a state is reached from: what `save` returned, or the (seed, options) of a
-reset for a way that replays. None: nothing is saved yet, since nobody has asked for it. A way is
+reset for a way that replays. None: nothing is saved yet, since nobody has needed it. A way is
 made from the environment that the user handed in. Its `name` is what `CoupledEnv.copying` says.
 
 `CoupledEnv` tells users about the ways, and their names, in its docstring, and why the way before
@@ -39,7 +39,7 @@ _GENERATORS = ("Generator", "RandomState", "Random")  # numpy's and torch's, num
 _PHYSICS = "MjData"  # of MuJoCo: copies by itself, in microseconds
 _MODEL = "MjModel"  # of MuJoCo: large, and the same for all copies
 # There is no general rule for what is no part of a state: an attribute that no step reads looks
-# like any other. Without these two, branches that meet on the frozen lake would count as apart:
+# like any other. Without these two, branches that meet on the frozen lake would count as separate:
 # `render` alone reads the one, and Gymnasium's check of the first two steps the other.
 _NO_STATE = ("lastaction", "_previous_data")
 _CONSTANT = (type, types.FunctionType, types.ModuleType, gymnasium.Space, EnvSpec)
@@ -153,25 +153,25 @@ class Copies:
         return env
 
     def _by_id(self, contents: list[dict[str, Any]]) -> dict[int, Any]:
-        """What all copies share: for `copy.deepcopy`, which does not copy it then."""
+        """Parts that all copies share, by id: `copy.deepcopy` does not copy them then."""
         values = [x for held in contents for x in held.values() if isinstance(x, _CONSTANT)]
         return {id(x): x for x in (self.generator, *(x for x, _ in self.shared), *values)}
 
     def after(self, origin: Any, moves: Moves) -> tuple[Any, Moves]:
-        """How to come back to where the environment is: an origin, and the moves from there.
+        """Way back to where the environment is: an origin, and the moves from there.
 
         Called after each reset, whose origin is (seed, options) and whose moves are (), and after
         each step and restored successor, whose moves have just been made from `origin`. Return
         (None, ()) to let `save` be called once it is needed.
         """
-        if not moves and any(pickle.dumps(x) != known for x, known in self.shared):
+        if not moves and any(pickle.dumps(x) != before for x, before in self.shared):
             raise RuntimeError("it changes a table or a MuJoCo model, which copies share")
         return None, ()
 
     def identity(self, origin: Any, moves: Moves) -> Any:
-        """Equal for equal states, and only for these; None: there is no telling.
+        """Equal for equal states, and only for these; None if nobody can say.
 
-        Called when branches may have met. Where there is no telling they count as apart.
+        Called when branches may have met. In doubt they count as separate.
         """
         shared = self._by_id(origin)
         compared = [
@@ -180,7 +180,7 @@ class Copies:
         ]
         file = io.BytesIO()
         pickler = pickle.Pickler(file)
-        pickler.fast = True  # by value: whether two attributes are one object is no matter
+        pickler.fast = True  # by value: two attributes may be one object, or equal ones
         try:
             pickler.dump(compared)
         except Exception:  # it holds itself, or what does not pickle
@@ -220,7 +220,7 @@ WAYS: tuple[type[Copies], ...] = (Copies, Replays)
 
 
 def _contents(env: Env) -> list[dict[str, Any]]:
-    """What the wrappers and, last, the environment hold."""
+    """Attributes of the wrappers and, last, of the environment."""
     return [layer.__dict__ for layer in _layers(env)]
 
 
@@ -233,5 +233,5 @@ def _layers(env: Env) -> list[Any]:
 
 
 def name_of(env: Env) -> str:
-    """What an error calls an environment."""
+    """Name of an environment in errors."""
     return type(env.unwrapped).__name__

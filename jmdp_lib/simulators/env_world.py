@@ -11,8 +11,6 @@ import numpy as np
 
 from jmdp_lib.model import Coupling
 from jmdp_lib.model.simulator import SimulatorError
-from jmdp_lib.policies import Policy
-from jmdp_lib.simulators.plans import SimulatedPolicy
 from jmdp_lib.simulators.rows import Draws, End, Outcome, Range, RowWorld, outside
 
 
@@ -40,6 +38,7 @@ class EnvironmentWorld(RowWorld):
     def __init__(self, start: Any, envs: list[Any]) -> None:
         self.snapshot = start._replace(draw=None)  # each run has its own tables
         self.here = start.observation
+        self.simulator = envs[0]
         self.envs = envs
         self.space = envs[0].action_space
         self.num_actions = _listed(self.space)
@@ -57,14 +56,6 @@ class EnvironmentWorld(RowWorld):
         self.by_key[key] = action
         return key
 
-    def checked_policy(self, policy: Policy) -> SimulatedPolicy:
-        if not callable(policy) and None in (self.num_actions, self.num_states):
-            raise ValueError(
-                "the policy must be a function where observations or actions have no numbers, "
-                f"policy(observation) -> (A,) probabilities or an action, not {type(policy)}"
-            )
-        return super().checked_policy(policy)
-
     def begin(self, width: int, noise: np.random.Generator) -> None:
         self.by_key.clear()
         self.envs.extend(self.envs[0].twin() for _ in range(width - len(self.envs)))
@@ -81,35 +72,34 @@ class EnvironmentWorld(RowWorld):
     def step(
         self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
     ) -> list[Outcome]:
-        seen = [env.observed for env in self.envs]
         outcomes: list[Outcome] = []
-        here: list[int] = []  # where branches are after the step
-        for number, action, branches in self._placed(draws, coupling):
+        here: set[int] = set()  # where branches are after the step
+        for action, branches in self._placed(draws, coupling):
             own = branches[0]
             env = self.envs[own]
+            seen = env.observed
             taken = self.by_key.get(action, action)
             try:
                 _, reward, terminated, truncated, _ = env.step(taken)
             except Exception as error:
-                where = f"state {env.observed}, action {taken}"
+                where = f"state {seen}, action {taken}"
                 raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
             if not limits[0] <= reward <= limits[1]:
-                raise outside(limits, reward, taken, seen[number])
+                raise outside(limits, reward, taken, seen)
             after: Any = End.OVER if terminated else End.LIMIT
             if not (terminated or truncated):
                 after = next((k for k in here if self.envs[k].same_state(env)), own)
-                if after == own:
-                    here.append(own)
+                here.add(after)
             outcomes.append((branches, reward, after))
         return outcomes
 
-    def _placed(self, draws: Draws, coupling: Coupling) -> list[tuple[int, Any, list[int]]]:
-        """An environment for every action of every draw, in its state and with its draw.
+    def _placed(self, draws: Draws, coupling: Coupling) -> list[tuple[Any, list[int]]]:
+        """The actions of all draws, and the branches that take them.
 
-        It is that of the first branch that takes it. So a state has the number of the environment
-        of the first branch there, and those of the other branches are free.
+        The environment of the first of these is put into their state, with their draw. So a state
+        has the index of the environment of the first branch there, and those of the other branches
+        are free.
         """
-        placed = []
         draw = None
         for key, groups in draws.items():
             number = key if coupling.at_one_state else key[0]
@@ -117,16 +107,15 @@ class EnvironmentWorld(RowWorld):
             if coupling.across_states and draw is not None:
                 home.redraw(draw)
             draw = home.draw
-            for action, branches in groups.items():
-                if branches[0] != number:
+            for own, *_ in groups.values():
+                if own != number:
                     given = draw if coupling.at_one_state else None
-                    self.envs[branches[0]].restore(home.snapshot()._replace(draw=given))
-                placed.append((number, action, branches))
-        return placed
+                    self.envs[own].restore(home.snapshot()._replace(draw=given))
+        return [item for groups in draws.values() for item in groups.items()]
 
 
 def _listed(space: Any) -> int | None:
-    """How many elements a Gymnasium space has, where these are numbers from 0 on."""
+    """Number of elements of a Gymnasium space, where these are integers from 0 on."""
     return int(space.n) if type(space).__name__ == "Discrete" and space.start == 0 else None
 
 

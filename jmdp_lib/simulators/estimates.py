@@ -290,6 +290,8 @@ def _summed(
         if executor is None and not isinstance(error, SimulatorError):
             raise
         failure = error
+        complete = getattr(error, "result", None)
+        done.extend([complete] if isinstance(complete, Runs) else [])
     if done and not plan.world.sums_chunks:
         done = [_sums(plan, joined(done), to_the_end, keep)]
     return done, failure

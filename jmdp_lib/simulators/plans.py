@@ -1,7 +1,7 @@
-"""Plans, worlds and runs: what is simulated, what simulates it, and what comes out.
+"""Plans, worlds and runs: the branches to simulate, their simulator, and the results.
 
 A `World` simulates one kind of simulator, and `estimates.world_of` finds it. There are three loops
-over the time steps of branches: `batches` (arrays, all runs at once), `rows` (one run after
+over the time steps of branches: `vector` (arrays, all runs at once), `rows` (one run after
 another) and `tables` (compiled, of a JMDP). A new kind of simulator is one file: a `World`, or a
 `rows.RowWorld`, which needs no loop of its own.
 """
@@ -34,7 +34,7 @@ class Runs(NamedTuple):
     totals: (m, N), the return of the first branch, and how much more each other one earned.
     tails: (m, N), the discount from which on a branch is cut off, 0 if its episode ended. That of a
     time limit is larger than that of the horizon, see `Plan.tail`.
-    coalesced: (P, N), whether the two branches of a pair are one for good; pairs are those of
+    coalesced: (P, N), whether the two branches of a pair have coalesced; pairs are those of
     `itertools.combinations(range(m), 2)`, in this order, here and everywhere.
     extremes: the lowest and the highest reward, and 0 if episodes can end.
     queries: how many were made, of one or more actions at one state. If they exceed `Plan.budget`,
@@ -48,11 +48,11 @@ class Runs(NamedTuple):
     queries: int
 
     def gap(self, i: int, j: int) -> Any:
-        """(N,) how much more branch i earned than branch j, i < j."""
+        """Gaps (N,): how much more branch i earned than branch j, i < j."""
         return self.totals[i, :] - self.totals[j, :] if i else -self.totals[j, :]
 
     def total(self, branch: int) -> Any:
-        """(N,) returns of a branch."""
+        """Returns (N,) of a branch."""
         return self.totals[0, :] + self.totals[branch, :] if branch else self.totals[0, :]
 
 
@@ -76,12 +76,11 @@ class SimulatedPolicy:
     source: Any
     steps: Any = None
 
-    def __eq__(self, other: object) -> bool:
-        ours = self.source
-        theirs: Any = getattr(other, "source", None)
-        if callable(ours) or callable(theirs):
-            return callable(ours) and callable(theirs) and bool(ours == theirs)
-        return np.array_equal(ours, theirs)
+    def __eq__(self, other: Any) -> bool:
+        sources = (self.source, other.source)
+        if any(map(callable, sources)):
+            return all(map(callable, sources)) and bool(self.source == other.source)
+        return np.array_equal(*sources)
 
 
 class World(ABC):
@@ -102,7 +101,7 @@ class World(ABC):
     sums_chunks = True
 
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
-        """Actions to compare: at least one, all known, all distinct."""
+        """Actions to compare: at least one, all in range, all distinct."""
         return checks.distinct_actions(actions, self.num_actions)
 
     @abstractmethod
@@ -110,43 +109,43 @@ class World(ABC):
         """A policy as it is simulated; equal ones are `==`."""
 
     def prepared(self, plan: Plan) -> Any:
-        """What all chunks of a plan need; refuses what goes wrong at once."""
+        """Data that all chunks of a plan need; refuses what goes wrong at once."""
         return None
 
     def batch(self, num_runs: int) -> int:
-        """Runs of the next chunk of a decision, after so many, at most."""
+        """Size of the next chunk of a decision, after so many runs, at most."""
         return self.chunk
 
     def own(self) -> World:
-        """One for another thread; this one, if nothing in it ever changes."""
+        """A copy for another thread; this world itself, if nothing in it ever changes."""
         return self
 
     @abstractmethod
     def simulate(
         self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
     ) -> Runs:
-        """So many runs of a plan.
+        """Runs of a plan, `size` of them.
 
-        to_the_end: up to the horizon, even where all branches are one for good. Otherwise a run
-        ends there, and its totals with it: the gaps are final.
+        to_the_end: up to the horizon, even where all branches have coalesced. Otherwise a run ends
+        there, and its totals with it: the gaps are final.
         """
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What all runs of a comparison have in common; it pickles if its parts do.
+    """All that the runs of a comparison have in common; it pickles if its parts do.
 
     policies: those that are distinct. kinds: (m,) which of them each branch follows. names: what
-    distinguishes the branches: their first actions, or the numbers of their policies. first: these
+    distinguishes the branches: their first actions, or the indices of their policies. first: these
     actions, or None if branches follow policies from the start. limits: (lo, hi) that contains all
-    rewards, or None. prepared: by the world. budget: runs that are made one after another make no
-    more queries.
+    rewards, or None. prepared: by the world. budget: the most queries of runs that are simulated
+    one after another.
 
     Branches at one state with one action are at one *state-action*: they get one reward, go to one
     state, and draw their next actions there with one uniform number, each by its own policy. So
-    branches of one policy that have come together are one for good, and branches of several
-    policies are one until these choose differently. Branches that come from distinct state-actions
-    draw with independent numbers.
+    branches of one policy coalesce there, and branches of several policies are the same until these
+    choose differently. Branches that come from distinct state-actions draw with independent
+    numbers.
     """
 
     world: World
@@ -167,21 +166,26 @@ class Plan:
 
     @property
     def same(self) -> NDArray[np.bool_]:
-        """(m, m) which branches follow one policy."""
+        """Pairs of branches (m, m) that follow one policy."""
         return np.equal.outer(self.kinds, self.kinds)
 
     @property
     def identical(self) -> NDArray[np.bool_]:
-        """(m, m) which branches are one from the start, for good."""
+        """Pairs of branches (m, m) that have coalesced from the start."""
         return np.eye(len(self.kinds), dtype=bool) if self.first else self.same
 
     @property
     def coalesces(self) -> bool:
-        """Whether all branches of a run can become one for good."""
+        """True if all branches of a run can coalesce."""
         return len(self.kinds) > 1 == len(set(self.kinds))
 
+    def coalesced(self, sources: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Pairs (P, N) that have coalesced: with equal sources, of (m, N), and one policy."""
+        one = [self.same[i, j] & (sources[i] == sources[j]) for i, j in self.pairs]
+        return np.reshape(one, (-1, sources.shape[1]))
+
     def only(self, chosen: Sequence[int]) -> Plan:
-        """Some of the branches."""
+        """A plan of some of the branches."""
         return replace(
             self,
             kinds=tuple(self.kinds[i] for i in chosen),
@@ -191,7 +195,7 @@ class Plan:
 
     @property
     def most_queries(self) -> int:
-        """Queries that a run may need: at first all branches are at one state."""
+        """Number of queries that a run may need: at first all branches are at one state."""
         size = len(self.kinds)
         first = 1 if self.coupling.at_one_state else size
         return first + (self.horizon - 1) * size
@@ -213,12 +217,12 @@ class Plan:
         return math.inf if spread else 0.0
 
     def up_to_horizon(self, spread: float) -> float:
-        """The same; if gamma is 1, up to the horizon."""
+        """Bound of `future`; if gamma is 1, up to the horizon."""
         return spread * self.horizon if self.gamma == 1.0 else self.future(spread)
 
 
 def coupling_of(env: Any, name: CouplingName) -> Coupling:
-    """Which branches share a draw. Declared independent draws are simulated as such."""
+    """Coupling by its name. Declared independent draws are simulated as such."""
     sharing = Coupling.named(name)
     if declared_coupling(env).at_one_state:
         return sharing

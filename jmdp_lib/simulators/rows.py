@@ -1,7 +1,7 @@
 """Worlds that are simulated one run after another, among them simulators with `query`.
 
 A call of NumPy for a single number takes as long as the whole step of a small simulator, so the
-loop is one of plain numbers and states. Branches at one state and action are one group: they share
+loop handles plain numbers and states. Branches at one state and action form a group: they share
 reward, successor and the next uniform number.
 
 A kind of simulator that can be wrapped in an object that has `query(state, actions, rng)` goes to
@@ -30,10 +30,10 @@ from jmdp_lib.model.simulator import (
     checked_query,
 )
 from jmdp_lib.policies import Policy, policy_matrix, policy_row, policy_rows
-from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World, joined_extremes
+from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
 
 _AT_ONCE = 64  # uniform numbers
-_MOST_KEPT = 100_000  # states for which it is kept what a policy says of them
+_MOST_KEPT = 100_000  # states whose probabilities of actions are cached
 
 
 class End(Enum):
@@ -52,10 +52,11 @@ Outcome = tuple[list[int], float, Any]
 
 
 class Run(NamedTuple):
-    """What is known of the m branches of a run, (m,) each.
+    """State of a run of m branches, (m,) each.
 
     sources: the first branch that comes from the same state-action. totals, tails: as of `Runs`.
-    alive: the numbers of those whose episodes go on. ends: the lowest and the highest reward.
+    alive: indices of the branches whose episodes go on. paid: all rewards; of a run that has ended,
+    the lowest and the highest one.
     """
 
     states: list[Any]
@@ -63,19 +64,13 @@ class Run(NamedTuple):
     totals: list[float]
     tails: list[float]
     alive: list[int]
-    ends: list[float]
-
-    @classmethod
-    def begun(cls, states: list[Any]) -> Run:
-        """A run before its first step; all its branches come from one place."""
-        m = len(states)
-        return cls(states, [0] * m, [0.0] * m, [0.0] * m, [*range(m)], [math.inf, -math.inf])
+    paid: list[float]
 
     def arrive(self, outcomes: list[Outcome], plan: Plan, time: int) -> None:
         """Take rewards and next states of a step."""
         rewards = [0.0] * len(self.totals)
         for branches, reward, after in outcomes:
-            self.seen(reward)
+            self.paid.append(reward)
             for b in branches:
                 rewards[b], self.states[b], self.sources[b] = reward, after, branches[0]
             if isinstance(after, End):
@@ -84,7 +79,7 @@ class Run(NamedTuple):
                         "an episode ended, and reward 0.0, which is paid from then on, "
                         f"is not in reward_range {plan.limits}"
                     )
-                self.seen(0.0)
+                self.paid.append(0.0)
                 for b in branches:
                     self.alive.remove(b)
                     self.tails[b] = plan.tail(time + 1) if after is End.LIMIT else 0.0
@@ -93,13 +88,6 @@ class Run(NamedTuple):
         self.totals[0] += weight * first
         for b in range(1, len(rewards)):
             self.totals[b] += weight * (rewards[b] - first)
-
-    def seen(self, reward: float) -> None:
-        """Take note of a reward."""
-        if reward < self.ends[0]:
-            self.ends[0] = reward
-        if reward > self.ends[1]:
-            self.ends[1] = reward
 
 
 def _uniforms(seed: np.random.SeedSequence) -> Iterator[float]:
@@ -110,14 +98,16 @@ def _uniforms(seed: np.random.SeedSequence) -> Iterator[float]:
 
 
 class RowWorld(World):
-    """Simulates one run after another.
+    """Simulates one run after another. A kind of simulator sets these attributes in `__init__`.
 
-    here: what a policy sees at the start. num_states: S where what it sees are numbers.
-    can_keep: whether what it sees is hashable.
+    simulator: the user's object, for messages. num_actions, limits: as of `World`. here: what a
+    policy sees at the start. num_states: S where what it sees are integers from 0 on, else None.
+    can_keep: whether what it sees is hashable. States themselves always are.
     """
 
-    chunk = 128  # few, since a simulator that fails takes all of them with it
+    chunk = 128
     sums_chunks = False
+    simulator: Any
     here: Any
     num_states: int | None
     can_keep = True
@@ -130,44 +120,59 @@ class RowWorld(World):
         """The states of all branches of a new run."""
 
     def seen(self, state: Any) -> Any:
-        """What a policy sees at a state."""
+        """Observation of a policy at a state."""
         return state
 
     @abstractmethod
     def step(
         self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
     ) -> list[Outcome]:
-        """One step of all branches that go on, draw by draw. limits: between which rewards are."""
+        """A step of all branches that go on, draw by draw.
+
+        limits: (lo, hi) of rewards; raise `outside` for any other one. noise: where draws come
+        from. coupling: if `across_states`, all of them are equal.
+        """
 
     def number(self, action: Any) -> Any:
-        """What stands for an action that was checked: it is equal for equal actions."""
+        """Index or key of an action that was checked: it is equal for equal actions."""
         return int(action)
 
     def batch(self, num_runs: int) -> int:
         return max(1, self.chunk // 32, num_runs // 32)
 
     def own(self) -> RowWorld:
-        return copy.deepcopy(self)
+        """A deep copy, since a simulator may change; override this if it does not."""
+        try:
+            return copy.deepcopy(self)
+        except Exception as error:
+            raise SimulatorError(
+                f"{self.simulator!r} cannot be copied, as each thread of an executor needs a copy "
+                f"of its own: {error!r}; give it a __deepcopy__"
+            ) from error
 
     def checked_policy(self, policy: Policy) -> SimulatedPolicy:
-        """A table is known by its rows; anything else is asked twice for the start."""
-        if not callable(policy) and self.num_states is not None:
-            sizes: Any = self
-            table = policy_matrix(sizes, policy)
-            return SimulatedPolicy(table, dict(enumerate(table[:, :-1].cumsum(1).tolist())))
+        """A table as it is; a function is called twice for the start."""
         if self.num_actions is None:
             with randomness.no_global_draws("policy", "but must be a function of the observation"):
                 self._action(policy, self.here)
-        else:
+        elif callable(policy) or self.num_states is None:
             policy_rows(policy, [self.here], self.num_actions)
+        else:
+            sizes: Any = self
+            table = policy_matrix(sizes, policy)
+            return SimulatedPolicy(table, dict(enumerate(table[:, :-1].cumsum(1).tolist())))
         return SimulatedPolicy(policy, {} if self.can_keep else None)
 
     def _action(self, policy: Any, seen: Any) -> Any:
-        """The action of a policy where actions have no numbers."""
-        return self.number(policy(checks.read_only(seen)))
+        """The action of a policy where actions have no index."""
+        try:
+            return self.number(policy(checks.read_only(seen)))
+        except Exception as error:
+            what = "policy must be a function of the observation that returns an action"
+            raise ValueError(f"{what}, but policy({seen!r}) failed: {error!r}") from error
 
     def chosen(self, policy: SimulatedPolicy, state: Any, uniform: float) -> Any:
-        """The action of a policy; of those that it chooses at random, the one of a number."""
+        """Action of a policy, by a uniform number if it is random."""
         seen = self.seen(state)
         kept = policy.steps
         if kept and seen in kept:
@@ -182,22 +187,21 @@ class RowWorld(World):
     def simulate(
         self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
     ) -> Runs:
+        """Runs of a plan; the `result` of an error are those that were complete by then."""
         noise = np.random.default_rng(randomness.part(seed, 0))
         uniforms = _uniforms(randomness.part(seed, 1))
         self.begin(len(plan.kinds), noise)
         runs: list[Run] = []
         queries = 0
-        while len(runs) < size and queries <= plan.budget:
-            run, made = self._run(plan, noise, uniforms, plan.budget - queries, to_the_end)
-            runs.append(run)
-            queries += made
-        totals, tails, sources = (
-            np.array([getattr(run, name) for run in runs]).T
-            for name in ("totals", "tails", "sources")
-        )
-        coalesced = [plan.same[i, j] & (sources[i] == sources[j]) for i, j in plan.pairs]
-        seen = joined_extremes((run.ends[0], run.ends[1]) for run in runs)
-        return Runs(totals, tails, np.reshape(coalesced, (-1, len(runs))), seen, queries)
+        try:
+            while len(runs) < size and queries <= plan.budget:
+                run, made = self._run(plan, noise, uniforms, plan.budget - queries, to_the_end)
+                runs.append(run)
+                queries += made
+        except SimulatorError as error:
+            error.result = _joined(runs, plan, queries) if runs else None
+            raise
+        return _joined(runs, plan, queries)
 
     def _run(
         self,
@@ -207,33 +211,47 @@ class RowWorld(World):
         budget: float,
         to_the_end: bool,
     ) -> tuple[Run, int]:
-        """One run, from the start to the horizon, and the number of queries."""
+        """A run, from the start to the horizon, and its number of queries."""
         width = len(plan.kinds)
         policies = [plan.policies[kind] for kind in plan.kinds]
         actions = [self.number(action) for action in plan.first or []] or [None] * width
-        run = Run.begun(self.start(width))
+        zeros = [0.0] * width
+        run = Run(self.start(width), [0] * width, zeros, zeros.copy(), [*range(width)], [])
         stops = plan.coalesces and not to_the_end
         queries = 0
         for time in range(plan.horizon):
-            if time or plan.first is None:
-                numbers = [*islice(uniforms, width if time else 1)]
-                for b in run.alive:
-                    actions[b] = self.chosen(policies[b], run.states[b], numbers[run.sources[b]])
-            draws = draws_of(run.alive, run.states, actions, plan.coupling)
-            if stops and len(draws) == 1 and len(*draws.values()) == 1 and len(run.alive) == width:
-                run.sources[:] = [0] * width
-                break
-            queries += len(draws)
-            if not draws or queries > budget:
-                break
             try:
-                outcomes = self.step(draws, plan.coupling, plan.limits or ANY_REWARD, noise)
-                run.arrive(outcomes, plan, time)
-            except SimulatorError as error:
+                if time or plan.first is None:
+                    numbers = [*islice(uniforms, width if time else 1)]
+                    for b in run.alive:
+                        number = numbers[run.sources[b]]
+                        actions[b] = self.chosen(policies[b], run.states[b], number)
+                draws = draws_of(run.alive, run.states, actions, plan.coupling)
+                together = len(draws) == 1 and len(*draws.values()) == 1
+                if stops and together and len(run.alive) == width:
+                    run.sources[:] = [0] * width
+                    break
+                queries += len(draws)
+                if not draws or queries > budget:
+                    break
+                limits = plan.limits or ANY_REWARD
+                run.arrive(self.step(draws, plan.coupling, limits, noise), plan, time)
+            except ValueError as error:
                 raise SimulatorError(f"time step {time + 1}: {error}") from error
         for b in run.alive:
             run.tails[b] = plan.gamma**plan.horizon
+        run.paid[:] = min(run.paid, default=math.inf), max(run.paid, default=-math.inf)
         return run, queries
+
+
+def _joined(runs: list[Run], plan: Plan, queries: int) -> Runs:
+    """Runs, one or more, as arrays."""
+    totals, tails, sources, paid = (
+        np.transpose([getattr(run, name) for run in runs])
+        for name in ("totals", "tails", "sources", "paid")
+    )
+    ends = float(paid[0].min()), float(paid[1].max())
+    return Runs(totals, tails, plan.coalesced(sources), ends, queries)
 
 
 def draws_of(alive: list[int], states: list[Any], actions: list[Any], coupling: Coupling) -> Draws:
@@ -242,25 +260,19 @@ def draws_of(alive: list[int], states: list[Any], actions: list[Any], coupling: 
     for b in alive:
         action = actions[b]
         key = states[b] if coupling.at_one_state else (states[b], action)
-        groups = draws.get(key)
-        if groups is None:
-            draws[key] = {action: [b]}
-        elif action in groups:
-            groups[action].append(b)
-        else:
-            groups[action] = [b]
+        draws.setdefault(key, {}).setdefault(action, []).append(b)
     return draws
 
 
 def outside(limits: Range, reward: float, action: Any, state: Any) -> SimulatorError:
-    """Says that a reward is not between its limits."""
+    """Error of a reward that is not between its limits."""
     return SimulatorError(
         f"reward {reward} of action {action} in state {state} is not in reward_range {limits}"
     )
 
 
 class QueriedWorld(RowWorld):
-    """Simulates what has `query(state, actions, rng)`.
+    """Simulates an object that has `query(state, actions, rng)`.
 
     A simulator without `num_states` has states of any hashable kind. It must be pure, as
     `model.simulator.Simulator` says: with one draw for all branches all queries of a time step
@@ -293,7 +305,7 @@ class QueriedWorld(RowWorld):
     def step(
         self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
     ) -> list[Outcome]:
-        """Every query of a time step meets one generator in one state if branches share draws."""
+        """Queries of a time step, with one generator in one state if branches share draws."""
         rng = noise
         if coupling.across_states:
             draw = noise.bit_generator.random_raw

@@ -47,7 +47,7 @@ class TableWorld(World):
         return min(RUNS_PER_STREAM, max(_FIRST, num_runs))
 
     def prepared(self, plan: Plan) -> tuple[BranchModel, Floats]:
-        """What compiled code reads, and the policies if there are several: (Q S A,), cumulative."""
+        """Tables for compiled code; policies (Q, S, A), cumulative, if there are several."""
         low, high = plan.limits or self.jm.reward_range
         outside = (self.jm.rewards < low) | (self.jm.rewards > high)
         for table, action in np.argwhere(outside)[:1]:
@@ -58,7 +58,9 @@ class TableWorld(World):
         tables = np.stack([policy.source for policy in plan.policies])
         coupling = checked_coupling(self.jm, plan.coupling)
         model = BranchModel.of(self.jm, tables[0], coupling, plan.gamma, plan.horizon)
-        return model, tables.cumsum(-1).ravel() if len(tables) > 1 else np.zeros(0)
+        cdf = tables.cumsum(-1) if len(tables) > 1 else tables[:0]
+        cdf[..., -1] = np.inf  # no uniform number is above it, also after rounding
+        return model, cdf
 
     def simulate(
         self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
@@ -86,19 +88,18 @@ class TableWorld(World):
         per_stream = _FEW if size <= RUNS_PER_STREAM else RUNS_PER_STREAM
         fill_rows(fill, size, per_stream, randomness.part(seed, "simulate_pairs"))
         totals[:, 0] += self.jm.reward_offset * discounted(plan.gamma, plan.horizon)
-        one = [plan.same[i, j] & (labels[:, i] == labels[:, j]) for i, j in plan.pairs]
         tails = np.broadcast_to(plan.gamma**plan.horizon, (width, size))
-        coalesced = np.reshape(one, (-1, size))
+        coalesced = plan.coalesced(labels.T)
         return Runs(totals.T, tails, coalesced, self.jm.reward_range, int(queries.sum()))
 
 
 class Task(NamedTuple):
-    """Where m branches start, and until when they are simulated.
+    """Start of m branches, and the step until which they are simulated.
 
     actions: (m,) their first actions; (0,) if these are drawn, by one number for all branches.
-    kinds: (m,) which policy each of them follows. one: (m,) the first branch that it is identical
-    to from the start. to_the_end: on to the horizon, even where all branches are one for good.
-    policy_cdf: (Q S A,), cumulative within each state, if there are several policies; else (0,).
+    kinds: (m,) which policy each of them follows. one: (m,) the first branch with which it has
+    coalesced from the start. to_the_end: on to the horizon, even where all branches have coalesced.
+    policy_cdf: (Q, S, A) cumulative probabilities, if there are several policies; else (0, S, A).
     """
 
     state: int
@@ -110,10 +111,10 @@ class Task(NamedTuple):
 
 
 class Branches(NamedTuple):
-    """Where the branches of a run are, (m,) each.
+    """State of the branches of a run, (m,) each.
 
-    states, steps: of every branch. one: the first branch that it is one with for good; itself, if
-    it is still simulated. source: the first branch that comes from the same state-action: both draw
+    states, steps: of every branch. one: the first branch with which it has coalesced; itself, if it
+    is still simulated. source: the first branch that comes from the same state-action: both draw
     their next actions by one number, if there are several policies. numbers: these.
     """
 
@@ -159,9 +160,9 @@ def _draw_steps(rng: Any, at: Any, model: Any, task: Any, given: bool) -> tuple[
             at.steps[j] = with_action(at.steps[j], task.actions[j], model)
         elif task.policy_cdf.size:
             at.numbers[j] = rng.random() if at.source[j] == j else at.numbers[at.source[j]]
-            low = (task.kinds[j] * (model.starts.size - 1) + at.states[j]) * model.num_actions
+            cdf = task.policy_cdf[task.kinds[j], at.states[j]]
             action = 0
-            while action < model.num_actions - 1 and task.policy_cdf[low + action] <= at.numbers[j]:
+            while cdf[action] <= at.numbers[j]:
                 action += 1
             at.steps[j] = with_action(at.steps[j], action, model)
         met = _couple(at, j, model, task.kinds)
@@ -188,10 +189,10 @@ def fill_runs(rng: Any, out: Any, at: Any, model: Any, task: Any) -> None:
         left = model.horizon
         while left > 0 and (separate > 1 or task.policy_cdf.size or left == model.horizon):
             given = left == model.horizon and task.actions.size > 0
-            separate, asked = _draw_steps(rng, at, model, task, given)
+            separate, made = _draw_steps(rng, at, model, task, given)
             if separate == 1 < size and not task.to_the_end:
                 break
-            queries[run] += asked
+            queries[run] += made
             first = model.rewards[at.steps[0]]
             totals[run, 0] += weight * first
             for j in range(size):

@@ -1,13 +1,13 @@
 """Simulators of arrays: a step of many states at once, and their world.
 
 `VectorSimulator` is what a user makes. Functions of rows, which a user's step and policies are, are
-called by `VectorWorld._asked`, which looks at all they return; `_Trial` calls them twice.
+called by `VectorWorld._checked`, which checks all they return; `_Trial` calls them twice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
@@ -19,8 +19,8 @@ import numpy as np
 from jmdp_lib import checks, randomness
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
 from jmdp_lib.policies import SAME_POLICY, Policy, policy_array, policy_matrix
-from jmdp_lib.simulators.batches import Arrays, ArrayWorld
-from jmdp_lib.simulators.plans import Plan, SimulatedPolicy
+from jmdp_lib.simulators.batches import Arrays, Batch, runs_of
+from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
 
 _TRIED = 32  # rows that are stepped, and then half of them backwards
 _SAME = SAME_POLICY  # of the largest number: answers that differ by less are rounded
@@ -48,7 +48,7 @@ class VectorSimulator:
             generator, or one of torch if the states are tensors, on their device.
         num_actions: A; actions are integers from 0 to A - 1.
         gamma: discount factor in [0, 1]; 1 needs a `horizon` where it is simulated.
-        reward_range: (lo, hi) that holds all rewards, if it is known. Decisions rely on it.
+        reward_range: (lo, hi) that contains all rewards. Decisions rely on it.
         num_states: S, if states are the integers from 0 to S - 1: any other one is refused.
 
     Raises:
@@ -91,22 +91,22 @@ class VectorSimulator:
 
 
 def _called(what: str, function: Callable[..., Any], *given: Any) -> Any:
-    """What a function of the user's returns."""
+    """Answer of a function of the user's."""
     try:
         return function(*given)
     except Exception as error:
         raise SimulatorError(f"{what} failed: {error!r}") from error
 
 
-Known = tuple[float, float, Any]
+Allowed = tuple[float, float, Any]
 """Numbers that are allowed: the lowest, the highest, and their kind of type."""
 Ends = tuple[float, float]
 
 
-class VectorWorld(ArrayWorld):
+class VectorWorld(World):
     """Simulates a `VectorSimulator`.
 
-    The smallest and the largest values of every step are looked at, and a bad one is named.
+    The smallest and the largest values of every step are checked, and a bad one is named.
     """
 
     least = _LEAST
@@ -140,19 +140,20 @@ class VectorWorld(ArrayWorld):
         steps = np.ascontiguousarray(table.cumsum(1).T[:-1], self.arrays.number_type)
         return SimulatedPolicy(table, self.arrays.put(steps))
 
-    def prepared(self, plan: Plan) -> dict[str, Known]:
-        """What functions of the user's may return, by names.
+    def prepared(self, plan: Plan) -> dict[str, Allowed]:
+        """Values that functions of the user's may return, by names.
 
         Two equal draws, and a few steps of a few runs, are made first.
         """
         tables = [x.source for x in plan.policies if not callable(x.source)]
         count = self.simulator.num_states or max(map(len, tables), default=None)
         if count is not None:
-            self._check_state(count)
+            here: Any = self.arrays.host(self.here)
+            checks.index(f"state (of {count}, by num_states or the policy)", here, count)
         low, high = plan.limits or ANY_REWARD
         slack = _ROUNDED * max(-low, high) if plan.limits else 0.0
         anything = (-math.inf, math.inf)
-        known: dict[str, Known] = {
+        allowed: dict[str, Allowed] = {
             "rewards": (low - slack, high + slack, _REAL),
             "next_states": (0, count - 1, "integral") if count else (*anything, _REAL),
             "over": (*anything, "bool"),
@@ -160,44 +161,115 @@ class VectorWorld(ArrayWorld):
             "probabilities": (0.0, math.inf, _REAL),
             "sums": (1.0 - _SAME, 1.0 + _SAME, _REAL),
         }
-        few = replace(plan, horizon=min(plan.horizon, 3), prepared=known)
+        few = replace(plan, horizon=min(plan.horizon, 3), prepared=allowed)
         seed = np.random.SeedSequence(0)
         randomness.pure(
             "draw(n, rng)",
-            lambda: self.arrays.host(self.noise(1, _TRIED // 2, self.arrays.generator(seed))),
+            lambda: self.arrays.host(self._noise(1, _TRIED // 2, self.arrays.generator(seed))),
         )
         with randomness.no_global_draws("step or policy", "whose draws are not shared"):
             _Trial(self.simulator, self.here).simulate(few, _TRIED, seed, to_the_end=False)
-        return known
+        return allowed
 
-    def _check_state(self, count: int) -> None:
-        """Refuse a start that is not one of so many states."""
-        if self.here.shape or not self.arrays.xp.isdtype(self.here.dtype, "integral"):
-            raise ValueError(
-                f"states must be integers from 0 to {count - 1}, since the simulator or the "
-                f"policy has so many of them; got state {self.here!r}"
-            )
-        checks.index("state", int(self.here), count)
+    def simulate(
+        self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
+    ) -> Runs:
+        arrays = self.arrays
+        noise, choices = (arrays.generator(randomness.part(seed, k)) for k in (0, 1))
+        shape = (len(plan.kinds), size)
+        states = arrays.xp.broadcast_to(self.here, (*shape, *self.here.shape))
+        batch = Batch(states, None, arrays.zeros(shape), None, [], [])
+        dropped: list[Batch] = []
+        queries: Any = 0
+        low, high = math.inf, -math.inf
+        for time in range(plan.horizon):
+            try:
+                batch = self._acted(plan, batch, choices, time)
+                if time:
+                    *finished, batch = batch.split(plan, to_the_end, arrays)
+                    dropped += finished
+                if not batch.totals.shape[1]:
+                    break
+                queries = queries + batch.queries(plan, arrays)
+                batch, ends = self._stepped(plan, batch, noise, plan.gamma**time)
+            except SimulatorError as error:
+                raise SimulatorError(f"time step {time + 1}: {error}") from error
+            low, high = min(low, ends[0]), max(high, ends[1])
+        return runs_of(arrays, plan, [*dropped, batch], (low, high), int(queries))
 
-    def noise(self, width: int, size: int, rng: Any) -> Any:
+    def _acted(self, plan: Plan, batch: Batch, choices: Any, time: int) -> Batch:
+        """Choose actions; branches from one state-action choose by the number of the first."""
+        arrays, xp = self.arrays, self.arrays.xp
+        width, size = batch.totals.shape
+        if time or plan.first is None:
+            uniforms = arrays.uniforms((width if time else 1, size), choices)
+            if time:
+                arrays.follow(uniforms, batch.together, plan)
+            uniforms = xp.broadcast_to(uniforms, (width, size))
+            actions = self._actions(plan, batch.states, uniforms)
+        else:
+            first = xp.astype(arrays.put(np.array(plan.first)), self.action_type)
+            actions = xp.broadcast_to(first[:, None], (width, size))
+        met: list[Any] = []
+        for i, j in plan.pairs:
+            here = batch.states[i, ...] == batch.states[j, ...]
+            if len(here.shape) > 1:
+                here = xp.all(here, axis=1)
+            if batch.alive is not None:
+                here = here & batch.alive[i, :] & batch.alive[j, :]
+            met.append(here)
+        pairs = zip(plan.pairs, met, strict=True)
+        together = [here & (actions[i, :] == actions[j, :]) for (i, j), here in pairs]
+        shared = met if plan.coupling.at_one_state else together
+        return batch._replace(actions=actions, together=together, shared=shared)
+
+    def _stepped(
+        self, plan: Plan, batch: Batch, rng: Any, weight: float
+    ) -> tuple[Batch, tuple[float, float]]:
+        """Draw, step, and add rewards up; also the extreme rewards."""
+        xp = self.arrays.xp
+        width, size = batch.totals.shape
+        if plan.coupling.across_states:
+            noise = self._noise(1, size, rng)
+            noise = xp.broadcast_to(noise, (width, *noise.shape[1:]))
+        else:
+            noise = self._noise(width, size, rng)
+            self.arrays.follow(noise, batch.shared, plan)
+        rewards, states, over, ends = self._step(plan, batch.states, batch.actions, noise)
+        alive = batch.alive
+        if alive is not None:
+            rewards = xp.where(alive, rewards, 0.0)
+        rewards[1:, :] -= rewards[:1, :]
+        if over is not None:
+            alive = ~over if alive is None else alive & ~over
+        if alive is not None:  # a branch that has ended steps properly, too
+            mask = xp.reshape(alive, (width, size, *(1,) * (len(states.shape) - 2)))
+            states = xp.where(mask, states, batch.states)
+        totals = batch.totals + weight * rewards
+        return batch._replace(states=states, totals=totals, alive=alive), ends
+
+    def _noise(self, width: int, size: int, rng: Any) -> Any:
+        """Draws (m, n, ...), which are written to."""
         xp = self.arrays.xp
         what = f"draw({width * size}, rng)"
         drawn = _called(what, self.simulator.draw, width * size, rng)
-        self._check(what, drawn, (width * size, *getattr(drawn, "shape", ())[1:]))
+        self._shaped(what, drawn, (width * size, *getattr(drawn, "shape", ())[1:]))
         drawn = xp.astype(drawn, drawn.dtype, copy=width > 1)  # it may be the user's
         return xp.reshape(drawn, (width, size, *drawn.shape[1:]))
 
-    def step(self, plan: Plan, states: Any, actions: Any, noise: Any) -> tuple[Any, ...]:
+    def _step(self, plan: Plan, states: Any, actions: Any, noise: Any) -> tuple[Any, ...]:
+        """Rewards (m, n), next states, ends of episodes or None, and the extreme rewards."""
         xp = self.arrays.xp
         shape = tuple(actions.shape)
         rows = (xp.reshape(x, (-1, *x.shape[2:])) for x in (states, actions, noise))
-        found, ends = self._asked(plan, "step", self._outcomes, *rows)
-        rewards = xp.astype(found["rewards"], xp.float64, copy=True)
-        after = xp.reshape(found["next_states"], tuple(states.shape))
-        over = xp.reshape(found["over"], shape) if "over" in found else None
+        parts, ends = self._checked(plan, "step", self._outcomes, *rows)
+        rewards = xp.astype(parts["rewards"], xp.float64, copy=True)
+        after = xp.reshape(parts["next_states"], tuple(states.shape))
+        over = xp.reshape(parts["over"], shape) if "over" in parts else None
         return xp.reshape(rewards, shape), after, over, ends
 
-    def chosen(self, plan: Plan, states: Any, uniforms: Any) -> Any:
+    def _actions(self, plan: Plan, states: Any, uniforms: Any) -> Any:
+        """Actions (m, n) by the policies and uniform numbers (m, n)."""
         xp = self.arrays.xp
         if len(plan.policies) > 1 or not self.arrays.on_gpu:  # whose caches are small
             branches = enumerate(plan.policies[kind] for kind in plan.kinds)
@@ -208,7 +280,7 @@ class VectorWorld(ArrayWorld):
         return xp.reshape(chosen, tuple(uniforms.shape))
 
     def _chosen(self, plan: Plan, policy: SimulatedPolicy, states: Any, uniforms: Any) -> Any:
-        """(n,) actions of a policy in states (n, ...), by as many uniform numbers."""
+        """Actions (n,) of a policy in states (n, ...), by as many uniform numbers."""
         xp = self.arrays.xp
         if policy.steps is not None:
             wide = xp.int32 if self.arrays.on_gpu else xp.int64  # as each takes rows fastest
@@ -219,25 +291,25 @@ class VectorWorld(ArrayWorld):
                 passed = self.arrays.take(policy.steps[action, ...], rows) <= uniforms
                 chosen = chosen + xp.astype(passed, narrow)
             return xp.astype(chosen, self.action_type, copy=False)
-        found, _ = self._asked(plan, "policy", partial(self._answered, policy.source), states)
-        if "probabilities" in found:
-            probs = xp.astype(found["probabilities"], xp.float64, copy=False)
+        parts, _ = self._checked(plan, "policy", partial(self._answered, policy.source), states)
+        if "probabilities" in parts:
+            probs = xp.astype(parts["probabilities"], xp.float64, copy=False)
             steps = xp.cumulative_sum(probs.T, axis=0)
             passed = steps[:-1, :] <= uniforms * steps[-1, :]
-            found["actions"] = xp.count_nonzero(passed, axis=0)
-        return xp.astype(found["actions"], self.action_type, copy=False)
+            parts["actions"] = xp.count_nonzero(passed, axis=0)
+        return xp.astype(parts["actions"], self.action_type, copy=False)
 
-    def _asked(
+    def _checked(
         self, plan: Plan, what: str, function: Callable[..., dict[str, Any]], *given: Any
     ) -> tuple[dict[str, Any], Ends]:
-        """What a function of rows returns, by names; refused if it is not allowed.
+        """Arrays that a function of rows returns, by names; refused if they are not allowed.
 
         Also the ends between which the first of it lies.
         """
         xp = self.arrays.xp
-        found = function(*given)
+        parts = function(*given)
         seen: list[Ends] = []
-        for name, part in found.items():
+        for name, part in parts.items():
             low, high, kind = plan.prepared[name]
             if not xp.isdtype(part.dtype, kind):
                 raise SimulatorError(f"{what} returned {name} of dtype {part.dtype}, not {kind}")
@@ -247,15 +319,14 @@ class VectorWorld(ArrayWorld):
             if low <= seen[-1][0] <= seen[-1][1] <= high:  # one that is no number is not, either
                 continue
             values = self.arrays.host(part)
-            good = (low <= values) & (values <= high)
-            for row, where in _first_bad(self.arrays, good, given):
-                raise SimulatorError(
-                    f"{what} returned {name} {values[row]}, which is not from {low:.4g} to "
-                    f"{high:.4g} ({where})"
-                )
-        return found, seen[0]
+            row, where = _first_bad(self.arrays, (low <= values) & (values <= high), given)
+            raise SimulatorError(
+                f"{what} returned {name} {values[row]}, which is not from {low:.4g} to {high:.4g} "
+                f"({where})"
+            )
+        return parts, seen[0]
 
-    def _check(self, what: str, part: Any, shape: tuple[int, ...]) -> None:
+    def _shaped(self, what: str, part: Any, shape: tuple[int, ...]) -> None:
         """Refuse what is not an array of this shape, of the library of the states."""
         checks.unmasked(what, part)
         got = getattr(part, "shape", None)
@@ -267,7 +338,7 @@ class VectorWorld(ArrayWorld):
             )
 
     def _outcomes(self, states: Any, actions: Any, noise: Any) -> dict[str, Any]:
-        """What a step makes of states (n, ...), actions (n,) and noise (n, ...), by names."""
+        """Result of a step of states (n, ...), actions (n,) and noise (n, ...), by names."""
         what = "step(states, actions, noise)"
         answer = _called(what, self.simulator.step, states, actions, noise)
         if not isinstance(answer, tuple | list) or len(answer) not in (2, 3):
@@ -275,28 +346,28 @@ class VectorWorld(ArrayWorld):
                 f"{what} must return rewards and next states, or rewards, next states and over, "
                 f"got {type(answer).__name__}"
             )
-        found = dict(zip(("rewards", "next_states", "over"), answer, strict=False))
-        for name, part in found.items():
+        parts = dict(zip(("rewards", "next_states", "over"), answer, strict=False))
+        for name, part in parts.items():
             like = states if name == "next_states" else actions
-            self._check(f"{name} of a step", part, tuple(like.shape))
-        return found
+            self._shaped(f"{name} of a step", part, tuple(like.shape))
+        return parts
 
     def _answered(self, function: Callable[[Any], Any], states: Any) -> dict[str, Any]:
-        """What a policy says of states (n, ...): actions (n,), or probabilities (n, A)."""
+        """Actions (n,), or probabilities (n, A), that a policy returns for states (n, ...)."""
         answer = _called("policy(states)", function, checks.read_only(states))
         size = states.shape[0]
         if getattr(answer, "shape", None) == (size,):
-            self._check("actions of policy(states)", answer, (size,))
+            self._shaped("actions of policy(states)", answer, (size,))
             return {"actions": answer}
         what = f"policy(states), unless it returns actions ({size},),"
-        self._check(what, answer, (size, self.num_actions))
+        self._shaped(what, answer, (size, self.num_actions))
         return {"probabilities": answer, "sums": self.arrays.xp.sum(answer, axis=1)}
 
 
 class _Trial(VectorWorld):
-    """Asks for everything twice, at first for half of the rows, backwards."""
+    """Calls functions of rows twice, at first for half of the rows, backwards."""
 
-    def _asked(
+    def _checked(
         self, plan: Plan, what: str, function: Callable[..., dict[str, Any]], *given: Any
     ) -> tuple[dict[str, Any], Ends]:
         """Refuse a function of rows if one depends on the others, or is written to."""
@@ -304,22 +375,24 @@ class _Trial(VectorWorld):
         order = arrays.put(np.arange(given[0].shape[0] // 2)[::-1].copy())
         some = [arrays.take(part, order) for part in given]
         second = function(*some) | {"states": arrays.take(given[0], order)}
-        first = function(*given) | {"states": given[0]}
+        answer = super()._checked(plan, what, function, *given)
+        first = answer[0] | {"states": given[0]}
         for name, part in second.items():
             same = arrays.take(first[name], order)
             one, two = (arrays.host(x).astype(float) for x in (part, same))
             largest = np.abs(one).max(initial=0.0, where=np.isfinite(one))
             close = np.isclose(one, two, rtol=0.0, atol=_SAME * largest, equal_nan=True)
-            for row, where in _first_bad(arrays, close, some):
+            if not close.all():
+                row, where = _first_bad(arrays, close, some)
                 raise SimulatorError(
                     f"{what} must be pure, not write into states, and no row may depend on another "
                     f"one, but {name} were {one[row]} and then {two[row]} ({where})"
                 )
-        return super()._asked(plan, what, function, *given)
+        return answer
 
 
-def _first_bad(arrays: Arrays, good: Any, given: Sequence[Any]) -> Iterator[tuple[int, str]]:
-    """The first row of which not all is good, if there is one; its state, action and draw."""
-    for row in np.flatnonzero(~good.reshape(len(good), -1).all(1))[:1]:
-        named = zip(("state", "action", "draw"), given, strict=False)
-        yield row, ", ".join(f"{name} {arrays.host(part)[row]}" for name, part in named)
+def _first_bad(arrays: Arrays, good: Any, given: Sequence[Any]) -> tuple[int, str]:
+    """The first row of which not all is good; its state, action and draw."""
+    row = int(good.reshape(len(good), -1).all(1).argmin())
+    named = zip(("state", "action", "draw"), given, strict=False)
+    return row, ", ".join(f"{name} {arrays.host(part)[row]}" for name, part in named)
