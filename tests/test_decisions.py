@@ -194,8 +194,8 @@ def test_a_betting_bound_is_where_the_capital_is_enough():
     closer = low + 2e-3 * (x.mean() - low)
     assert log_capital(x, closer, 0.0, 8.0)[-1] < np.log(40.0)
     assert 0.7 * x.mean() < low < x.mean()
-    assert gaps.betting_bound(x, 0.0, 8.0, 0.025, known=2.9) == 2.9
-    assert gaps.betting_bound(x, 0.0, 8.0, 0.025, known=1.0) == pytest.approx(low, rel=1e-3)
+    assert gaps.betting_bound(x, 0.0, 8.0, 0.025, earlier=2.9) == 2.9
+    assert gaps.betting_bound(x, 0.0, 8.0, 0.025, earlier=1.0) == pytest.approx(low, rel=1e-3)
     assert gaps.betting_bound(np.zeros(9), 0.0, 8.0, 0.025) == 0.0
 
 

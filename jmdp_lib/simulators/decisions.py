@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -18,27 +16,13 @@ from jmdp_lib.machine import ReadOnly, progress
 from jmdp_lib.model import DEFAULT_COUPLING, CouplingName
 from jmdp_lib.policies import Policy
 from jmdp_lib.randomness import RNG
-from jmdp_lib.simulators.batches import on_host
+from jmdp_lib.simulators.comparison import Comparison
 from jmdp_lib.simulators.env_world import Environment
-from jmdp_lib.simulators.estimates import (
-    Job,
-    check_executor,
-    in_order,
-    simulated,
-    world_of,
-)
-from jmdp_lib.simulators.evidence import Evidence
+from jmdp_lib.simulators.estimates import check_executor, world_of
 from jmdp_lib.simulators.gaps import GapEstimate
-from jmdp_lib.simulators.plans import (
-    Runs,
-    coupling_of,
-    discount_and_horizon,
-    plan_of,
-)
+from jmdp_lib.simulators.plans import coupling_of, discount_and_horizon, plan_of
 
 _TAIL = 1e-3  # share of the largest return that is cut off at first
-_VALUE_SHARE = 5  # values take at most one in so many queries
-_UNDER_WAY = 32  # chunks in an executor
 
 Method = Literal["betting", "asymptotic"]
 
@@ -136,7 +120,7 @@ class Decision(ReadOnly):
         return f"; {', '.join(shown)}; {budget}"
 
 
-class Asked(NamedTuple):
+class Options(NamedTuple):
     """Options of `compare_actions`."""
 
     state: Any
@@ -235,10 +219,10 @@ def compare_actions(
         >>> print(f"up gains {low:.2f} to {high:.2f}, known after {found.num_queries} queries")
         up gains 0.02 to 0.96, known after 161 queries
     """
-    asked = Asked(
+    options = Options(
         state, alpha, margin, budget, rng, coupling, reward_range, method, gamma, horizon, executor
     )
-    return _compared(env, [policy], actions, asked)
+    return _compared(env, [policy], actions, options)
 
 
 def compare_policies(
@@ -299,49 +283,50 @@ def compare_policies(
         >>> print(f"exact {jl.laws.policy_gaps(shop, *rules).mean[0]:.2f}")
         exact 3.72
     """
-    asked = Asked(
+    options = Options(
         state, alpha, margin, budget, rng, coupling, reward_range, method, gamma, horizon, executor
     )
-    return _compared(env, checks.listed("policies", policies, "policy"), None, asked)
+    return _compared(env, checks.listed("policies", policies, "policy"), None, options)
 
 
 def _compared(
-    env: Any, policies: Sequence[Policy], actions: Sequence[Any] | None, asked: Asked
+    env: Any, policies: Sequence[Policy], actions: Sequence[Any] | None, options: Options
 ) -> Decision:
     """Compare actions, or policies if there are no actions."""
-    check_executor(asked.executor)
-    within = discount_and_horizon(env, asked.gamma, asked.horizon, _TAIL)
-    sharing = coupling_of(env, asked.coupling)
-    world = world_of(env, asked.state, sharing)
-    limits = _known_range(env, asked.reward_range, asked.method)
-    plan = plan_of(world, policies, actions, within, sharing, limits)
+    check_executor(options.executor)
+    within = discount_and_horizon(env, options.gamma, options.horizon, _TAIL)
+    sharing = coupling_of(env, options.coupling)
+    world = world_of(env, options.state, sharing)
+    limits = _range_of(env, options.reward_range, options.method)
     many = "policies" if actions is None else "actions"
-    known = Evidence(
-        plan,
+    comparison = Comparison(
+        plan_of(world, policies, actions, within, sharing, limits),
         limits is not None,
-        checks.fraction("alpha", asked.alpha),
-        checks.not_negative("margin", asked.margin),
-        checks.at_least("budget", asked.budget, 1),
-        randomness.seed_of(asked.rng, f"compare_{many}"),
-        asked.horizon is None,
+        checks.fraction("alpha", options.alpha),
+        checks.not_negative("margin", options.margin),
+        checks.at_least("budget", options.budget, 1),
+        randomness.seed_of(options.rng, f"compare_{many}"),
+        options.horizon is None,
+        options.executor,
     )
-    size = len(plan.names)
-    if size < 2 or plan.most_queries > known.budget:
+    size = len(comparison.active)
+    most = comparison.plan.most_queries
+    if size < 2 or most > comparison.budget:
         raise ValueError(
-            f"two {many} or more, and a budget of {plan.most_queries} queries, which one "
-            f"run may take, are needed; got {size} {many} and budget {asked.budget}"
+            f"two {many} or more, and a budget of {most} queries, which one run may take, are "
+            f"needed; got {size} {many} and budget {options.budget}"
         )
-    with progress(known.budget, "comparison", "query") as bar:
-        try:
-            _decide(known, asked.executor, bar)
-            _add_values(known, asked.executor)
-        except Exception as error:
-            error.result = _decision(known)  # type: ignore[attr-defined]
-            raise
-    return _decision(known)
+    try:
+        with progress(comparison.budget, "comparison", "query") as bar:
+            comparison.decide(bar)
+    except Exception as error:
+        error.result = _decision(comparison)  # type: ignore[attr-defined]
+        raise
+    comparison.add_values()
+    return _decision(comparison)
 
 
-def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float] | None:
+def _range_of(env: Any, reward_range: Any, method: str) -> tuple[float, float] | None:
     """(lo, hi) that holds all rewards, or None for the asymptotic sequence."""
     if checks.one_of("method", method, get_args(Method)) == "asymptotic":
         if reward_range is not None:
@@ -357,85 +342,31 @@ def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float
     return checks.reward_range("reward_range", reward_range)
 
 
-def _decide(known: Evidence, executor: Executor | None, bar: Any) -> None:
-    """Simulate branches until it is known which is best, or the budget pays no more runs."""
-    work = partial(_simulated, to_the_end=False, elsewhere=executor is not None)
-    while known.verdict == "undecided":
-        plan = known.plan
-        with closing(in_order(work, _jobs(known), executor, _UNDER_WAY)) as chunks:
-            for runs in chunks:
-                if known.queries + runs.queries > known.budget:
-                    known.last_look()
-                    return
-                known.add(runs)
-                bar.update(known.queries - bar.n)
-                if known.num_runs == known.next_look:
-                    known.look()
-                if known.verdict != "undecided" or known.plan is not plan:
-                    break
-
-
-def _jobs(known: Evidence) -> Iterator[Job]:
-    """Chunks of runs from a look on: without end, unless branches or the horizon change.
-
-    The bounds of chunks, and their seeds, depend on the looks and on the kind of simulator alone.
-    """
-    plan, start, look = known.plan, known.num_runs, known.next_look
-    while True:
-        while start < look:
-            size = min(look - start, plan.world.batch(start))
-            left = known.budget - known.queries
-            yield replace(plan, budget=left), size, randomness.part(known.seed, start)
-            start += size
-        look = known.look_after(look)
-
-
-def _simulated(job: Job, to_the_end: bool, elsewhere: bool) -> Runs:
-    """The runs of a job, as arrays of NumPy."""
-    return on_host(simulated(job, to_the_end, elsewhere))
-
-
-def _add_values(known: Evidence, executor: Executor | None) -> None:
-    """The values of all branches, if a fifth of the queries pays three runs to the end."""
-    plan = known.whole
-    share = min(known.queries // _VALUE_SHARE, known.budget - known.queries)
-    size = share // plan.most_queries
-    if not plan.coalesces or known.verdict == "undecided" or size < 3:
-        return
-    work = partial(_simulated, to_the_end=True, elsewhere=executor is not None)
-    starts = range(0, size, plan.world.batch(size))
-    jobs = [
-        (plan, min(starts.step, size - start), randomness.part(known.seed, "values", start))
-        for start in starts
-    ]
-    for runs in in_order(work, jobs, executor, len(jobs)):
-        known.add_values(runs, range(len(plan.names)))
-        known.queries += runs.queries
-
-
-def _decision(known: Evidence) -> Decision:
-    """What is known so far."""
-    names = known.whole.names
-    remaining = tuple(names[k] for k in known.active)
-    estimates = known.estimates()
+def _decision(comparison: Comparison) -> Decision:
+    """The decision so far."""
+    names = comparison.full_plan.names
+    remaining = tuple(names[k] for k in comparison.active)
+    estimates = comparison.estimates()
     method = "betting confidence sequence, valid at every sample size"
-    if not known.certain:
-        unseen = -math.expm1(math.log(known.alpha) / max(known.num_runs, 1))
+    if not comparison.certain:
+        unseen = -math.expm1(math.log(comparison.alpha) / max(comparison.num_runs, 1))
         method = f"asymptotic confidence sequence, blind to events rarer than {unseen:.2g} per run"
-    counts = np.array([count for count, _ in known.looks], dtype=np.int64)
-    looks = np.reshape([own for _, own in known.looks], (-1, *known.intervals.shape))
+    counts = np.array([count for count, _ in comparison.looks], dtype=np.int64)
+    intervals = np.reshape(
+        [each for _, each in comparison.looks], (-1, *comparison.intervals.shape)
+    )
     return Decision(
         actions=tuple(names),
-        verdict=known.verdict,
-        best=remaining[0] if known.verdict == "better" else None,
+        verdict=comparison.verdict,
+        best=remaining[0] if comparison.verdict == "better" else None,
         remaining=remaining,
-        intervals=known.intervals.copy(),
-        margin=known.margin,
-        num_queries=known.queries,
-        num_runs=known.num_runs,
+        intervals=comparison.intervals.copy(),
+        margin=comparison.margin,
+        num_queries=comparison.queries,
+        num_runs=comparison.num_runs,
         method=method,
-        history=History(frozen(counts), frozen(looks)),
+        history=History(frozen(counts), frozen(intervals)),
         estimates=estimates,
-        entropy=randomness.entropy(known.seed),
-        **known.outlook(estimates),
+        entropy=randomness.entropy(comparison.seed),
+        **comparison.outlook(estimates),
     )
