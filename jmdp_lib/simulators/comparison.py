@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from jmdp_lib.simulators.gaps import (
     Column,
     GapEstimate,
     gap_columns,
-    gap_interval,
+    lower_bound,
     may_change,
     return_columns,
     sums_of,
@@ -46,8 +46,8 @@ class Comparison:
     plan: of the branches that are still simulated; active: their numbers, those that no other one
     has beaten. columns: of all pairs, and of all branches by themselves, (3, N) of the runs that
     had them: gaps or returns, the discounts from which on they are open, and those of them that are
-    because of a time limit. seen: the lowest and the highest reward. intervals: (m, m, 2).
-    looked_at: runs at the last look. looks: queries and intervals at each of them.
+    because of a time limit. seen: the lowest and the highest reward. lows: (m, m), lower ends of
+    mean gaps. looked_at: runs at the last look. looks: queries and lower ends at each of them.
     """
 
     full_plan: Plan
@@ -68,7 +68,7 @@ class Comparison:
         self.seen = (math.inf, -math.inf)
         if self.certain and plan.limits:
             self.seen = plan.limits
-        self.intervals = np.where(plan.identical[..., None], 0.0, [-math.inf, math.inf])
+        self.lows = np.where(plan.identical, 0.0, -math.inf)
         self.queries = self.num_runs = self.looked_at = 0
         self.looks: list[tuple[int, Floats]] = []
         self.verdict = "undecided"
@@ -99,14 +99,16 @@ class Comparison:
 
         The bounds of chunks, and their seeds, depend on the looks and on the kind of simulator.
         """
-        plan, start, look = self.plan, self.num_runs, self.look_after(self.looked_at)
+        plan = self.plan
+        start = self.num_runs
+        look = self.look_after(self.looked_at)
         while True:
-            while start < look:
-                size = min(look - start, plan.world.batch(start))
-                unspent = replace(plan, budget=self.budget - self.queries)
-                yield Job(unspent, size, randomness.part(self.seed, start))
-                start += size
-            look = self.look_after(look)
+            size = min(look - start, plan.world.batch(start))
+            unspent = replace(plan, budget=self.budget - self.queries)
+            yield Job(unspent, size, randomness.part(self.seed, start))
+            start += size
+            if start == look:
+                look = self.look_after(look)
 
     def _end(self) -> None:
         """Look at the runs since the last look. If there are none, make as many as are paid."""
@@ -145,15 +147,10 @@ class Comparison:
         size = share // plan.most_queries
         if not plan.coalesces or self.verdict == "undecided" or size < 3:
             return
-        starts = range(0, size, plan.world.batch(size))
+        most = plan.world.batch(size)
         jobs = [
-            Job(
-                plan,
-                min(starts.step, size - start),
-                randomness.part(self.seed, "values", start),
-                to_the_end=True,
-            )
-            for start in starts
+            Job(plan, min(most, size - start), randomness.part(self.seed, "values", start), True)
+            for start in range(0, size, most)
         ]
         try:
             runs = joined([*in_order(jobs, self.executor, len(jobs))])
@@ -177,16 +174,14 @@ class Comparison:
         alpha = self.alpha / len(self.full_plan.pairs)
         largest = self.plan.up_to_horizon(self.spread) if self.certain else None
         identical = self.full_plan.identical
-        for a, b in combinations(self.active, 2):
+        for a, b in permutations(self.active, 2):
             if not identical[a, b]:
-                gap, tails, _ = self.columns[a, b]
-                earlier = self.intervals[a, b]
-                low, high = gap_interval(gap, self.cut(tails), earlier, alpha, largest)
-                self.intervals[a, b] = low, high
-                self.intervals[b, a] = -high, -low
+                gap, tails, _ = self.columns[min(a, b), max(a, b)]
+                least = (gap if a < b else -gap) - self.cut(tails)
+                self.lows[a, b] = lower_bound(least, self.lows[a, b], alpha, largest)
         self.looked_at = self.num_runs
-        self.looks.append((self.queries, self.intervals.copy()))
-        lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
+        self.looks.append((self.queries, self.lows.copy()))
+        lows = self.lows[np.ix_(self.active, self.active)]
         unbeaten = np.flatnonzero(lows.max(0) <= self.margin).tolist()
         close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -self.margin
         if 0 < len(unbeaten) < len(self.active):
@@ -209,7 +204,8 @@ class Comparison:
 
     def _half_width(self, a: int, b: int) -> float:
         """Of an interval, without cuts."""
-        return float(0.5 * np.ptp(self.intervals[a, b]) - self.cut(self.columns[a, b][1]).mean())
+        width = -self.lows[a, b] - self.lows[b, a]
+        return float(0.5 * width - self.cut(self.columns[a, b][1]).mean())
 
     def estimates(self) -> GapEstimate | None:
         """What the runs say about all gaps, if there are enough of them."""
@@ -217,9 +213,9 @@ class Comparison:
             return None
         plan = self.full_plan
         seen = self.seen if self.seen[0] <= self.seen[1] else (0.0, 0.0)  # no step was made
+        names = [plan.pairs, [*range(len(plan.names))] if self.columns[0].size else []]
         gaps, returns = (
-            sums_of(plan, [(x, tails) for x, tails, _ in map(self.columns.get, names)], seen, np)
-            for names in (plan.pairs, range(len(plan.names)) if self.columns[0].size else [])
+            sums_of(plan, [self.columns[name][:2] for name in each], seen, np) for each in names
         )
         return GapEstimate.of(plan, [gaps], [returns] if returns else [], seen)
 
@@ -242,19 +238,24 @@ class Comparison:
     def _needed(self, estimates: GapEstimate, a: int, b: int) -> tuple[float, str | None]:
         """Roughly how many queries decide between two branches, or what prevents it.
 
-        So many runs that what shrinks like 1 / n, and what shrinks with the root of n, is smaller
-        than the distance.
+        Of the half width at n runs, one part shrinks as n grows, one with the variance and the root
+        of n.
         """
         a, b = min(a, b), max(a, b)
         _, tails, limited = self.columns[a, b]
-        every, limit = (float(self.cut(x).mean()) for x in (tails, limited))
-        stays = limit if self.grows else every
+        cut, limit = (float(self.cut(x).mean()) for x in (tails, limited))
+        stays = limit if self.grows else cut
         distance = abs(abs(estimates.mean[a, b]) - self.margin) - stays
         if distance <= 0.0:
-            block = "time limit" if self.grows or 2.0 * limit > every else "horizon"
+            block = "time limit" if self.grows or 2.0 * limit > cut else "horizon"
             return math.inf, block if stays else None
-        sure = 2.0 * math.log(2.0 * len(self.full_plan.pairs) / self.alpha)
-        runs = 1.5 * sure * estimates.variance[a, b] / distance**2
+        sure = 3.0 * math.log(2.0 * len(self.full_plan.pairs) / self.alpha)
+        runs = sure * estimates.variance[a, b] / distance**2
         if self.looks:
             runs += self.num_runs * self._half_width(a, b) / distance
         return self.queries / self.num_runs * max(runs, self.look_after(self.looked_at)), None
+
+
+def both_ends(lows: Floats) -> Floats:
+    """Intervals (..., m, m, 2) from the lower ends of all gaps."""
+    return np.stack([lows, -lows.swapaxes(-1, -2)], axis=-1)

@@ -16,7 +16,7 @@ from jmdp_lib.machine import ReadOnly, progress
 from jmdp_lib.model import DEFAULT_COUPLING, CouplingName
 from jmdp_lib.policies import Policy
 from jmdp_lib.randomness import RNG
-from jmdp_lib.simulators.comparison import Comparison
+from jmdp_lib.simulators.comparison import Comparison, both_ends
 from jmdp_lib.simulators.env_world import Environment
 from jmdp_lib.simulators.estimates import check_executor, world_of
 from jmdp_lib.simulators.gaps import GapEstimate
@@ -36,20 +36,20 @@ class History(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Decision(ReadOnly):
-    """What `compare_actions` or `compare_policies` found.
+    """Result of `compare_actions` or `compare_policies`.
 
     Attributes:
         actions: the m actions that were requested, or the numbers of the m policies.
         verdict: "better", one action is best by more than the margin; "equivalent", those that
             remain differ by at most the margin; or "undecided" when the budget ended.
         best: the best action if the verdict is "better", else None.
-        remaining: the actions that no other was found to be better than.
+        remaining: the actions that no other one has beaten.
         intervals: (m, m, 2), lower and upper end for $E[Z(s, a_i) - Z(s, a_j)]$ at [i, j], where
             $a_i$ is actions[i]. What returns lose by being cut off, at the horizon or by a time
             limit of the environment, is included. If the range of the rewards is known, all
             intervals hold at all looks at once with probability $1 - alpha$; for an asymptotic
             sequence this is so only in the limit of large samples.
-        margin: as it was given.
+        margin: as passed.
         num_queries: queries of all runs that the result rests on, those for values included: calls
             at one state, for one or more actions. A chunk of runs that the budget did not pay to
             its end is not counted.
@@ -61,9 +61,9 @@ class Decision(ReadOnly):
             `estimate_gaps`; of two actions, from the runs that had both; and the value of every
             action, from runs to the end after the verdict, or, of policies that differ, from all
             runs. These runs take at most a fifth of the queries of the verdict, and fit the budget;
-            where this does not pay three of them values are nan: `estimate_gaps(...).value` has
-            them. None before three runs. Its intervals do not know that a decision ended the runs:
-            `intervals` do.
+            where this does not pay three of them, or they fail, values are nan:
+            `estimate_gaps(...).value` has them. None before three runs. Its intervals do not know
+            that a decision ended the runs: `intervals` do.
         entropy: an integer that repeats the call when it is passed as `rng`.
         open_pairs: if undecided, the pairs of `remaining`, (action, other, estimate of the mean
             gap, its standard error), the one with the larger mean first; those of the leader come
@@ -157,7 +157,8 @@ def compare_actions(
 
     An action that another one beats is not simulated any further. A comparison looks after 8 runs
     (128 if asymptotic, 256 on arrays), and whenever there are a tenth more. Runs depend on nothing
-    but `rng`: those of a smaller budget are the first ones of a larger one.
+    but `rng`: those of a smaller budget are the first ones of a larger one, unless it is too small
+    for the first chunk of arrays.
 
     Args:
         env: what is simulated, of any kind that `estimate_gaps` takes.
@@ -166,10 +167,13 @@ def compare_actions(
         state: where to start, as in `estimate_gaps`; of an environment by default where it is.
         alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
             nominal one.
-        margin: differences of mean returns up to it do not matter. Without one nothing is ever
-            equivalent.
-        budget: how many queries may be made. Arrays and tables simulate chunks of runs, and so does
-            an executor: the last one is discarded if it would take more.
+        margin: differences of mean returns up to it do not matter. Without one, only equal policies
+            are equivalent, and actions if all rewards are equal: those of the range or, if
+            asymptotic, those that the runs showed.
+        budget: how many queries may be made, at least as many as one run may take. Runs are made in
+            chunks; the last one is discarded if it would take more. If that is the first one, of 4
+            runs (1 of an environment, 8 of a JMDP, 64 of arrays), there are as many runs as the
+            budget pays for certain, and no look at them.
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy, which the result
             has, too.
         coupling: which branches share a draw, as in `estimate_gaps`.
@@ -177,7 +181,7 @@ def compare_actions(
             a simulator may declare one; otherwise `method="betting"` asks for it.
         method: which confidence sequence it is. "betting" needs the range, and its intervals hold
             at every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024).
-            "asymptotic" is for rewards whose range nobody knows: its intervals hold for large
+            "asymptotic" is for rewards whose range is unknown: its intervals hold for large
             samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and
             suppose that no event that the runs did not show would change the mean. An event of
             probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: the result says
@@ -204,20 +208,21 @@ def compare_actions(
         The verdict with the intervals of all mean gaps, and how many queries it took.
 
     Raises:
-        SimulatorError: the simulator failed on the way. Its attribute `result`, as that of any
-            other error on the way, is the decision as far as it is known.
+        SimulatorError: the simulator failed before the verdict. Its attribute `result`, as that of
+            any other error on the way, is the decision so far. If runs for values fail after the
+            verdict, a warning says so.
         ValueError: an argument makes no sense, the budget is not enough for one run, or nobody
             knows the range of the rewards that "betting" needs.
 
     Example:
         >>> import jmdp_lib as jl
         >>> jm, policy = jl.windy_gridworld(size=3, gamma=0.5), jl.goal_policy(3)
-        >>> found = jl.simulators.compare_actions(jm, policy, actions=[0, 2], state=4, rng=0)
-        >>> found.verdict, found.best, found.remaining
+        >>> decision = jl.simulators.compare_actions(jm, policy, actions=[0, 2], state=4, rng=0)
+        >>> decision.verdict, decision.best, decision.remaining
         ('better', 0, (0,))
-        >>> low, high = found.intervals[0, 1]
-        >>> print(f"up gains {low:.2f} to {high:.2f}, known after {found.num_queries} queries")
-        up gains 0.02 to 0.96, known after 161 queries
+        >>> low, high = decision.intervals[0, 1]
+        >>> print(f"up gains {low:.2f} to {high:.2f}, by {decision.num_queries} queries")
+        up gains 0.02 to 0.96, by 161 queries
     """
     options = Options(
         state, alpha, margin, budget, rng, coupling, reward_range, method, gamma, horizon, executor
@@ -274,10 +279,10 @@ def compare_policies(
         >>> shop = jl.inventory(capacity=8, max_order=8, gamma=0.8)
         >>> rules = [np.maximum(level - np.arange(9), 0) for level in (4, 7)]
         >>> limits = {"state": 0, "budget": 30_000, "rng": 0}
-        >>> found = jl.simulators.compare_policies(shop, rules, coupling="common", **limits)
-        >>> found.verdict, found.best
+        >>> decision = jl.simulators.compare_policies(shop, rules, coupling="common", **limits)
+        >>> decision.verdict, decision.best
         ('better', 0)
-        >>> gap = found.estimates
+        >>> gap = decision.estimates
         >>> print(f"filling up to 4 gains {gap.mean[0, 1]:.2f} +- {gap.mean_error[0, 1]:.2f}")
         filling up to 4 gains 3.86 +- 0.20
         >>> print(f"exact {jl.laws.policy_gaps(shop, *rules).mean[0]:.2f}")
@@ -352,20 +357,18 @@ def _decision(comparison: Comparison) -> Decision:
         unseen = -math.expm1(math.log(comparison.alpha) / max(comparison.num_runs, 1))
         method = f"asymptotic confidence sequence, blind to events rarer than {unseen:.2g} per run"
     counts = np.array([count for count, _ in comparison.looks], dtype=np.int64)
-    intervals = np.reshape(
-        [each for _, each in comparison.looks], (-1, *comparison.intervals.shape)
-    )
+    lows = np.reshape([each for _, each in comparison.looks], (-1, *comparison.lows.shape))
     return Decision(
         actions=tuple(names),
         verdict=comparison.verdict,
         best=remaining[0] if comparison.verdict == "better" else None,
         remaining=remaining,
-        intervals=comparison.intervals.copy(),
+        intervals=both_ends(comparison.lows),
         margin=comparison.margin,
         num_queries=comparison.queries,
         num_runs=comparison.num_runs,
         method=method,
-        history=History(frozen(counts), frozen(intervals)),
+        history=History(frozen(counts), frozen(both_ends(lows))),
         estimates=estimates,
         entropy=randomness.entropy(comparison.seed),
         **comparison.outlook(estimates),

@@ -1,8 +1,8 @@
 """Estimates of gaps of the actions of one state of any simulator.
 
 Branches that start at one state with different actions share a table while they share a state, and
-become one once they share state and action. So the differences of their returns vary little, and
-are known as soon as the branches are one.
+coalesce once they share state and action. So the differences of their returns vary little, and are
+final as soon as the branches have coalesced.
 
 `estimate_gaps` cuts the runs into chunks for this process or an executor. Chunks are summed up
 where they are simulated, or, where they are small, kept until the end. `world_of` finds what
@@ -105,9 +105,9 @@ def estimate_gaps(
             pool or that of a Dask cluster, `client.get_executor()`. The numbers stay the same. For
             other processes, `env` and `policy` must pickle.
         keep_returns: simulate every run to its end and keep the returns; then `GapEstimate.law` has
-            quantiles and CVaR of gaps. Otherwise a run ends where all its branches are one, and its
-            gaps are final; a few runs more go to their end, for the values: a tenth of the work,
-            and at least 16 runs.
+            quantiles and CVaR of gaps. Otherwise a run ends where all its branches have coalesced,
+            and its gaps are final; a few runs more go to their end, for the values: a tenth of the
+            work, and at least 16 runs.
 
     Returns:
         Means, variances and probabilities of all gaps with their standard errors, (m, m), and the
@@ -123,10 +123,10 @@ def estimate_gaps(
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
         >>> policy = jl.goal_policy(3)
-        >>> found = jl.simulators.estimate_gaps(jm, policy, [0, 2], state=4, num_runs=300, rng=0)
-        >>> print(f"up gains {found.mean[0, 1]:.2f} +- {found.mean_error[0, 1]:.2f}")
+        >>> estimate = jl.simulators.estimate_gaps(jm, policy, [0, 2], state=4, num_runs=300, rng=0)
+        >>> print(f"up gains {estimate.mean[0, 1]:.2f} +- {estimate.mean_error[0, 1]:.2f}")
         up gains 1.60 +- 0.04
-        >>> low, high = found.interval("prob_better")
+        >>> low, high = estimate.interval("prob_better")
         >>> exact = jl.jipe2(jm, jl.goal_policy(3)).moments.gap_mean[4, 0, 2]
         >>> print(f"exact mean {exact:.2f}; P(better) from {low[0, 1]:.2f} to {high[0, 1]:.2f}")
         exact mean 1.52; P(better) from 0.96 to 0.99
@@ -174,7 +174,7 @@ def world_of(env: Any, state: Any, coupling: Coupling) -> World:
 
 
 class Job(NamedTuple):
-    """So many runs of a plan, their seed, whether they go to the end, and whether to sum them up."""
+    """So many runs of a plan, and their seed; whether they go to the end, and are summed up."""
 
     plan: Plan
     size: int
@@ -281,9 +281,9 @@ def estimated(
         return estimate
     ours = isinstance(failure, SimulatorError)
     why = f"{failure}" if ours else f"the executor failed: {failure!r}"
-    error = SimulatorError(f"{why} ({done:,} runs went well)")
-    error.result = estimate
-    raise error from failure
+    stopped = SimulatorError(f"{why} ({done:,} runs went well)")
+    stopped.result = estimate
+    raise stopped from failure
 
 
 def joined(parts: Sequence[Runs]) -> Runs:
@@ -319,7 +319,7 @@ def _estimate(
 
 
 def _kept(plan: Plan, runs: Runs, seen: tuple[float, float]) -> dict[str, Any]:
-    """Returns, and the ends of all gaps, by the declared range of rewards and not only by `seen`."""
+    """Returns, and the ends of all gaps, by the declared range of rewards if there is one."""
     low, high = joined_extremes([plan.limits or seen, seen])
     future = plan.future(high - low)
     columns = np.reshape(gap_columns(plan, runs, np), (-1, 2, runs.totals.shape[1]))

@@ -4,7 +4,7 @@
 needs another sum, that is a field of `Sums`.
 
 A confidence sequence around a mean holds at all sample sizes at once, so that one may look after
-every run and stop when it says enough: `gap_interval`.
+every run and stop when it says enough: `lower_bound`.
 """
 
 from __future__ import annotations
@@ -70,17 +70,11 @@ class Sums(NamedTuple):
         square = difference * difference
         cut = may_change(tails, future, xp)
         unsure = cut + tie
-        return cls(
-            size=gaps.shape[0],
-            mean=mean,
-            square=float(xp.sum(square)),
-            cube=float(xp.sum(square * difference)),
-            fourth=float(xp.sum(square * square)),
-            worse=int(xp.count_nonzero(gaps < -unsure)),
-            tie=int(xp.count_nonzero((cut == 0.0) & (xp.abs(gaps) <= tie))),
-            better=int(xp.count_nonzero(gaps > unsure)),
-            tail=float(xp.sum(tails)),
-        )
+        powers = (square, square * difference, square * square)
+        signs = (gaps < -unsure, (cut == 0.0) & (xp.abs(gaps) <= tie), gaps > unsure)
+        sums = (float(xp.sum(x)) for x in powers)
+        counts = (int(xp.count_nonzero(x)) for x in signs)
+        return cls._make([gaps.shape[0], mean, *sums, *counts, float(xp.sum(tails))])
 
     @classmethod
     def merged(cls, parts: Sequence[Sequence[Sums]]) -> Sums:
@@ -99,9 +93,7 @@ class Sums(NamedTuple):
 
     def both_ways(self, size: int) -> Sums:
         """Of all entries (m, m), from those of all pairs (P,); a branch ties with itself."""
-        back = self._replace(
-            mean=-self.mean, cube=-self.cube, worse=self.better, better=self.worse
-        )
+        back = self._replace(mean=-self.mean, cube=-self.cube, worse=self.better, better=self.worse)
         rows, columns = np.triu_indices(size, 1)
         tables = np.zeros((len(self), size, size))
         tables[:, rows, columns] = self
@@ -114,7 +106,7 @@ class Sums(NamedTuple):
 
 def may_change(tails: Any, future: float, xp: Any = np) -> Any:
     """(N,) how much gaps may still change: none that is final, even if `future` is infinite."""
-    return tails * xp.where(tails > 0.0, xp.full_like(tails, future), xp.zeros_like(tails))
+    return tails * future if future < math.inf else xp.where(tails > 0.0, future, tails)
 
 
 Column = tuple[Any, Any]
@@ -125,9 +117,8 @@ def gap_columns(plan: Plan, runs: Runs, xp: Any) -> list[Column]:
     """The gaps of all pairs; a discount is zero if a gap is final."""
     columns = []
     for (i, j), one in zip(plan.pairs, runs.coalesced, strict=True):
-        tails, others = runs.tails[i, :], runs.tails[j, :]
-        either = xp.where(tails > others, tails, others)
-        columns.append((runs.gap(i, j), xp.where(one, xp.zeros_like(either), either)))
+        either = xp.maximum(runs.tails[i, :], runs.tails[j, :])
+        columns.append((runs.gap(i, j), xp.where(one, 0.0, either)))
     return columns
 
 
@@ -137,14 +128,12 @@ def return_columns(plan: Plan, runs: Runs, xp: Any) -> list[Column]:
     If gamma is 1, nobody asks for more than the steps of the horizon.
     """
     least = 1.0 if plan.gamma == 1.0 else 0.0
-    tails = xp.where(runs.tails > least, runs.tails, xp.zeros_like(runs.tails))
+    tails = xp.where(runs.tails > least, runs.tails, 0.0)
     return [(runs.total(b), tails[b, :]) for b in range(len(plan.kinds))]
 
 
-def sums_of(
-    plan: Plan, columns: Sequence[Column], seen: tuple[float, float], xp: Any
-) -> list[Sums]:
-    """Sums of columns. seen: the lowest and the highest reward."""
+def sums_of(plan: Plan, columns: Sequence[Any], seen: tuple[float, float], xp: Any) -> list[Sums]:
+    """Sums of columns, each of type `Column`. seen: the lowest and the highest reward."""
     spread = seen[1] - seen[0]
     tie = _ROUNDING * plan.up_to_horizon(spread)
     return [Sums.of(*column, plan.future(spread), tie, xp) for column in columns]
@@ -187,7 +176,7 @@ class GapEstimate(ReadOnly):
             limit of the environment; of a simulator, if later rewards are like those that were
             seen, or 0 where episodes can end.
         num_runs: runs; of a decision, an array, since gaps have different numbers of them.
-        returns: (num_runs, m) of the branches, if `estimate_gaps` was asked to keep them, or None.
+        returns: (num_runs, m) of the branches, if `estimate_gaps` kept them, or None.
         gaps, largest_gap: (P, num_runs, 2), if returns were kept, what `law` is made of: the ends
             between which gap p of a run lies, of the pairs i < j in their order; and what no gap
             exceeds by size, infinite if nothing says so.
@@ -204,16 +193,16 @@ class GapEstimate(ReadOnly):
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(3, gamma=0.8)
-        >>> asked = {"actions": [0, 1, 2], "state": 4, "num_runs": 100, "rng": 0}
-        >>> found = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **asked)
-        >>> found
+        >>> options = {"actions": [0, 1, 2], "state": 4, "num_runs": 100, "rng": 0}
+        >>> estimate = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **options)
+        >>> estimate
         GapEstimate(gaps=6, num_runs=100, means up to 1.607, standard errors up to 0.06)
-        >>> low, high = found.interval("mean", level=0.95)
+        >>> low, high = estimate.interval("mean", level=0.95)
         >>> print(low[0, 2].round(2), high[0, 2].round(2))
         1.5 1.71
-        >>> print(f"after action 0: {found.value[0]:.2f} +- {found.value_error[0]:.2f}")
+        >>> print(f"after action 0: {estimate.value[0]:.2f} +- {estimate.value_error[0]:.2f}")
         after action 0: 3.53 +- 0.16
-        >>> kept = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **asked, keep_returns=True)
+        >>> kept = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **options, keep_returns=True)
         >>> print("the median is from {:.2f} to {:.2f}".format(*kept.law(0, 2).quantile(0.5)))
         the median is from 1.44 to 1.89
     """
@@ -298,7 +287,7 @@ class GapEstimate(ReadOnly):
         """Distribution of gap [i, j]: `quantile`, `cvar` and probabilities, as pairs (low, high).
 
         All of them hold at once with probability $1 - alpha$, as in `GapLaw.from_sample`. What cuts
-        may have changed is included. `estimate_gaps` must have been asked for `keep_returns`. A
+        may have changed is included. `estimate_gaps` needs `keep_returns=True` for it. A
         sample alone says nothing of rare gaps that it does not show: the ends of `cvar`, and of
         extreme quantiles, are finite only if something says how large gaps can be. That is the
         range of the rewards: a JMDP and an `ImplicitJMDP` know theirs, and a simulator may declare
@@ -356,14 +345,20 @@ class GapEstimate(ReadOnly):
 
 
 @hot
-def _bet(odds: Any, won: Any) -> None:
-    """Add logarithms of what every stake has won (16,), on values whose profits are `odds` (T,)."""
-    for j in range(won.size):
-        for start in range(0, odds.size, _AT_ONCE):
+def _capital(z: Any, mean: float) -> float:
+    """Capital of a gambler after bets that the mean of values z (T,) exceeds `mean`."""
+    capital = 0.0
+    for j in range(_BETS.size):
+        kept = 1.0 - _BETS[j]
+        stake = _BETS[j] / mean
+        logarithm = _LOG_SHARES[j]
+        for start in range(0, z.size, _AT_ONCE):
             profit = 1.0
-            for t in range(start, min(start + _AT_ONCE, odds.size)):
-                profit *= 1.0 + _BETS[j] * odds[t]
-            won[j] += math.log(profit)
+            for t in range(start, min(start + _AT_ONCE, z.size)):
+                profit *= kept + stake * z[t]
+            logarithm += math.log(profit)
+        capital += math.exp(logarithm)
+    return capital
 
 
 def betting_bound(
@@ -386,9 +381,7 @@ def betting_bound(
     bottom = max((earlier - low) / (high - low), 0.0)
     while top - bottom > _CLOSE * (centre - bottom):
         middle = 0.5 * (bottom + top)
-        won = _LOG_SHARES.copy()
-        _bet(z / middle - 1.0, won)
-        enough = np.logaddexp.reduce(won) >= -math.log(alpha)
+        enough = _capital(z, middle) >= 1.0 / alpha
         bottom, top = (middle, top) if enough else (bottom, middle)
     return low + (high - low) * bottom
 
@@ -411,20 +404,14 @@ def asymptotic_bound(x: Floats, alpha: float) -> Any:
     return np.where(t < FIRST_ASYMPTOTIC, -np.inf, bound)
 
 
-def gap_interval(
-    gap: Floats, cut: Floats, earlier: Floats, alpha: float, largest_gap: float | None
-) -> tuple[float, float]:
-    """Ends of an interval for the mean of gaps (N,), which holds at all sample sizes at once.
+def lower_bound(x: Floats, earlier: float, alpha: float, largest: float | None) -> float:
+    """Lower end of an interval for a mean gap, which holds at all sample sizes at once.
 
-    cut: (N,) how much a gap may still change. earlier: the interval of fewer gaps. largest_gap: no
-    gap is larger; None asks for the asymptotic sequence.
+    x: (T,) gaps, less what they may still change. earlier: the end from fewer gaps. largest: no gap
+    exceeds it; None asks for the asymptotic sequence.
     """
-    if not np.isfinite(cut).all():  # gamma is 1, and a run was cut off: anything may follow
-        return -math.inf, math.inf
-
-    def bound(least: Floats, before: float) -> float:
-        if largest_gap is None:
-            return max(before, float(asymptotic_bound(least, alpha)))
-        return betting_bound(least, -largest_gap, largest_gap, alpha / 2.0, before)
-
-    return bound(gap - cut, earlier[0]), -bound(-gap - cut, -earlier[1])
+    if not np.isfinite(x).all():  # gamma is 1, and a run was cut off: anything may follow
+        return -math.inf
+    if largest is None:
+        return max(earlier, float(asymptotic_bound(x, alpha)))
+    return betting_bound(x, -largest, largest, alpha / 2.0, earlier)
