@@ -173,12 +173,10 @@ class Comparison:
         """Work out the intervals, drop the branches that are beaten, and give a verdict."""
         alpha = self.alpha / len(self.full_plan.pairs)
         largest = self.plan.up_to_horizon(self.spread) if self.certain else None
-        identical = self.full_plan.identical
         for a, b in permutations(self.active, 2):
-            if not identical[a, b]:
-                gap, tails, _ = self.columns[min(a, b), max(a, b)]
-                least = (gap if a < b else -gap) - self.cut(tails)
-                self.lows[a, b] = lower_bound(least, self.lows[a, b], alpha, largest)
+            gap, tails, _ = self.columns[min(a, b), max(a, b)]
+            least = (gap if a < b else -gap) - self.cut(tails)
+            self.lows[a, b] = lower_bound(least, self.lows[a, b], alpha, largest)
         self.looked_at = self.num_runs
         self.looks.append((self.queries, self.lows.copy()))
         lows = self.lows[np.ix_(self.active, self.active)]

@@ -323,7 +323,7 @@ def _kept(plan: Plan, runs: Runs, seen: tuple[float, float]) -> dict[str, Any]:
     low, high = joined_extremes([plan.limits or seen, seen])
     future = plan.future(high - low)
     columns = np.reshape(gap_columns(plan, runs, np), (-1, 2, runs.totals.shape[1]))
-    gaps, tails = columns[:, 0], columns[:, 1]
+    gaps, tails = np.moveaxis(columns, 1, 0)
     cut = may_change(tails, future)
     largest = math.inf
     if plan.limits is not None:
