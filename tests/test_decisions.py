@@ -27,71 +27,66 @@ COINS = rare(0.5, (1.0, 0.0), (0.0, 1.0))  # the actions win under opposite draw
 GRID = (jl.windy_gridworld(5), jl.goal_policy(5), [1, 3])
 
 
-@pytest.mark.parametrize(
-    "how", [{"method": "asymptotic"}, {}, {"reward_range": (0.0, 1.0), "method": "betting"}]
-)
-def test_the_better_action_is_found_and_the_interval_holds(how):
+@pytest.mark.parametrize("method", ["betting", "asymptotic"])
+def test_the_better_action_is_found_and_the_interval_holds(method):
     jm, policy = jl.windy_gridworld(3, gamma=0.8), jl.goal_policy(3)
     exact = jl.jipe2(jm, policy).moments
-    found = compare_actions(jm, policy, [1, 2], state=3, budget=40_000, **how, rng=0)
-    assert (found.verdict, found.best, found.remaining) == ("better", 1, (1,))
-    low, high = found.intervals[0, 1]
+    decision = compare_actions(jm, policy, [1, 2], state=3, budget=40_000, method=method, rng=0)
+    assert (decision.verdict, decision.best, decision.remaining) == ("better", 1, (1,))
+    low, high = decision.intervals[0, 1]
     assert 0.0 < low <= exact.gap_mean[3, 1, 2] <= high
-    np.testing.assert_allclose(found.intervals[1, 0], [-high, -low])
-    assert found.num_queries <= 40_000
-    asymptotic = how.get("method") == "asymptotic"
-    assert ("asymptotic" in found.method) == asymptotic
-    unseen = 1.0 - 0.05 ** (1.0 / found.num_runs)  # events this rare are unseen in 5% of cases
-    assert (f"rarer than {unseen:.2g} per run" in found.method) == asymptotic
+    np.testing.assert_allclose(decision.intervals[1, 0], [-high, -low])
+    assert decision.num_queries <= 40_000
+    unseen = 1.0 - 0.05 ** (1.0 / decision.num_runs)  # events this rare are unseen in 5% of cases
+    blind = f"asymptotic confidence sequence, blind to events rarer than {unseen:.2g} per run"
+    assert decision.method == {"asymptotic": blind}.get(method, decision.method)
+    assert decision.method.startswith(method)
 
 
 def test_several_actions_are_eliminated():
     jm = bandit([0.2, 0.8, 0.5, 0.75])
-    found = compare_actions(jm, [0], [0, 1, 2, 3], state=0, budget=20_000, rng=0)
-    assert (found.verdict, found.best, found.open_pairs) == ("better", 1, ())
-    assert np.isnan(found.deciding_budget)
-    assert "decides" not in repr(found)
+    decision = compare_actions(jm, [0], [0, 1, 2, 3], state=0, budget=20_000, rng=0)
+    assert (decision.verdict, decision.best, decision.open_pairs) == ("better", 1, ())
+    assert np.isnan(decision.deciding_budget)
+    assert "decides" not in repr(decision)
     exact = np.subtract.outer([0.2, 0.8, 0.5, 0.75], [0.2, 0.8, 0.5, 0.75])
-    assert np.all((found.intervals[..., 0] <= exact) & (exact <= found.intervals[..., 1]))
-    widths = np.diff(found.intervals)[..., 0]
+    assert np.all((decision.intervals[..., 0] <= exact) & (exact <= decision.intervals[..., 1]))
+    widths = np.diff(decision.intervals)[..., 0]
     assert widths[0, 2] > 2.0 * widths[1, 3]  # those that were beaten were not played on
 
 
 def test_equivalent_within_a_margin_and_undecided_without():
     jm = bandit([0.5, 0.51])
-    asked = {"policy": [0], "budget": 4_000, "reward_range": (0.0, 1.0)}
-    near = compare_actions(jm, actions=[0, 1], state=0, margin=0.15, **asked, rng=0)
+    options = {"policy": [0], "budget": 4_000, "reward_range": (0.0, 1.0)}
+    near = compare_actions(jm, actions=[0, 1], state=0, margin=0.15, **options, rng=0)
     assert (near.verdict, near.best, near.remaining) == ("equivalent", None, (0, 1))
     assert near.num_queries < 4_000
-    never = compare_actions(bandit([0.5, 0.5]), actions=[0, 1], state=0, **asked, rng=0)
+    never = compare_actions(bandit([0.5, 0.5]), actions=[0, 1], state=0, **options, rng=0)
     assert (never.verdict, never.best) == ("undecided", None)
     assert 3_600 <= never.num_queries <= 4_000  # the runs up to the next look would take more
 
 
 def test_an_undecided_comparison_says_what_would_decide():
     """The budget that it names decides in most cases: in half of them the estimate is too low."""
+    options = {"env": bandit([0.5, 0.6]), "policy": [0], "actions": [0, 1], "state": 0}
     decided = []
     for seed in range(12):
-        asked = {"env": bandit([0.5, 0.6]), "policy": [0], "actions": [0, 1], "state": 0}
-        short = compare_actions(**asked, rng=seed, budget=60)
+        short = compare_actions(**options, rng=seed, budget=60)
         if short.verdict != "undecided" or not np.isfinite(short.deciding_budget):
             continue
         ((first, second, mean, error),) = short.open_pairs
-        assert mean == pytest.approx(short.estimates.mean[first, second])
-        assert mean >= 0.0
-        assert error == pytest.approx(short.estimates.mean_error[first, second], rel=0.02)
+        assert mean == short.estimates.mean[first, second] >= 0.0
+        assert error == short.estimates.mean_error[first, second]
         shown = f"; {first} against {second}: {mean:.3g} +- {error:.2g}; a budget of about "
         assert f"{shown}{short.deciding_budget:,.0f} decides if that is right)" in repr(short)
-        assert short.deciding_budget > 60
-        longer = compare_actions(**asked, rng=seed, budget=int(short.deciding_budget))
+        assert 60 < short.deciding_budget < 10_000
+        longer = compare_actions(**options, rng=seed, budget=int(short.deciding_budget))
         decided.append(longer.verdict == "better")
     assert len(decided) >= 6
     assert np.mean(decided) >= 0.5
     three = compare_actions(bandit([0.1, 0.8, 0.81]), [0], [0, 1, 2], state=0, budget=200, rng=0)
     assert three.remaining == (1, 2)
     assert [{*pair[:2]} for pair in three.open_pairs] == [{1, 2}]
-    few = compare_actions(COINS, [0], [0, 1], state=0, budget=50, method="asymptotic", rng=0)
-    assert (few.verdict, len(few.open_pairs)) == ("undecided", 1)
 
 
 def test_what_is_cut_off_is_in_the_interval():
@@ -109,9 +104,9 @@ def test_what_is_cut_off_is_in_the_interval():
 
 def test_branches_that_became_one_cost_no_more_queries():
     jm = bandit([0.5, 0.7], gamma=0.9)  # both return to the only state and play alike from there
-    found = compare_actions(jm, [0], [0, 1], state=0, budget=4_000, method="asymptotic", rng=0)
-    assert found.best == 1
-    assert found.num_queries == found.num_runs
+    decision = compare_actions(jm, [0], [0, 1], state=0, budget=4_000, method="asymptotic", rng=0)
+    assert decision.best == 1
+    assert decision.num_queries == decision.num_runs
 
 
 @pytest.mark.parametrize("actions", [[0, 1], [0, 1, 2, 3]])
@@ -126,8 +121,8 @@ def test_all_bets_of_a_call_share_its_level(actions, monkeypatch):
 
     monkeypatch.setattr(gaps, "betting_bound", bet)
     jm = bandit([0.5, 0.52, 0.54, 0.56])
-    found = compare_actions(jm, [0], actions, state=0, alpha=0.06, budget=200, rng=0)
-    assert "valid at every sample size" in found.method
+    decision = compare_actions(jm, [0], actions, state=0, alpha=0.06, budget=200, rng=0)
+    assert "valid at every sample size" in decision.method
     sides = len(actions) * (len(actions) - 1)  # of all pairs, at one look
     assert sum(alpha for *_, alpha in bets[:sides]) == pytest.approx(0.06)
     assert {(low, high) for low, high, _ in bets} == {(-1.0, 1.0)}
@@ -137,18 +132,16 @@ def test_a_declared_range_is_used_and_a_missing_one_asked_for():
     """A simulator may declare a range; without one, an environment or a simulator is refused."""
     declares = Plain(COINS)
     declares.reward_range = (0.0, 1.0)
-    asked = {"actions": [0, 1], "policy": [0], "budget": 100, "rng": 0}
-    found = compare_actions(declares, **asked, state=0)
-    assert found.method == compare_actions(COINS, **asked, state=0).method
-    assert np.isfinite(found.intervals).all()
-    pole = CoupledEnv(gymnasium.make("CartPole-v1"), rng=0)
-    pole.reset(seed=0)
-    asked |= {"gamma": 0.5, "horizon": 4, "policy": lambda seen: [0.5, 0.5]}
-    for world, state in ((Plain(COINS), 0), (pole, None)):
-        with pytest.raises(ValueError, match=r"pass reward_range=\(lo, hi\), or .*asymptotic"):
-            compare_actions(world, **asked, state=state)
-    asked |= {"reward_range": (0.0, 1.0), "margin": 0.2, "budget": 3_000}
-    assert compare_actions(pole, **asked).verdict == "equivalent"
+    options = {"actions": [0, 1], "policy": [0], "budget": 100, "rng": 0}
+    decision = compare_actions(declares, **options, state=0)
+    assert decision.method == compare_actions(COINS, **options, state=0).method
+    assert np.isfinite(decision.intervals).all()
+    asking = r"pass reward_range=\(lo, hi\), or .*asymptotic"
+    with pytest.raises(ValueError, match=asking):
+        compare_actions(Plain(COINS), **options, state=0)
+    with pytest.raises(ValueError, match=asking):
+        decided_in(Short())
+    assert decided_in(Short(), reward_range=(0.0, 1.02), margin=0.8).verdict == "equivalent"
 
 
 @pytest.mark.parametrize(
@@ -257,9 +250,9 @@ def test_a_failure_after_the_verdict_leaves_values_unknown():
     ],
 )
 def test_bad_input_is_named(changed, message):
-    asked = {"env": bandit([0.2, 0.5]), "state": 0, "actions": [0, 1], "policy": [0]} | changed
+    options = {"env": bandit([0.2, 0.5]), "state": 0, "actions": [0, 1], "policy": [0]} | changed
     with pytest.raises((ValueError, IndexError), match=message):
-        compare_actions(**asked, rng=0)
+        compare_actions(**options, rng=0)
 
 
 @pytest.mark.parametrize("env", [GRID[0], Plain(GRID[0])], ids=["tables", "queried"])
@@ -312,17 +305,17 @@ def test_a_budget_below_the_first_chunk_is_spent(env, budget):
 
 def test_values_come_after_the_verdict_and_take_a_fifth_of_it():
     shop, policy = jl.inventory(), np.clip(6 - np.arange(11), 0, 5)
-    found = compare_actions(shop, policy, [0, 4], state=5, rng=0)
-    verdict = found.history.num_queries[-1]
-    assert verdict < found.num_queries <= 1.2 * verdict
+    decision = compare_actions(shop, policy, [0, 4], state=5, rng=0)
+    verdict = decision.history.num_queries[-1]
+    assert verdict < decision.num_queries <= 1.2 * verdict
     exact = jl.jipe2(shop, policy).moments.mean[5, [0, 4]]
-    assert found.estimates.value.shape == (2,)
-    assert (abs(found.estimates.value - exact) <= 4.5 * found.estimates.value_error).all()
+    assert decision.estimates.value.shape == (2,)
+    assert (abs(decision.estimates.value - exact) <= 4.5 * decision.estimates.value_error).all()
     short = compare_actions(shop, policy, [0, 4], state=5, rng=0, budget=int(verdict) + 2)
     assert short.num_queries == verdict
     assert np.isnan(short.estimates.value).all()
     assert "estimate_gaps(...).value" in repr(short)
-    assert "estimate_gaps(...).value" not in repr(found)
+    assert "estimate_gaps(...).value" not in repr(decision)
 
 
 def patient(gap):
@@ -334,13 +327,13 @@ def patient(gap):
 
 def test_a_horizon_grows_where_its_cut_stands_in_the_way():
     """With a horizon of its own it is undecided, and says what blocks it."""
-    asked = {"policy": [0] * 3, "actions": [1, 0], "state": 0, "rng": 0}
-    asked |= {"method": "asymptotic", "coupling": "common"}
+    options = {"policy": [0] * 3, "actions": [1, 0], "state": 0, "rng": 0}
+    options |= {"method": "asymptotic", "coupling": "common"}
     exact = jl.jipe2(patient(0.004), [0] * 3).moments.gap_mean[0, 1, 0]
-    found = compare_actions(patient(0.004), **asked, budget=200_000)
-    assert (found.verdict, found.best, found.blocked_by) == ("better", 1, None)
-    assert found.intervals[0, 1, 0] <= exact <= found.intervals[0, 1, 1]
-    blocked = compare_actions(patient(0.004), **asked, budget=60_000, horizon=20)
+    decision = compare_actions(patient(0.004), **options, budget=200_000)
+    assert (decision.verdict, decision.best, decision.blocked_by) == ("better", 1, None)
+    assert decision.intervals[0, 1, 0] <= exact <= decision.intervals[0, 1, 1]
+    blocked = compare_actions(patient(0.004), **options, budget=60_000, horizon=20)
     assert (blocked.verdict, blocked.blocked_by) == ("undecided", "horizon")
     assert np.isinf(blocked.deciding_budget)
     left = blocked.estimates.truncation_error[0, 1]
@@ -350,13 +343,13 @@ def test_a_horizon_grows_where_its_cut_stands_in_the_way():
 
 def test_null_decisions_whose_horizon_grows_are_rarely_wrong():
     """Twenty here, hundreds in `benchmarks/decisions.py`; the cut is what two twins differ by."""
-    asked = {"policy": [0] * 3, "actions": [1, 0], "state": 0, "method": "asymptotic"}
-    asked |= {"coupling": "common"}
+    options = {"policy": [0] * 3, "actions": [1, 0], "state": 0, "method": "asymptotic"}
+    options |= {"coupling": "common"}
     wrong, grown = 0, 0
     for seed in range(20):
-        found = compare_actions(patient(0.0), **asked, budget=30_000, rng=seed)
-        wrong += found.verdict != "undecided"
-        cut = found.estimates.truncation_error[0, 1]
+        decision = compare_actions(patient(0.0), **options, budget=30_000, rng=seed)
+        wrong += decision.verdict != "undecided"
+        cut = decision.estimates.truncation_error[0, 1]
         grown += cut < 0.9 * 0.8**31 / 0.2  # of the default horizon alone
     assert wrong <= 2
     assert grown == 20
@@ -422,5 +415,5 @@ def test_values_have_the_offset_of_the_horizon_that_has_grown():
     jm = jl.JMDP(np.full((3, 2), 0.5), rewards, after, 0.9)
     exact = jl.jipe2(jm, [0, 0, 0]).moments.mean[0, 0]
     known = {"state": 0, "rng": 0, "budget": 300_000, "method": "asymptotic"}
-    found = jl.simulators.compare_policies(jm, [[0, 0, 0], [0, 1, 1]], **known).estimates
-    assert abs(found.value[0] - exact) <= 5.0 * found.value_error[0]
+    decision = jl.simulators.compare_policies(jm, [[0, 0, 0], [0, 1, 1]], **known).estimates
+    assert abs(decision.value[0] - exact) <= 5.0 * decision.value_error[0]
