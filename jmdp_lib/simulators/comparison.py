@@ -123,20 +123,20 @@ class Comparison:
     def add(self, runs: Runs) -> None:
         """Take in runs of all active branches."""
         plan = self.plan
-        pairs = [(self.active[i], self.active[j]) for i, j in plan.pairs]
-        self._append(pairs, gap_columns(plan, runs, np))
+        names: list[Any] = [(self.active[i], self.active[j]) for i, j in plan.pairs]
+        columns = gap_columns(plan, runs, np)
         if not plan.coalesces:
-            self._append(self.active, return_columns(plan, runs, np))
-        self._count(runs)
+            names += self.active
+            columns += return_columns(plan, runs, np)
+        self._append(names, columns, runs)
         self.num_runs += runs.totals.shape[1]
 
-    def _append(self, names: Sequence[Any], columns: Sequence[Column]) -> None:
+    def _append(self, names: Sequence[Any], columns: Sequence[Column], runs: Runs) -> None:
+        """Take in columns of runs."""
         for name, (x, tails) in zip(names, columns, strict=True):
             limited = tails > self.plan.gamma**self.plan.horizon
             column = np.stack([x, tails, tails * limited])
             self.columns[name] = np.append(self.columns[name], column, axis=1)
-
-    def _count(self, runs: Runs) -> None:
         self.queries += runs.queries
         self.seen = joined_extremes([self.seen, runs.extremes])
 
@@ -157,8 +157,7 @@ class Comparison:
         except Exception as error:
             warnings.warn(f"values are nan, since their runs failed: {error}", stacklevel=4)
             return
-        self._append(range(len(plan.names)), return_columns(plan, runs, np))
-        self._count(runs)
+        self._append(range(len(plan.names)), return_columns(plan, runs, np), runs)
 
     @property
     def spread(self) -> float:

@@ -234,6 +234,17 @@ class Summed(NamedTuple):
         return cls(gaps, values, runs.extremes, runs.queries)
 
 
+def _in_chunks(job: Job, executor: Executor | None) -> Any:
+    """Results of a job, chunk by chunk, each with a seed of its own."""
+    most = job.plan.world.chunk
+    sizes = [min(most, job.size - start) for start in range(0, job.size, most)]
+    jobs = [
+        job._replace(size=size, seed=randomness.part(job.seed, k)) for k, size in enumerate(sizes)
+    ]
+    steps = in_order(jobs, executor, len(jobs))
+    return progress(len(jobs), "estimate_gaps", "chunk", steps)
+
+
 def estimated(
     plan: Plan,
     num_runs: int,
@@ -249,25 +260,16 @@ def estimated(
         )
     summed = plan.world.sums_chunks and not keep_returns
 
-    def simulated(size: int, seed: np.random.SeedSequence, to_the_end: bool) -> Any:
-        most = plan.world.chunk
-        sizes = [min(most, size - start) for start in range(0, size, most)]
-        jobs = [
-            Job(plan, size, randomness.part(seed, k), to_the_end, summed)
-            for k, size in enumerate(sizes)
-        ]
-        steps = in_order(jobs, executor, len(jobs))
-        return progress(len(jobs), "estimate_gaps", "chunk", steps)
-
     parts: list[Any] = []
     ends: list[Any] = []
     failure: Exception | None = None
     try:
-        parts.extend(simulated(num_runs, root, keep_returns))
+        parts.extend(_in_chunks(Job(plan, num_runs, root, keep_returns, summed), executor))
         if plan.coalesces and not keep_returns:
             steps = _VALUE_SHARE * sum(part.queries for part in parts)
             size = max(_VALUE_RUNS, int(steps / plan.horizon))
-            ends.extend(simulated(size, randomness.part(root, "values"), True))
+            job = Job(plan, size, randomness.part(root, "values"), True, summed)
+            ends.extend(_in_chunks(job, executor))
     except Exception as error:
         if executor is None and not isinstance(error, SimulatorError):
             raise

@@ -281,7 +281,7 @@ class GapEstimate(ReadOnly):
             reach = z * self.mean_error + self.truncation_error
             return value - reach, value + reach
         unsure = 1.0 - self.prob_worse - self.prob_tie - self.prob_better
-        return self._wilson(value, z)[0], self._wilson(value + unsure, z)[1]
+        return self._wilson(value, -z), self._wilson(value + unsure, z)
 
     def law(self, i: int, j: int, *, alpha: float = 0.05) -> GapLaw:
         """Distribution of gap [i, j]: `quantile`, `cvar` and probabilities, as pairs (low, high).
@@ -336,12 +336,11 @@ class GapEstimate(ReadOnly):
                 stacklevel=3,
             )
 
-    def _wilson(self, share: Floats, z: float) -> tuple[Floats, Floats]:
-        """Wilson's interval of a share of the runs, at z standard errors."""
+    def _wilson(self, share: Floats, z: float) -> Floats:
+        """End of Wilson's interval of a share of the runs, z standard errors above it."""
         n = np.maximum(self.num_runs, 1)
-        centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-        reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
-        return centre - reach, centre + reach
+        error = np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+        return (share + z**2 / (2 * n) + z * error) / (1 + z**2 / n)
 
 
 @hot
