@@ -136,7 +136,8 @@ def sums_of(plan: Plan, columns: Sequence[Any], seen: tuple[float, float], xp: A
     """Sums of columns, each of type `Column`. seen: the lowest and the highest reward."""
     spread = seen[1] - seen[0]
     tie = _ROUNDING * plan.up_to_horizon(spread)
-    return [Sums.of(*column, plan.future(spread), tie, xp) for column in columns]
+    future = plan.future(spread)
+    return [Sums.of(x, tails, future, tie, xp) for x, tails in columns]
 
 
 def _values(
