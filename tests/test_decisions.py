@@ -230,7 +230,8 @@ def test_a_failure_after_the_verdict_leaves_values_unknown():
     with pytest.warns(UserWarning, match=r"values are nan, .* failed: .*reward [78].0 of action"):
         decision = bets(Failing(env.jm, env.calls - 1))
     assert (decision.verdict, decision.best) == (whole.verdict, whole.best) == ("better", 1)
-    assert decision.num_queries == whole.history.num_queries[-1] < whole.num_queries
+    assert decision.num_queries == whole.history.num_queries[-1]
+    assert whole.num_queries == decision.num_queries + decision.num_queries // 5
     assert np.isnan(decision.estimates.value).all()
     np.testing.assert_array_equal(decision.intervals, whole.intervals)
 
@@ -333,6 +334,10 @@ def test_a_horizon_grows_where_its_cut_stands_in_the_way():
     decision = compare_actions(patient(0.004), **options, budget=200_000)
     assert (decision.verdict, decision.best, decision.blocked_by) == ("better", 1, None)
     assert decision.intervals[0, 1, 0] <= exact <= decision.intervals[0, 1, 1]
+    short = compare_actions(patient(0.001), **options, budget=6_000)
+    assert (short.verdict, short.blocked_by) == ("undecided", None)
+    assert short.estimates.truncation_error[0, 1] > exact / 4  # of the horizon so far
+    assert np.isfinite(short.deciding_budget)
     blocked = compare_actions(patient(0.004), **options, budget=60_000, horizon=20)
     assert (blocked.verdict, blocked.blocked_by) == ("undecided", "horizon")
     assert np.isinf(blocked.deciding_budget)

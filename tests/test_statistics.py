@@ -71,6 +71,15 @@ def test_gaps_below_the_truncation_have_no_sign():
     assert estimate_gaps(jm, [0] * 3, **options, truncation=1e-11).prob_better[0, 1] == 1.0
 
 
+def test_values_without_discount_are_those_of_the_horizon():
+    """What later steps earn is no part of them, and does not make them unsure."""
+    jm = jl.JMDP([[1.0]] * 2, [[[1.0, 2.0]], [[3.0, 3.0]]], [[[1, 1]], [[1, 1]]], 0.5)
+    options = {"state": 0, "gamma": 1.0, "horizon": 4, "num_runs": 5, "rng": 0}
+    estimates = estimate_gaps(jm, [0, 0], [0, 1], **options)
+    assert estimates.value.tolist() == [10.0, 11.0]
+    assert not estimates.value_error.any()
+
+
 def test_a_gap_that_is_final_has_its_sign_however_small():
     """Twins that pay 1 and 1 + 1e-9 once: both branches are one after a step."""
     jm = jl.JMDP([[1.0]], [[[1.0, 1.0 + 1e-9]]], [[[0, 0]]], 0.5)
