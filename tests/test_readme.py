@@ -78,7 +78,7 @@ def test_the_gymnasium_example_runs():
     scope = {"jl": jl, "np": np}
     exec(block.replace("num_runs=50", "num_runs=4"), scope)
     assert block.count("num_runs=50") == 1
-    assert scope["found"].mean[1, 0] == -scope["found"].mean[0, 1]
+    assert scope["estimate"].mean[1, 0] == -scope["estimate"].mean[0, 1]
     assert len(scope["outcomes"]) == 6
 
 
@@ -98,7 +98,7 @@ def test_an_antithetic_action_meets_the_opposite_noise_and_keeps_its_distributio
         pays = [scope["day"](state, 1, 6 - u)[0] * scope["day"](state, 2, u)[0] for u in range(7)]
         assert product == pytest.approx(np.mean(pays))
     exact = jl.jipe2(opposed, np.full((12, 5), 0.2)).moments.gap_mean[5, 2, 1]
-    assert abs(scope["found"].mean[0, 1] - exact) <= 4.5 * scope["found"].mean_error[0, 1]
+    assert abs(scope["estimate"].mean[0, 1] - exact) <= 4.5 * scope["estimate"].mean_error[0, 1]
 
 
 def test_demand_that_lasts_has_the_variance_that_the_guide_says(capsys):

@@ -203,12 +203,20 @@ def in_order(jobs: Iterable[Job], executor: Executor | None, ahead: int) -> Gene
         for job in jobs:
             waiting.append(executor.submit(job.done, True))
             if len(waiting) >= ahead:
-                yield waiting.popleft().result()
+                yield _result(waiting.popleft())
         while waiting:
-            yield waiting.popleft().result()
+            yield _result(waiting.popleft())
     finally:
         for future in waiting:
             future.cancel()
+
+
+def _result(future: Any) -> Any:
+    """Result of a job, from an executor."""
+    result = future.result()
+    if not isinstance(result, Runs | Summed):
+        raise TypeError(f"a future of the executor returned {result!r}, not what it simulated")
+    return result
 
 
 class Summed(NamedTuple):
