@@ -115,8 +115,8 @@ class Decision(ReadOnly):
         if math.isinf(self.deciding_budget):
             budget = "no budget decides if that is right"
         if self.blocked_by is not None:
-            left = self.estimates.truncation_error[self.actions.index(leader)].max()
-            budget = f"no budget decides, since the {self.blocked_by} leaves {left:.3g} open"
+            cut = self.estimates.truncation_error[self.actions.index(leader)].max()
+            budget = f"no budget decides, since the {self.blocked_by} leaves {cut:.3g} open"
         return f"; {', '.join(shown)}; {budget}"
 
 
@@ -211,8 +211,8 @@ def compare_actions(
         SimulatorError: the simulator failed before the verdict. Its attribute `result`, as that of
             any other error on the way, is the decision so far. If runs for values fail after the
             verdict, a warning says so.
-        ValueError: an argument makes no sense, the budget is not enough for one run, or nobody
-            knows the range of the rewards that "betting" needs.
+        ValueError: an argument makes no sense, the budget is not enough for one run, or the range
+            of the rewards is unknown that "betting" needs.
 
     Example:
         >>> import jmdp_lib as jl

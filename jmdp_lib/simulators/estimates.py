@@ -192,7 +192,7 @@ class Job(NamedTuple):
 def in_order(jobs: Iterable[Job], executor: Executor | None, ahead: int) -> Generator[Any]:
     """Results of jobs in their order; so many are under way in an executor.
 
-    Those that nobody asks for any more are cancelled.
+    Those that are no longer needed are cancelled.
     """
     if executor is None:
         for job in jobs:

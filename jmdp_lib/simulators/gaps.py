@@ -125,7 +125,7 @@ def gap_columns(plan: Plan, runs: Runs, xp: Any) -> list[Column]:
 def return_columns(plan: Plan, runs: Runs, xp: Any) -> list[Column]:
     """The returns of all branches.
 
-    If gamma is 1, nobody asks for more than the steps of the horizon.
+    If gamma is 1, they are what the steps of the horizon earn.
     """
     least = 1.0 if plan.gamma == 1.0 else 0.0
     tails = xp.where(runs.tails > least, runs.tails, 0.0)
@@ -408,7 +408,7 @@ def lower_bound(x: Floats, earlier: float, alpha: float, largest: float | None) 
     """Lower end of an interval for a mean gap, which holds at all sample sizes at once.
 
     x: (T,) gaps, less what they may still change. earlier: the end from fewer gaps. largest: no gap
-    exceeds it; None asks for the asymptotic sequence.
+    exceeds it; None selects the asymptotic sequence.
     """
     if not np.isfinite(x).all():  # gamma is 1, and a run was cut off: anything may follow
         return -math.inf
