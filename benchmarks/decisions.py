@@ -1,6 +1,6 @@
 """How often `compare_actions` decides falsely, and how many runs it needs.
 
-`python benchmarks/decisions.py` writes decisions.md in some ten minutes on two idle cores; `--only
+`python benchmarks/decisions.py` writes decisions.md in some six minutes on two idle cores; `--only
 CASE` measures one row of the first two tables, and writes nothing.
 
 All at alpha = 0.05. "Betting" is the confidence sequence for a known range of rewards, "Bernstein"
@@ -12,10 +12,10 @@ thousand. *Rare loss, equal*: it pays 1 more, and 99 less once in a hundred. *Fa
 pays either action. *Four actions*: one is better, and beaten ones are dropped. *Growing horizon*:
 two equal actions whose gaps vary less than the default horizon cuts off, so that it grows, with
 30,000 queries. In the first case and with four actions a call may also be right; in the others
-every decision is false. The second table has the median number of runs until the better action is
-known: for Bernstein if one looks after each run, and otherwise of calls, which look at their own
-times; and, of these, the median number of queries, values included. The third table has a decision
-by a simulator of 10 ms a query, in one process and in eight.
+every decision is false. The second table has the median number of runs until a sequence says which
+action is better: for Bernstein if one looks after each run, and otherwise of calls, which look at
+their own times; and, of these, the median number of queries, values included. The third table has a
+decision by a simulator of 10 ms a query, in one process and in eight.
 """
 
 import time
@@ -91,14 +91,13 @@ def first(known):
 
 def false_calls(jm, better, method):
     """Calls of `compare_actions`, one for every seed, that decide falsely."""
-    asked = {"state": 0, "budget": BUDGET, "method": method}
+    options = {"state": 0, "budget": BUDGET, "method": method}
     if jm.num_states > 1:
-        asked |= {"budget": 30_000, "coupling": "common"}
+        options |= {"budget": 30_000, "coupling": "common"}
     policy, actions = [0] * jm.num_states, list(range(jm.num_actions))
-    calls = (
-        jl.simulators.compare_actions(jm, policy, actions, rng=k, **asked) for k in range(CALLS)
-    )
-    return sum(call.verdict == "better" and call.best != better for call in calls)
+    decide = partial(jl.simulators.compare_actions, jm, policy, actions, **options)
+    decisions = (decide(rng=k) for k in range(CALLS))
+    return sum(each.verdict == "better" and each.best != better for each in decisions)
 
 
 def false_bernstein(jm, better):
@@ -119,6 +118,7 @@ def coin(size):
 def worlds():
     """A model, a policy, a state, and two actions, the better one first."""
     inventory, up_to_six = jl.inventory(), np.clip(6 - np.arange(11), 0, 5)
+    depot = jl.inventory(11, 4, gamma=0.9, holding_cost=0.0, lost_sale_cost=0.0)
     coins = {f"coin, {x} standard deviations": coin(x) for x in (0.1, 0.3, 0.5)}
     return {
         **{name: (jm, np.zeros(1, int), 0, (0, 1)) for name, jm in coins.items()},
@@ -130,26 +130,23 @@ def worlds():
         ),
         "inventory of 5, order 0 or 4": (inventory, up_to_six, 5, (0, 4)),
         "inventory of 5, order 3 or 4": (inventory, up_to_six, 5, (3, 4)),
+        "empty depot, order 4 or 3": (depot, np.clip(6 - np.arange(12), 0, 4), 0, (4, 3)),
     }
 
 
 def runs_needed(jm, policy, state, pair):
-    """Median runs until the first action is known to be better, by each of the sequences.
+    """Median runs until each of the sequences says that the first action is better.
 
     Of calls also the median queries.
     """
     played = jl.simulate_pairs(jm, policy, pair, state=state, num_pairs=LONGEST * REPEATS, rng=0)
     gaps = np.subtract(*played.T).reshape(LONGEST, REPEATS)
     yield np.median(first(bernstein(gaps, reach_of(jm))[0] > 0.0))
+    decide = partial(jl.simulators.compare_actions, jm, policy, pair, state=state, budget=10**7)
     for method in ("betting", "asymptotic"):
-        calls = [
-            jl.simulators.compare_actions(
-                jm, policy, pair, state=state, budget=10**7, rng=k, method=method
-            )
-            for k in range(REPEATS)
-        ]
-        yield np.median([call.num_runs for call in calls])
-        yield np.median([call.num_queries for call in calls])
+        decisions = [decide(method=method, rng=k) for k in range(REPEATS)]
+        yield np.median([decision.num_runs for decision in decisions])
+        yield np.median([decision.num_queries for decision in decisions])
 
 
 def false_row(name):
@@ -181,46 +178,32 @@ class Slow:
 
 def parallel():
     """The rows of the third table."""
-    ask = partial(
-        jl.simulators.compare_actions, Slow(), np.full((5, 2), 0.5), [0, 1], state=1, rng=0
-    )
+    policy = np.full((5, 2), 0.5)
+    decide = partial(jl.simulators.compare_actions, Slow(), policy, [0, 1], state=1, rng=0)
     with ProcessPoolExecutor(8, get_context("spawn")) as pool:
-        ask(executor=pool, budget=100)  # they have started
+        decide(executor=pool, budget=100)  # they have started
         for name, executor in (("one process", None), ("eight processes", pool)):
             start = time.perf_counter()
-            found = ask(executor=executor)
-            took = time.perf_counter() - start
-            yield [
-                name,
-                found.verdict,
-                f"{found.num_runs}",
-                f"{found.num_queries}",
-                f"{took:.1f} s",
-            ]
+            decision = decide(executor=executor)
+            took = f"{time.perf_counter() - start:.1f} s"
+            counts = [f"{n:,}" for n in (decision.num_runs, decision.num_queries)]
+            yield [name, decision.verdict, *counts, took]
 
 
 def main():
     only = asked(__doc__, FALSE | worlds()).only
     false = lines(false_row, FALSE, only)
     needed = lines(runs_row, worlds(), only)
-    if not only:
-        methods = ["Bernstein", "betting", "asymptotic"]
-        tables = [
-            table([f"false decisions of {CALLS}", *methods], false),
-            table(
-                [
-                    "needed",
-                    "runs, Bernstein",
-                    "runs, betting",
-                    "queries",
-                    "runs, asymptotic",
-                    "queries",
-                ],
-                needed,
-            ),
-            table(["decided by", "verdict", "runs", "queries", "time"], [*parallel()]),
-        ]
-        write_page("decisions.md", "Decisions", about(__doc__), *tables)
+    if only:
+        return
+    heads = [
+        [f"false decisions of {CALLS}", "Bernstein", "betting", "asymptotic"],
+        ["needed", "runs, Bernstein", "runs, betting", "queries", "runs, asymptotic", "queries"],
+        ["decided by", "verdict", "runs", "queries", "time"],
+    ]
+    rows = [false, needed, [*parallel()]]
+    tables = [table(head, each) for head, each in zip(heads, rows, strict=True)]
+    write_page("decisions.md", "Decisions", about(__doc__), *tables)
 
 
 if __name__ == "__main__":

@@ -82,10 +82,15 @@ def test_rows_that_are_stepped_at_once_find_the_same(coupling):
 def test_equal_rules_have_no_gap_and_need_one_step(coupling):
     jm = shared_noise_model(4, gamma=0.9)
     rule, other = two_rules(jm, (False, False))
-    found = compare_policies(jm, [rule, rule.copy()], state=0, coupling=coupling, rng=0)
-    assert (found.verdict, found.best, found.remaining) == ("equivalent", None, (0, 1))
-    assert not found.intervals.any()
-    assert found.num_queries <= 8 * 66
+    for env in (jm, Plain(jm)):  # one after another, not even one
+        how = {"coupling": coupling, "reward_range": (-1e3, 1e3), "rng": 0}
+        decision = compare_policies(env, [rule, rule.copy()], state=0, **how)
+        assert (decision.verdict, decision.best) == ("equivalent", None)
+        assert decision.remaining == (0, 1)
+        assert not decision.intervals.any()
+        assert decision.num_queries <= 8 * 66
+        assert decision.estimates.prob_tie[0, 1] == 1.0
+        assert decision.estimates.prob_worse[0, 1] == decision.estimates.prob_better[0, 1] == 0.0
     unknown = [lambda s: rule[s], lambda s: rule[s]]  # that they are equal, nobody knows
     for env, rules in (
         (Plain(jm), unknown),

@@ -23,6 +23,7 @@ from jmdp_lib.simulators.rows import RowWorld
 
 POLICY = [[0.5, 0.5]] * 3
 FIELDS = ("mean", "mean_error", "variance", "variance_error", "prob_worse", "truncation_error")
+FIELDS += ("value", "returns")
 
 
 @pytest.fixture(autouse=True)
@@ -54,10 +55,9 @@ class Fragile(Walk):
         return super().query(state, actions, rng)
 
 
-def assert_same(found, expected):
+def assert_same(estimates, expected):
     for name in FIELDS:
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-    np.testing.assert_array_equal(found.returns, expected.returns)
+        np.testing.assert_array_equal(getattr(estimates, name), getattr(expected, name))
 
 
 class Backwards(Executor):
@@ -100,19 +100,13 @@ LINE = jl.large.ImplicitJMDP.from_step(
 @pytest.mark.parametrize(("env", "policy"), [(Walk(), POLICY), (LINE, lambda s: [0.5, 0.5])])
 def test_the_numbers_are_those_of_one_process(env, policy, coupling):
     """Threads do not share the tables that a line keeps."""
-    asked = {"num_runs": 70, "coupling": coupling, "keep_returns": True, "state": 1, "rng": 0}
-    run = partial(estimate_gaps, env, policy, [0, 1], **asked)
+    options = {"num_runs": 70, "coupling": coupling, "keep_returns": True, "state": 1, "rng": 0}
+    run = partial(estimate_gaps, env, policy, [0, 1], **options)
     backwards = Backwards()
     backwards.chunks = 5  # of 70 runs
     with ThreadPoolExecutor(4) as threads:
         for executor in (backwards, threads):
             assert_same(run(executor=executor), run())
-
-
-@pytest.mark.slow
-def test_other_processes_and_many_chunks():
-    with ProcessPoolExecutor(2, get_context("spawn")) as processes:
-        assert_same(WALK(num_runs=300, executor=processes), WALK(num_runs=300))
 
 
 def assert_decided_alike(one, other):
@@ -139,53 +133,50 @@ def test_decisions_are_those_of_one_process(kind, budget):
             assert_decided_alike(DECIDE[kind](budget=budget, rng=0, executor=executor), alone)
 
 
+def assert_all_alike(executor):
+    assert_same(WALK(num_runs=300, executor=executor), WALK(num_runs=300))
+    assert_decided_alike(DECIDE["queried"](rng=0, executor=executor), DECIDE["queried"](rng=0))
+
+
 @pytest.mark.slow
-def test_decisions_of_processes_and_of_a_cluster():
+def test_processes_and_a_cluster_give_the_same_numbers():
     distributed = pytest.importorskip("distributed")
-    alone = DECIDE["queried"](rng=0)
     with ProcessPoolExecutor(2, get_context("spawn")) as processes:
-        assert_decided_alike(DECIDE["queried"](rng=0, executor=processes), alone)
+        assert_all_alike(processes)
     settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
     with (
         mock.patch.dict(os.environ),  # which Dask changes
         distributed.LocalCluster(**settings) as cluster,
         distributed.Client(cluster) as client,
     ):
-        executor = client.get_executor()
-        assert_decided_alike(DECIDE["queried"](rng=0, executor=executor), alone)
-        assert_same(WALK(num_runs=80, executor=executor), WALK(num_runs=80))
-
-
-def test_a_decision_that_fails_elsewhere_keeps_what_is_known():
-    asked = {"state": 1, "reward_range": (-1, 1), "rng": 0}
-    with (
-        ProcessPoolExecutor(1, get_context("spawn")) as one,
-        pytest.raises(BrokenExecutor) as caught,
-    ):
-        compare_actions(Fragile(), POLICY, [0, 1], **asked, executor=one)
-    assert caught.value.result.verdict == "undecided"
-    with pytest.raises(ValueError, match="executor must be a concurrent"):
-        compare_actions(Walk(), POLICY, [0, 1], **asked, executor="dask")
+        assert_all_alike(client.get_executor())
 
 
 def test_what_came_back_before_a_failure_is_kept():
     broken = Backwards(fails=1)
     broken.chunks = 5
-    asked = {"num_runs": 80, "keep_returns": True}
+    options = {"num_runs": 80, "keep_returns": True}
     with pytest.raises(SimulatorError, match=r"machine is gone.*\(16 runs went well\)") as caught:
-        WALK(**asked, executor=broken)
-    whole = WALK(**asked).returns
+        WALK(**options, executor=broken)
+    whole = WALK(**options).returns
     np.testing.assert_array_equal(caught.value.result.returns, whole[:16])
-    with (
-        ProcessPoolExecutor(1, get_context("spawn")) as one,
-        pytest.raises(SimulatorError, match="the executor failed: BrokenProcessPool"),
-    ):
-        estimate_gaps(Fragile(), POLICY, [0, 1], state=1, **asked, executor=one)
+
+
+def test_a_worker_that_dies_leaves_the_results_so_far():
+    """A decision that has none yet is undecided."""
+    call = {"env": Fragile(), "policy": POLICY, "actions": [0, 1], "state": 1}
+    with ProcessPoolExecutor(1, get_context("spawn")) as one:
+        with pytest.raises(BrokenExecutor) as caught:
+            compare_actions(**call, reward_range=(-1, 1), executor=one)
+        with pytest.raises(SimulatorError, match="the executor failed: BrokenProcessPool"):
+            estimate_gaps(**call, executor=one)
+    assert caught.value.result.verdict == "undecided"
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match=r"executor must be a concurrent.futures.* got 'dask'"):
-        WALK(executor="dask")
-    asked = {"num_runs": 5, "executor": Pickles(), "state": 1}
+    for call in (WALK, DECIDE["queried"]):
+        with pytest.raises(ValueError, match=r"executor must be a concurrent.futures.* got 'dask'"):
+            call(executor="dask")
+    options = {"num_runs": 5, "executor": Pickles(), "state": 1}
     with pytest.raises(SimulatorError, match=r"the executor failed: .*<lambda>"):
-        estimate_gaps(Walk(), lambda seen: POLICY[seen], [0, 1], **asked)
+        estimate_gaps(Walk(), lambda seen: POLICY[seen], [0, 1], **options)

@@ -89,7 +89,9 @@ def test_what_has_no_meaning_is_refused():
         return [share, 1.0 - share], np.zeros((2, 2)), [["there"] * 2] * 2
 
     loose = jl.large.ImplicitJMDP(tables, 2, 0.6, (0.0, 1.0))
-    with pytest.raises(ValueError, match=r"state 'there': .* one distribution of tables in all states"):
+    with pytest.raises(
+        ValueError, match=r"state 'there': .* one distribution of tables in all states"
+    ):
         run(loose, state="here", coupling="common", keep_returns=True)
 
 

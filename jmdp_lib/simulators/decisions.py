@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -18,27 +16,13 @@ from jmdp_lib.machine import ReadOnly, progress
 from jmdp_lib.model import DEFAULT_COUPLING, CouplingName
 from jmdp_lib.policies import Policy
 from jmdp_lib.randomness import RNG
-from jmdp_lib.simulators.batches import on_host
+from jmdp_lib.simulators.comparison import Comparison, both_ends
 from jmdp_lib.simulators.env_world import Environment
-from jmdp_lib.simulators.estimates import (
-    Job,
-    check_executor,
-    in_order,
-    simulated,
-    world_of,
-)
-from jmdp_lib.simulators.evidence import Evidence
+from jmdp_lib.simulators.estimates import check_executor, world_of
 from jmdp_lib.simulators.gaps import GapEstimate
-from jmdp_lib.simulators.plans import (
-    Runs,
-    coupling_of,
-    discount_and_horizon,
-    plan_of,
-)
+from jmdp_lib.simulators.plans import coupling_of, discount_and_horizon, plan_of
 
 _TAIL = 1e-3  # share of the largest return that is cut off at first
-_VALUE_SHARE = 5  # values take at most one in so many queries
-_UNDER_WAY = 32  # chunks in an executor
 
 Method = Literal["betting", "asymptotic"]
 
@@ -52,20 +36,20 @@ class History(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Decision(ReadOnly):
-    """What `compare_actions` or `compare_policies` found.
+    """Result of `compare_actions` or `compare_policies`.
 
     Attributes:
         actions: the m actions that were requested, or the numbers of the m policies.
         verdict: "better", one action is best by more than the margin; "equivalent", those that
             remain differ by at most the margin; or "undecided" when the budget ended.
         best: the best action if the verdict is "better", else None.
-        remaining: the actions that no other was found to be better than.
+        remaining: the actions that no other one has beaten.
         intervals: (m, m, 2), lower and upper end for $E[Z(s, a_i) - Z(s, a_j)]$ at [i, j], where
             $a_i$ is actions[i]. What returns lose by being cut off, at the horizon or by a time
             limit of the environment, is included. If the range of the rewards is known, all
             intervals hold at all looks at once with probability $1 - alpha$; for an asymptotic
             sequence this is so only in the limit of large samples.
-        margin: as it was given.
+        margin: as passed.
         num_queries: queries of all runs that the result rests on, those for values included: calls
             at one state, for one or more actions. A chunk of runs that the budget did not pay to
             its end is not counted.
@@ -77,9 +61,9 @@ class Decision(ReadOnly):
             `estimate_gaps`; of two actions, from the runs that had both; and the value of every
             action, from runs to the end after the verdict, or, of policies that differ, from all
             runs. These runs take at most a fifth of the queries of the verdict, and fit the budget;
-            where this does not pay three of them values are nan: `estimate_gaps(...).value` has
-            them. None before three runs. Its intervals do not know that a decision ended the runs:
-            `intervals` do.
+            where this does not pay three of them, or they fail, values are nan:
+            `estimate_gaps(...).value` has them. None before three runs. Its intervals do not know
+            that a decision ended the runs: `intervals` do.
         entropy: an integer that repeats the call when it is passed as `rng`.
         open_pairs: if undecided, the pairs of `remaining`, (action, other, estimate of the mean
             gap, its standard error), the one with the larger mean first; those of the leader come
@@ -131,12 +115,12 @@ class Decision(ReadOnly):
         if math.isinf(self.deciding_budget):
             budget = "no budget decides if that is right"
         if self.blocked_by is not None:
-            left = self.estimates.truncation_error[self.actions.index(leader)].max()
-            budget = f"no budget decides, since the {self.blocked_by} leaves {left:.3g} open"
+            cut = self.estimates.truncation_error[self.actions.index(leader)].max()
+            budget = f"no budget decides, since the {self.blocked_by} leaves {cut:.3g} open"
         return f"; {', '.join(shown)}; {budget}"
 
 
-class Asked(NamedTuple):
+class Options(NamedTuple):
     """Options of `compare_actions`."""
 
     state: Any
@@ -173,7 +157,8 @@ def compare_actions(
 
     An action that another one beats is not simulated any further. A comparison looks after 8 runs
     (128 if asymptotic, 256 on arrays), and whenever there are a tenth more. Runs depend on nothing
-    but `rng`: those of a smaller budget are the first ones of a larger one.
+    but `rng`: those of a smaller budget are the first ones of a larger one, unless it is too small
+    for the first chunk of arrays.
 
     Args:
         env: what is simulated, of any kind that `estimate_gaps` takes.
@@ -182,10 +167,13 @@ def compare_actions(
         state: where to start, as in `estimate_gaps`; of an environment by default where it is.
         alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
             nominal one.
-        margin: differences of mean returns up to it do not matter. Without one nothing is ever
-            equivalent.
-        budget: how many queries may be made. Arrays and tables simulate chunks of runs, and so does
-            an executor: the last one is discarded if it would take more.
+        margin: differences of mean returns up to it do not matter. Without one, only equal policies
+            are equivalent, and actions if all rewards are equal: those of the range or, if
+            asymptotic, those that the runs showed.
+        budget: how many queries may be made, at least as many as one run may take. Runs are made in
+            chunks; the last one is discarded if it would take more. If that is the first one, of 4
+            runs (1 of an environment, 8 of a JMDP, 64 of arrays), there are as many runs as the
+            budget pays for certain, and no look at them.
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy, which the result
             has, too.
         coupling: which branches share a draw, as in `estimate_gaps`.
@@ -193,7 +181,7 @@ def compare_actions(
             a simulator may declare one; otherwise `method="betting"` asks for it.
         method: which confidence sequence it is. "betting" needs the range, and its intervals hold
             at every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024).
-            "asymptotic" is for rewards whose range nobody knows: its intervals hold for large
+            "asymptotic" is for rewards whose range is unknown: its intervals hold for large
             samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and
             suppose that no event that the runs did not show would change the mean. An event of
             probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: the result says
@@ -220,25 +208,26 @@ def compare_actions(
         The verdict with the intervals of all mean gaps, and how many queries it took.
 
     Raises:
-        SimulatorError: the simulator failed on the way. Its attribute `result`, as that of any
-            other error on the way, is the decision as far as it is known.
-        ValueError: an argument makes no sense, the budget is not enough for one run, or nobody
-            knows the range of the rewards that "betting" needs.
+        SimulatorError: the simulator failed before the verdict. Its attribute `result`, as that of
+            any other error on the way, is the decision so far. If runs for values fail after the
+            verdict, a warning says so.
+        ValueError: an argument makes no sense, the budget is not enough for one run, or the range
+            of the rewards is unknown that "betting" needs.
 
     Example:
         >>> import jmdp_lib as jl
         >>> jm, policy = jl.windy_gridworld(size=3, gamma=0.5), jl.goal_policy(3)
-        >>> found = jl.simulators.compare_actions(jm, policy, actions=[0, 2], state=4, rng=0)
-        >>> found.verdict, found.best, found.remaining
+        >>> decision = jl.simulators.compare_actions(jm, policy, actions=[0, 2], state=4, rng=0)
+        >>> decision.verdict, decision.best, decision.remaining
         ('better', 0, (0,))
-        >>> low, high = found.intervals[0, 1]
-        >>> print(f"up gains {low:.2f} to {high:.2f}, known after {found.num_queries} queries")
-        up gains 0.02 to 0.96, known after 161 queries
+        >>> low, high = decision.intervals[0, 1]
+        >>> print(f"up gains {low:.2f} to {high:.2f}, by {decision.num_queries} queries")
+        up gains 0.02 to 0.96, by 161 queries
     """
-    asked = Asked(
+    options = Options(
         state, alpha, margin, budget, rng, coupling, reward_range, method, gamma, horizon, executor
     )
-    return _compared(env, [policy], actions, asked)
+    return _compared(env, [policy], actions, options)
 
 
 def compare_policies(
@@ -290,58 +279,59 @@ def compare_policies(
         >>> shop = jl.inventory(capacity=8, max_order=8, gamma=0.8)
         >>> rules = [np.maximum(level - np.arange(9), 0) for level in (4, 7)]
         >>> limits = {"state": 0, "budget": 30_000, "rng": 0}
-        >>> found = jl.simulators.compare_policies(shop, rules, coupling="common", **limits)
-        >>> found.verdict, found.best
+        >>> decision = jl.simulators.compare_policies(shop, rules, coupling="common", **limits)
+        >>> decision.verdict, decision.best
         ('better', 0)
-        >>> gap = found.estimates
+        >>> gap = decision.estimates
         >>> print(f"filling up to 4 gains {gap.mean[0, 1]:.2f} +- {gap.mean_error[0, 1]:.2f}")
         filling up to 4 gains 3.86 +- 0.20
         >>> print(f"exact {jl.laws.policy_gaps(shop, *rules).mean[0]:.2f}")
         exact 3.72
     """
-    asked = Asked(
+    options = Options(
         state, alpha, margin, budget, rng, coupling, reward_range, method, gamma, horizon, executor
     )
-    return _compared(env, checks.listed("policies", policies, "policy"), None, asked)
+    return _compared(env, checks.listed("policies", policies, "policy"), None, options)
 
 
 def _compared(
-    env: Any, policies: Sequence[Policy], actions: Sequence[Any] | None, asked: Asked
+    env: Any, policies: Sequence[Policy], actions: Sequence[Any] | None, options: Options
 ) -> Decision:
     """Compare actions, or policies if there are no actions."""
-    check_executor(asked.executor)
-    within = discount_and_horizon(env, asked.gamma, asked.horizon, _TAIL)
-    sharing = coupling_of(env, asked.coupling)
-    world = world_of(env, asked.state, sharing)
-    limits = _known_range(env, asked.reward_range, asked.method)
-    plan = plan_of(world, policies, actions, within, sharing, limits)
+    check_executor(options.executor)
+    within = discount_and_horizon(env, options.gamma, options.horizon, _TAIL)
+    sharing = coupling_of(env, options.coupling)
+    world = world_of(env, options.state, sharing)
+    limits = _range_of(env, options.reward_range, options.method)
     many = "policies" if actions is None else "actions"
-    known = Evidence(
-        plan,
+    comparison = Comparison(
+        plan_of(world, policies, actions, within, sharing, limits),
         limits is not None,
-        checks.fraction("alpha", asked.alpha),
-        checks.not_negative("margin", asked.margin),
-        checks.at_least("budget", asked.budget, 1),
-        randomness.seed_of(asked.rng, f"compare_{many}"),
-        asked.horizon is None,
+        checks.fraction("alpha", options.alpha),
+        checks.not_negative("margin", options.margin),
+        checks.at_least("budget", options.budget, 1),
+        randomness.seed_of(options.rng, f"compare_{many}"),
+        options.horizon is None,
+        options.executor,
     )
-    size = len(plan.names)
-    if size < 2 or plan.most_queries > known.budget:
+    size = len(comparison.active)
+    most = comparison.plan.most_queries
+    if size < 2 or most > comparison.budget:
         raise ValueError(
-            f"two {many} or more, and a budget of {plan.most_queries} queries, which one "
-            f"run may take, are needed; got {size} {many} and budget {asked.budget}"
+            f"two {many} or more, and a budget of {most} queries, which one run may take, are "
+            f"needed; got {size} {many} and budget {options.budget}"
         )
-    with progress(known.budget, "comparison", "query") as bar:
-        try:
-            _decide(known, asked.executor, bar)
-            _add_values(known, asked.executor)
-        except Exception as error:
-            error.result = _decision(known)  # type: ignore[attr-defined]
-            raise
-    return _decision(known)
+    try:
+        with progress(comparison.budget, "comparison", "query") as bar:
+            comparison.decide(bar)
+    except Exception as error:
+        error.result = _decision(comparison)  # type: ignore[attr-defined]
+        raise
+    comparison.add_values()
+    return _decision(comparison)
 
 
-def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float] | None:
+def _range_of(env: Any, reward_range: Any, method: str) -> tuple[float, float] | None:
     """(lo, hi) that holds all rewards, or None for the asymptotic sequence."""
     if checks.one_of("method", method, get_args(Method)) == "asymptotic":
         if reward_range is not None:
@@ -357,85 +347,29 @@ def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float
     return checks.reward_range("reward_range", reward_range)
 
 
-def _decide(known: Evidence, executor: Executor | None, bar: Any) -> None:
-    """Simulate branches until it is known which is best, or the budget pays no more runs."""
-    work = partial(_simulated, to_the_end=False, elsewhere=executor is not None)
-    while known.verdict == "undecided":
-        plan = known.plan
-        with closing(in_order(work, _jobs(known), executor, _UNDER_WAY)) as chunks:
-            for runs in chunks:
-                if known.queries + runs.queries > known.budget:
-                    known.last_look()
-                    return
-                known.add(runs)
-                bar.update(known.queries - bar.n)
-                if known.num_runs == known.next_look:
-                    known.look()
-                if known.verdict != "undecided" or known.plan is not plan:
-                    break
-
-
-def _jobs(known: Evidence) -> Iterator[Job]:
-    """Chunks of runs from a look on: without end, unless branches or the horizon change.
-
-    The bounds of chunks, and their seeds, depend on the looks and on the kind of simulator alone.
-    """
-    plan, start, look = known.plan, known.num_runs, known.next_look
-    while True:
-        while start < look:
-            size = min(look - start, plan.world.batch(start))
-            left = known.budget - known.queries
-            yield replace(plan, budget=left), size, randomness.part(known.seed, start)
-            start += size
-        look = known.look_after(look)
-
-
-def _simulated(job: Job, to_the_end: bool, elsewhere: bool) -> Runs:
-    """The runs of a job, as arrays of NumPy."""
-    return on_host(simulated(job, to_the_end, elsewhere))
-
-
-def _add_values(known: Evidence, executor: Executor | None) -> None:
-    """The values of all branches, if a fifth of the queries pays three runs to the end."""
-    plan = known.whole
-    share = min(known.queries // _VALUE_SHARE, known.budget - known.queries)
-    size = share // plan.most_queries
-    if not plan.coalesces or known.verdict == "undecided" or size < 3:
-        return
-    work = partial(_simulated, to_the_end=True, elsewhere=executor is not None)
-    starts = range(0, size, plan.world.batch(size))
-    jobs = [
-        (plan, min(starts.step, size - start), randomness.part(known.seed, "values", start))
-        for start in starts
-    ]
-    for runs in in_order(work, jobs, executor, len(jobs)):
-        known.add_values(runs, range(len(plan.names)))
-        known.queries += runs.queries
-
-
-def _decision(known: Evidence) -> Decision:
-    """What is known so far."""
-    names = known.whole.names
-    remaining = tuple(names[k] for k in known.active)
-    estimates = known.estimates()
+def _decision(comparison: Comparison) -> Decision:
+    """The decision so far."""
+    names = comparison.full_plan.names
+    remaining = tuple(names[k] for k in comparison.active)
+    estimates = comparison.estimates()
     method = "betting confidence sequence, valid at every sample size"
-    if not known.certain:
-        unseen = -math.expm1(math.log(known.alpha) / max(known.num_runs, 1))
+    if not comparison.certain:
+        unseen = -math.expm1(math.log(comparison.alpha) / max(comparison.num_runs, 1))
         method = f"asymptotic confidence sequence, blind to events rarer than {unseen:.2g} per run"
-    counts = np.array([count for count, _ in known.looks], dtype=np.int64)
-    looks = np.reshape([own for _, own in known.looks], (-1, *known.intervals.shape))
+    counts = np.array([count for count, _ in comparison.looks], dtype=np.int64)
+    lows = np.reshape([each for _, each in comparison.looks], (-1, *comparison.lows.shape))
     return Decision(
         actions=tuple(names),
-        verdict=known.verdict,
-        best=remaining[0] if known.verdict == "better" else None,
+        verdict=comparison.verdict,
+        best=remaining[0] if comparison.verdict == "better" else None,
         remaining=remaining,
-        intervals=known.intervals.copy(),
-        margin=known.margin,
-        num_queries=known.queries,
-        num_runs=known.num_runs,
+        intervals=both_ends(comparison.lows),
+        margin=comparison.margin,
+        num_queries=comparison.queries,
+        num_runs=comparison.num_runs,
         method=method,
-        history=History(frozen(counts), frozen(looks)),
+        history=History(frozen(counts), frozen(both_ends(lows))),
         estimates=estimates,
-        entropy=randomness.entropy(known.seed),
-        **known.outlook(estimates),
+        entropy=randomness.entropy(comparison.seed),
+        **comparison.outlook(estimates),
     )

@@ -1,8 +1,8 @@
 """Estimates of gaps of the actions of one state of any simulator.
 
 Branches that start at one state with different actions share a table while they share a state, and
-become one once they share state and action. So the differences of their returns vary little, and
-are known as soon as the branches are one.
+coalesce once they share state and action. So the differences of their returns vary little, and are
+final as soon as the branches have coalesced.
 
 `estimate_gaps` cuts the runs into chunks for this process or an executor. Chunks are summed up
 where they are simulated, or, where they are small, kept until the end. `world_of` finds what
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -22,22 +22,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib import checks, randomness
-from jmdp_lib.checks import Floats
 from jmdp_lib.large.implicit import ImplicitJMDP, with_law
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, Coupling, CouplingName, require_noise
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.policies import Policy
 from jmdp_lib.randomness import RNG
-from jmdp_lib.simulators.batches import Arrays
+from jmdp_lib.simulators.batches import Arrays, on_host
 from jmdp_lib.simulators.env_world import Environment, EnvironmentWorld, inside_episode
 from jmdp_lib.simulators.gaps import (
     GapEstimate,
     Sums,
-    gap_sums,
+    gap_columns,
     may_change,
-    open_gaps,
-    value_sums,
+    return_columns,
+    sums_of,
 )
 from jmdp_lib.simulators.plans import (
     Plan,
@@ -54,9 +53,6 @@ from jmdp_lib.simulators.vector import VectorSimulator, VectorWorld
 
 _VALUE_RUNS = 16  # to the end for values, at least
 _VALUE_SHARE = 0.1  # of the steps of all other runs
-
-Job = tuple[Plan, int, np.random.SeedSequence]
-"""So many runs of a plan, and their seed."""
 
 
 def estimate_gaps(
@@ -109,9 +105,9 @@ def estimate_gaps(
             pool or that of a Dask cluster, `client.get_executor()`. The numbers stay the same. For
             other processes, `env` and `policy` must pickle.
         keep_returns: simulate every run to its end and keep the returns; then `GapEstimate.law` has
-            quantiles and CVaR of gaps. Otherwise a run ends where all its branches are one, and its
-            gaps are final; a few runs more go to their end, for the values: a tenth of the work,
-            and at least 16 runs.
+            quantiles and CVaR of gaps. Otherwise a run ends where all its branches have coalesced,
+            and its gaps are final; a few runs more go to their end, for the values: a tenth of the
+            work, and at least 16 runs.
 
     Returns:
         Means, variances and probabilities of all gaps with their standard errors, (m, m), and the
@@ -127,10 +123,10 @@ def estimate_gaps(
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
         >>> policy = jl.goal_policy(3)
-        >>> found = jl.simulators.estimate_gaps(jm, policy, [0, 2], state=4, num_runs=300, rng=0)
-        >>> print(f"up gains {found.mean[0, 1]:.2f} +- {found.mean_error[0, 1]:.2f}")
+        >>> estimate = jl.simulators.estimate_gaps(jm, policy, [0, 2], state=4, num_runs=300, rng=0)
+        >>> print(f"up gains {estimate.mean[0, 1]:.2f} +- {estimate.mean_error[0, 1]:.2f}")
         up gains 1.60 +- 0.04
-        >>> low, high = found.interval("prob_better")
+        >>> low, high = estimate.interval("prob_better")
         >>> exact = jl.jipe2(jm, jl.goal_policy(3)).moments.gap_mean[4, 0, 2]
         >>> print(f"exact mean {exact:.2f}; P(better) from {low[0, 1]:.2f} to {high[0, 1]:.2f}")
         exact mean 1.52; P(better) from 0.96 to 0.99
@@ -177,44 +173,84 @@ def world_of(env: Any, state: Any, coupling: Coupling) -> World:
     return QueriedWorld(env, state)
 
 
-def jobs_of(plan: Plan, size: int, seed: np.random.SeedSequence) -> list[Job]:
-    """Chunks of so many runs, each with a seed of its own."""
-    most = plan.world.chunk
-    starts = range(0, size, most)
-    return [
-        (plan, min(most, size - start), randomness.part(seed, start // most)) for start in starts
-    ]
+class Job(NamedTuple):
+    """So many runs of a plan, and their seed; whether they go to the end, and are summed up."""
+
+    plan: Plan
+    size: int
+    seed: np.random.SeedSequence
+    to_the_end: bool = False
+    summed: bool = False
+
+    def done(self, elsewhere: bool) -> Runs | Summed:
+        """Runs on the host, or their sums. elsewhere: threads may share the world of the plan."""
+        world = self.plan.world.own() if elsewhere else self.plan.world
+        runs = world.simulate(self.plan, self.size, self.seed, self.to_the_end)
+        return Summed.of(self.plan, runs, self.to_the_end) if self.summed else on_host(runs)
 
 
-def in_order(
-    work: Callable[[Job], Any], jobs: Iterable[Job], executor: Executor | None, ahead: int
-) -> Generator[Any]:
-    """What jobs return, in their order; so many are under way in an executor.
+def in_order(jobs: Iterable[Job], executor: Executor | None, ahead: int) -> Generator[Any]:
+    """Results of jobs in their order; so many are under way in an executor.
 
-    Those that nobody asks for any more are cancelled.
+    Those that are no longer needed are cancelled.
     """
     if executor is None:
-        yield from map(work, jobs)
+        for job in jobs:
+            yield job.done(False)
         return
     waiting = deque[Any]()
     try:
         for job in jobs:
-            waiting.append(executor.submit(work, job))
+            waiting.append(executor.submit(job.done, True))
             if len(waiting) >= ahead:
-                yield _simulated_there(waiting.popleft())
+                yield _result(waiting.popleft())
         while waiting:
-            yield _simulated_there(waiting.popleft())
+            yield _result(waiting.popleft())
     finally:
         for future in waiting:
             future.cancel()
 
 
-def _simulated_there(future: Any) -> Any:
-    """Runs, or their sums, that a future of an executor holds."""
+def _result(future: Any) -> Any:
+    """Result of a job, from an executor."""
     result = future.result()
     if not isinstance(result, Runs | Summed):
         raise TypeError(f"a future of the executor returned {result!r}, not what it simulated")
     return result
+
+
+class Summed(NamedTuple):
+    """Sums of runs.
+
+    gaps: of all pairs. returns: of all branches; none if runs end where their gaps are final.
+    """
+
+    gaps: list[Sums]
+    returns: list[Sums]
+    extremes: tuple[float, float]
+    queries: int
+
+    @classmethod
+    def of(cls, plan: Plan, runs: Runs, to_the_end: bool) -> Summed:
+        """Worked out where the runs are."""
+        xp = Arrays.of(runs.totals).xp
+        returns = return_columns(plan, runs, xp) if to_the_end or not plan.coalesces else []
+        gaps, values = (
+            sums_of(plan, columns, runs.extremes, xp)
+            for columns in (gap_columns(plan, runs, xp), returns)
+        )
+        return cls(gaps, values, runs.extremes, runs.queries)
+
+
+def _in_chunks(job: Job, executor: Executor | None) -> Any:
+    """Results of a job, chunk by chunk, each with a seed of its own."""
+    most = job.plan.world.chunk
+    sizes = [min(most, job.size - start) for start in range(0, job.size, most)]
+    jobs = [
+        job._replace(size=size, seed=randomness.part(job.seed, k)) for k, size in enumerate(sizes)
+    ]
+    steps = in_order(jobs, executor, len(jobs))
+    return progress(len(jobs), "estimate_gaps", "chunk", steps)
 
 
 def estimated(
@@ -228,87 +264,42 @@ def estimated(
     if keep_returns:
         bytes_kept = 8.0 * num_runs * (len(plan.names) + 2 * len(plan.pairs))
         require(
-            2.0 * bytes_kept, f"the returns of num_runs = {num_runs:,}", "do without keep_returns"
+            3.0 * bytes_kept, f"the returns of num_runs = {num_runs:,}", "do without keep_returns"
         )
-    jobs = jobs_of(plan, num_runs, root)
-    parts, failure = _summed(plan, jobs, keep_returns, keep_returns, executor)
-    ends = [part for part in parts if part.values]
-    if failure is None and not ends:
-        steps = _VALUE_SHARE * sum(part.queries for part in parts)
-        size = max(_VALUE_RUNS, int(steps / plan.horizon))
-        jobs = jobs_of(plan, size, randomness.part(root, "values"))
-        ends, failure = _summed(plan, jobs, True, False, executor)
-    found = None
-    done = sum(part.num_runs for part in parts)
-    if done >= 3:
-        seen = joined_extremes(part.extremes for part in [*parts, *ends])
-        found = GapEstimate.of(
-            plan,
-            [part.gaps for part in parts],
-            [part.values for part in ends],
-            seen,
-            num_runs=done,
-            entropy=randomness.entropy(root),
-            **_kept(plan, parts, seen) if keep_returns else {},
-        )
-    if found is not None and failure is None:
-        return found
-    ours = isinstance(failure, SimulatorError)
-    why = f"{failure}" if ours else f"the executor failed: {failure!r}"
-    error = SimulatorError(f"{why} ({done:,} runs went well)")
-    error.result = found
-    raise error from failure
+    summed = plan.world.sums_chunks and not keep_returns
 
-
-class Summed(NamedTuple):
-    """What is kept of runs.
-
-    gaps: sums of all pairs. values: of all branches, if their runs went to the end. kept: if
-    returns are, these (N, m), and the ends of all gaps (N, pairs, 2).
-    """
-
-    num_runs: int
-    gaps: list[Sums]
-    values: list[Sums]
-    queries: int
-    extremes: tuple[float, float]
-    kept: tuple[Floats, ...]
-
-
-def _summed(
-    plan: Plan, jobs: list[Job], to_the_end: bool, keep: bool, executor: Executor | None
-) -> tuple[list[Summed], Exception | None]:
-    """Sums of the runs of jobs, or of those that went well, and why there are no more."""
-    elsewhere = executor is not None
-    work = partial(_simulated, to_the_end=to_the_end, keep=keep, elsewhere=elsewhere)
-    done: list[Any] = []
+    parts: list[Any] = []
+    ends: list[Any] = []
+    stage = parts
     failure: Exception | None = None
     try:
-        steps = in_order(work, jobs, executor, len(jobs))
-        done.extend(progress(len(jobs), "estimate_gaps", "chunk", steps))
+        parts.extend(_in_chunks(Job(plan, num_runs, root, keep_returns, summed), executor))
+        if plan.coalesces and not keep_returns:
+            steps = _VALUE_SHARE * sum(part.queries for part in parts)
+            size = max(_VALUE_RUNS, int(steps / plan.horizon))
+            job = Job(plan, size, randomness.part(root, "values"), True, summed)
+            stage = ends
+            ends.extend(_in_chunks(job, executor))
     except Exception as error:
         if executor is None and not isinstance(error, SimulatorError):
             raise
         failure = error
-        complete = getattr(error, "result", None)
-        done.extend([complete] if isinstance(complete, Runs) else [])
-    if done and not plan.world.sums_chunks:
-        done = [_sums(plan, joined(done), to_the_end, keep)]
-    return done, failure
-
-
-def simulated(job: Job, to_the_end: bool, elsewhere: bool) -> Runs:
-    """The runs of a job. elsewhere: threads may share the world of its plan."""
-    plan, size, seed = job
-    world = plan.world.own() if elsewhere else plan.world
-    return world.simulate(plan, size, seed, to_the_end)
-
-
-def _simulated(job: Job, *, to_the_end: bool, keep: bool, elsewhere: bool) -> Any:
-    """The runs of a job, or their sums."""
-    plan = job[0]
-    runs = simulated(job, to_the_end, elsewhere)
-    return _sums(plan, runs, to_the_end, keep) if plan.world.sums_chunks else runs
+    done = min(num_runs, len(parts) * plan.world.chunk)
+    complete = getattr(failure, "result", None)
+    if isinstance(complete, Runs):  # those of the chunk that failed
+        done += complete.totals.shape[1] if stage is parts else 0
+        stage.append(complete)
+    estimate = None
+    if done >= 3:
+        others = {"num_runs": done, "entropy": randomness.entropy(root)}
+        estimate = _estimate(plan, parts, ends, keep_returns, others)
+    if estimate is not None and failure is None:
+        return estimate
+    ours = isinstance(failure, SimulatorError)
+    why = f"{failure}" if ours else f"the executor failed: {failure!r}"
+    stopped = SimulatorError(f"{why} ({done:,} runs went well)")
+    stopped.result = estimate
+    raise stopped from failure
 
 
 def joined(parts: Sequence[Runs]) -> Runs:
@@ -323,39 +314,38 @@ def joined(parts: Sequence[Runs]) -> Runs:
     )
 
 
-def _sums(plan: Plan, runs: Runs, to_the_end: bool, keep: bool) -> Summed:
-    """Sums of runs, worked out where they are."""
-    arrays = Arrays.of(runs.totals)
-    gaps = open_gaps(plan, runs, arrays.xp)
-    returns = []
-    if to_the_end or not plan.coalesces:
-        returns = [(runs.total(b), runs.tails[b, :]) for b in range(len(plan.names))]
-    kept: tuple[Floats, ...] = ()
-    if keep:
-        columns = [[x for x, _ in returns], [x for x, _ in gaps], [tail for _, tail in gaps]]
-        sizes = (-1, runs.totals.shape[1])
-        kept = tuple(np.reshape([*map(arrays.host, each)], sizes).T for each in columns)
-    return Summed(
-        num_runs=runs.totals.shape[1],
-        gaps=gap_sums(plan, gaps, runs.extremes, arrays.xp),
-        values=value_sums(plan, returns, arrays.xp),
-        queries=runs.queries,
-        extremes=runs.extremes,
-        kept=kept,
-    )
+def _sums(plan: Plan, parts: list[Any], to_the_end: bool) -> list[Summed]:
+    """Sums of parts; those that are runs are put together first."""
+    if parts and isinstance(parts[0], Runs):
+        return [Summed.of(plan, joined(parts), to_the_end)]
+    return parts
 
 
-def _kept(plan: Plan, parts: Sequence[Summed], seen: tuple[float, float]) -> dict[str, Any]:
-    """Returns, and the ends of all gaps, by what is known of rewards and not only was seen."""
-    returns, gaps, tails = map(np.concatenate, zip(*(part.kept for part in parts), strict=True))
+def _estimate(
+    plan: Plan, parts: list[Any], ends: list[Any], keep_returns: bool, others: dict[str, Any]
+) -> GapEstimate:
+    """Estimates from runs, or their sums. ends: those of runs to the end, for values alone."""
+    sums = _sums(plan, parts, keep_returns)
+    more = _sums(plan, ends, True)
+    seen = joined_extremes(part.extremes for part in [*sums, *more])
+    if keep_returns:
+        others |= _kept(plan, joined(parts), seen)
+    returns = [part.returns for part in more or sums if part.returns]
+    return GapEstimate.of(plan, [part.gaps for part in sums], returns, seen, **others)
+
+
+def _kept(plan: Plan, runs: Runs, seen: tuple[float, float]) -> dict[str, Any]:
+    """Returns, and the ends of all gaps, by the declared range of rewards if there is one."""
     low, high = joined_extremes([plan.limits or seen, seen])
-    rest = plan.future(high - low)
+    future = plan.future(high - low)
+    columns = np.reshape(gap_columns(plan, runs, np), (-1, 2, runs.totals.shape[1]))
+    gaps, tails = np.moveaxis(columns, 1, 0)
+    cut = may_change(tails, future)
     largest = math.inf
     if plan.limits is not None:
-        largest = rest if tails.any() else plan.up_to_horizon(high - low)
-    cut = may_change(tails, rest)
+        largest = future if tails.any() else plan.up_to_horizon(high - low)
     return {
-        "returns": returns,
+        "returns": np.stack([runs.total(b) for b in range(len(plan.names))], axis=1),
         "gaps": np.stack([gaps - cut, gaps + cut], axis=2),
         "largest_gap": largest,
     }

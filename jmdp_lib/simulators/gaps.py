@@ -1,10 +1,10 @@
 """Statistics of gaps: sums over runs, the estimates that these give, and confidence sequences.
 
-**One more statistic of gaps** is a field of `GapEstimate`, with a line in `_statistics`. If it
+**One more statistic of gaps** is a field of `GapEstimate`, with a line in `GapEstimate.of`. If it
 needs another sum, that is a field of `Sums`.
 
 A confidence sequence around a mean holds at all sample sizes at once, so that one may look after
-every run and stop when it says enough: `gap_interval`.
+every run and stop when it says enough: `lower_bound`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import ReadOnly
+from jmdp_lib.machine import ReadOnly, hot
 from jmdp_lib.simulators.plans import Plan, Runs
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _ENOUGH = 5  # runs that carry a variance, for a normal interval to mean somethi
 # since the range of returns is often wide.
 _BETS = 2.0 ** -np.arange(16.0)
 _LOG_SHARES = -np.log(np.arange(1.0, 17.0) * np.arange(2.0, 18.0))
+_AT_ONCE = 16  # values whose profits are multiplied before a logarithm is taken
 _CLOSE = 1e-3  # of the distance of a bound from the mean: how exactly it is worked out
 _TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is tightest
 _SKEW = 0.2  # weight of its allowance for skewed distributions
@@ -59,27 +60,21 @@ class Sums(NamedTuple):
     tail: Any
 
     @classmethod
-    def of(cls, gaps: Any, tails: Any, rest: float, tie: float, xp: Any) -> Sums:
+    def of(cls, gaps: Any, tails: Any, future: float, tie: float, xp: Any) -> Sums:
         """Of gaps (N,), an array of the library `xp`.
 
-        tails: (N,) a gap may still change by this times `rest`. tie: gaps up to it are zero.
+        tails: (N,) a gap may still change by this times `future`. tie: gaps up to it are zero.
         """
         mean = float(xp.mean(gaps))
         difference = gaps - mean
         square = difference * difference
-        cut = may_change(tails, rest, xp)
-        lost = cut + tie
-        return cls(
-            size=gaps.shape[0],
-            mean=mean,
-            square=float(xp.sum(square)),
-            cube=float(xp.sum(square * difference)),
-            fourth=float(xp.sum(square * square)),
-            worse=int(xp.count_nonzero(gaps < -lost)),
-            tie=int(xp.count_nonzero((cut == 0.0) & (xp.abs(gaps) <= tie))),
-            better=int(xp.count_nonzero(gaps > lost)),
-            tail=float(xp.sum(tails)),
-        )
+        cut = may_change(tails, future, xp)
+        unsure = cut + tie
+        powers = (square, square * difference, square * square)
+        signs = (gaps < -unsure, (cut == 0.0) & (xp.abs(gaps) <= tie), gaps > unsure)
+        sums = (float(xp.sum(x)) for x in powers)
+        counts = (int(xp.count_nonzero(x)) for x in signs)
+        return cls._make([gaps.shape[0], mean, *sums, *counts, float(xp.sum(tails))])
 
     @classmethod
     def merged(cls, parts: Sequence[Sequence[Sums]]) -> Sums:
@@ -96,85 +91,72 @@ class Sums(NamedTuple):
         counts = (x.sum(0) for x in (sums.worse, sums.tie, sums.better, sums.tail))
         return cls(n, mean, square.sum(0), cube.sum(0), fourth.sum(0), *counts)
 
+    def both_ways(self, size: int) -> Sums:
+        """Of all entries (m, m), from those of all pairs (P,); a branch ties with itself."""
+        back = self._replace(mean=-self.mean, cube=-self.cube, worse=self.better, better=self.worse)
+        rows, columns = np.triu_indices(size, 1)
+        tables = np.zeros((len(self), size, size))
+        tables[:, rows, columns] = self
+        tables[:, columns, rows] = back
+        sums = Sums(*tables)
+        for table in (sums.size, sums.tie):
+            np.fill_diagonal(table, self.size.max(initial=3))
+        return sums
 
-def may_change(tails: Any, rest: float, xp: Any = np) -> Any:
-    """(N,) how much gaps may still change: none that is final, even if `rest` is infinite."""
-    return tails * xp.where(tails > 0.0, xp.full_like(tails, rest), xp.zeros_like(tails))
+
+def may_change(tails: Any, future: float, xp: Any = np) -> Any:
+    """(N,) how much gaps may still change: none that is final, even if `future` is infinite."""
+    return tails * future if future < math.inf else xp.where(tails > 0.0, future, tails)
 
 
 Column = tuple[Any, Any]
 """Gaps, or returns, (N,) and the discounts from which on they are open."""
 
 
-def open_gaps(plan: Plan, runs: Runs, xp: Any) -> list[Column]:
+def gap_columns(plan: Plan, runs: Runs, xp: Any) -> list[Column]:
     """The gaps of all pairs; a discount is zero if a gap is final."""
     columns = []
     for (i, j), one in zip(plan.pairs, runs.coalesced, strict=True):
-        left, right = runs.tails[i, :], runs.tails[j, :]
-        either = xp.where(left > right, left, right)
-        columns.append((runs.gap(i, j), xp.where(one, xp.zeros_like(either), either)))
+        either = xp.maximum(runs.tails[i, :], runs.tails[j, :])
+        columns.append((runs.gap(i, j), xp.where(one, 0.0, either)))
     return columns
 
 
-def gap_sums(
-    plan: Plan, columns: Sequence[Column], seen: tuple[float, float], xp: Any
-) -> list[Sums]:
-    """Of gaps. seen: the lowest and the highest reward."""
-    spread = seen[1] - seen[0]
-    tie = _ROUNDING * plan.up_to_horizon(spread)
-    return [Sums.of(*column, plan.future(spread), tie, xp) for column in columns]
+def return_columns(plan: Plan, runs: Runs, xp: Any) -> list[Column]:
+    """The returns of all branches.
 
-
-def value_sums(plan: Plan, columns: Sequence[Column], xp: Any) -> list[Sums]:
-    """Of returns, as if they were gaps.
-
-    If gamma is 1, nobody asks for more than the steps of the horizon.
+    If gamma is 1, they are what the steps of the horizon earn.
     """
     least = 1.0 if plan.gamma == 1.0 else 0.0
-    counted = [(x, xp.where(tails > least, tails, xp.zeros_like(tails))) for x, tails in columns]
-    return [Sums.of(*column, 0.0, 0.0, xp) for column in counted]
+    tails = xp.where(runs.tails > least, runs.tails, 0.0)
+    return [(runs.total(b), tails[b, :]) for b in range(len(plan.kinds))]
 
 
-def values(
+def sums_of(plan: Plan, columns: Sequence[Any], seen: tuple[float, float], xp: Any) -> list[Sums]:
+    """Sums of columns, each of type `Column`. seen: the lowest and the highest reward."""
+    spread = seen[1] - seen[0]
+    tie = _ROUNDING * plan.up_to_horizon(spread)
+    future = plan.future(spread)
+    return [Sums.of(x, tails, future, tie, xp) for x, tails in columns]
+
+
+def _values(
     plan: Plan, parts: Sequence[Sequence[Sums]], seen: tuple[float, float]
 ) -> dict[str, Floats]:
-    """(m,) the values of `GapEstimate`, from parts of the sums of all branches; nan where unknown.
+    """The values of `GapEstimate`, from parts of the sums of returns; nan if there are none.
 
     From a cut on, a branch earns what all rewards have in common, and at most so much more.
-    seen: the lowest and the highest reward of all.
     """
+    if not parts:
+        return dict.fromkeys(("value", "value_error"), np.full(len(plan.kinds), math.nan))
     low, high = seen
     common = 0.0 if plan.gamma == 1.0 else min(max(low, 0.0), high)
-    most = plan.future(max(high - common, common - low))
-    if not parts or sum(part[0].size for part in parts) < 3:
-        unknown = np.full(len(plan.kinds), math.nan)
-        return {"value": unknown, "value_error": unknown}
-    sums = Sums.merged(parts)
-    tail = sums.tail / sums.size
-    error = np.sqrt(sums.square / (sums.size - 1) / sums.size)
-    mean = sums.mean + tail * plan.future(common)
-    return {"value": mean, "value_error": error + may_change(tail, most)}
-
-
-def _statistics(s: Sums, rest: float) -> dict[str, Any]:
-    """Of P gaps, (P,) each.
-
-    The error of the variance is the jackknife's: no distribution is assumed.
-    """
-    n = s.size
-    variance = s.square / (n - 1)
-    spread = np.sqrt(np.maximum(s.fourth - s.square**2 / n, 0.0) / (n - 1))  # of the squares
-    return {
-        "mean": s.mean,
-        "mean_error": np.sqrt(variance / n),
-        "variance": variance,
-        "variance_error": n / (n - 2) * spread / np.sqrt(n),
-        "prob_worse": s.worse / n,
-        "prob_tie": s.tie / n,
-        "prob_better": s.better / n,
-        "truncation_error": may_change(s.tail / n, rest),
-        "num_runs": n.astype(int),
-    }
+    more = plan.future(max(high - common, common - low))
+    s = Sums.merged(parts)
+    tail = s.tail / s.size
+    error = np.sqrt(s.square / (s.size - 1) / s.size)
+    mean = s.mean + tail * plan.future(common)
+    return {"value": mean, "value_error": error + may_change(tail, more)}
 
 
 Statistic = Literal["mean", "prob_worse", "prob_tie", "prob_better"]
@@ -195,8 +177,8 @@ class GapEstimate(ReadOnly):
             limit of the environment; of a simulator, if later rewards are like those that were
             seen, or 0 where episodes can end.
         num_runs: runs; of a decision, an array, since gaps have different numbers of them.
-        returns: (num_runs, m) of the branches, if `estimate_gaps` was asked to keep them, or None.
-        gaps, largest_gap: (num_runs, P, 2), if returns were kept, what `law` is made of: the ends
+        returns: (num_runs, m) of the branches, if `estimate_gaps` kept them, or None.
+        gaps, largest_gap: (P, num_runs, 2), if returns were kept, what `law` is made of: the ends
             between which gap p of a run lies, of the pairs i < j in their order; and what no gap
             exceeds by size, infinite if nothing says so.
         entropy: an integer that repeats the runs when it is passed as `rng`. A `Decision` has its
@@ -212,16 +194,16 @@ class GapEstimate(ReadOnly):
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(3, gamma=0.8)
-        >>> asked = {"actions": [0, 1, 2], "state": 4, "num_runs": 100, "rng": 0}
-        >>> found = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **asked)
-        >>> found
+        >>> options = {"actions": [0, 1, 2], "state": 4, "num_runs": 100, "rng": 0}
+        >>> estimate = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **options)
+        >>> estimate
         GapEstimate(gaps=6, num_runs=100, means up to 1.607, standard errors up to 0.06)
-        >>> low, high = found.interval("mean", level=0.95)
+        >>> low, high = estimate.interval("mean", level=0.95)
         >>> print(low[0, 2].round(2), high[0, 2].round(2))
         1.5 1.71
-        >>> print(f"after action 0: {found.value[0]:.2f} +- {found.value_error[0]:.2f}")
+        >>> print(f"after action 0: {estimate.value[0]:.2f} +- {estimate.value_error[0]:.2f}")
         after action 0: 3.53 +- 0.16
-        >>> kept = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **asked, keep_returns=True)
+        >>> kept = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **options, keep_returns=True)
         >>> print("the median is from {:.2f} to {:.2f}".format(*kept.law(0, 2).quantile(0.5)))
         the median is from 1.44 to 1.89
     """
@@ -251,33 +233,33 @@ class GapEstimate(ReadOnly):
         seen: tuple[float, float],
         **others: Any,
     ) -> GapEstimate:
-        """Made from parts of the sums of all pairs, and of the returns of all branches.
+        """Made from parts of the sums of the gaps of all pairs, and of the returns of all branches.
 
-        seen: the lowest and the highest reward.
+        seen: the lowest and the highest reward. The error of the variance is the jackknife's: no
+        distribution is assumed.
         """
-        size = len(plan.kinds)
-        upper = np.triu_indices(size, 1)
-        rest = plan.future(seen[1] - seen[0])
-        s = Sums.merged(parts)
-        back = _statistics(s._replace(mean=-s.mean, worse=s.better, better=s.worse), rest)
-        tables: dict[str, Any] = {}
-        for name, there in _statistics(s, rest).items():
-            tables[name] = np.zeros((size, size), there.dtype)
-            tables[name][upper] = there
-            tables[name].T[upper] = back[name]
-        tables["prob_tie"] += np.eye(size)
-        return cls(**tables | values(plan, value_parts, seen) | others)
+        s = Sums.merged(parts).both_ways(len(plan.kinds))
+        n = s.size
+        variance = s.square / (n - 1)
+        spread = np.sqrt(np.maximum(s.fourth - s.square**2 / n, 0.0) / (n - 1))  # of the squares
+        return cls(
+            mean=s.mean,
+            mean_error=np.sqrt(variance / n),
+            variance=variance,
+            variance_error=n / (n - 2) * spread / np.sqrt(n),
+            prob_worse=s.worse / n,
+            prob_tie=s.tie / n,
+            prob_better=s.better / n,
+            truncation_error=may_change(s.tail / n, plan.future(seen[1] - seen[0])),
+            **{"num_runs": n.astype(int)} | _values(plan, value_parts, seen) | others,
+        )
 
     def __repr__(self) -> str:
+        size = len(self.mean)
         largest = np.abs(self.mean).max()
-        counts = f"gaps={self._distinct.sum():,}, num_runs={np.max(self.num_runs):,}"
+        counts = f"gaps={size * (size - 1):,}, num_runs={np.max(self.num_runs):,}"
         errors = f"standard errors up to {self.mean_error.max():.2g}"
         return f"GapEstimate({counts}, means up to {largest:.4g}, {errors})"
-
-    @property
-    def _distinct(self) -> Any:
-        """Entries of two different actions."""
-        return ~np.eye(len(self.mean), dtype=bool)
 
     def interval(self, name: Statistic, *, level: float = 0.95) -> tuple[Floats, Floats]:
         """Ends of confidence intervals, entry by entry.
@@ -300,13 +282,13 @@ class GapEstimate(ReadOnly):
             reach = z * self.mean_error + self.truncation_error
             return value - reach, value + reach
         unsure = 1.0 - self.prob_worse - self.prob_tie - self.prob_better
-        return self._wilson(value, z)[0], self._wilson(value + unsure, z)[1]
+        return self._wilson(value, -z), self._wilson(value + unsure, z)
 
     def law(self, i: int, j: int, *, alpha: float = 0.05) -> GapLaw:
         """Distribution of gap [i, j]: `quantile`, `cvar` and probabilities, as pairs (low, high).
 
         All of them hold at once with probability $1 - alpha$, as in `GapLaw.from_sample`. What cuts
-        may have changed is included. `estimate_gaps` must have been asked for `keep_returns`. A
+        may have changed is included. `estimate_gaps` needs `keep_returns=True` for it. A
         sample alone says nothing of rare gaps that it does not show: the ends of `cvar`, and of
         extreme quantiles, are finite only if something says how large gaps can be. That is the
         range of the rewards: a JMDP and an `ImplicitJMDP` know theirs, and a simulator may declare
@@ -335,7 +317,7 @@ class GapEstimate(ReadOnly):
         pair = (checks.index("i", i, size), checks.index("j", j, size))
         if i == j:
             raise ValueError(f"i and j must be two actions, got {i} twice")
-        ends = self.gaps[:, [*combinations(range(size), 2)].index((min(pair), max(pair)))]
+        ends = self.gaps[[*combinations(range(size), 2)].index((min(pair), max(pair)))]
         if i > j:
             ends = -ends[:, ::-1]
         return sampled_law(pair, ends, alpha, (-self.largest_gap, self.largest_gap))
@@ -346,7 +328,8 @@ class GapEstimate(ReadOnly):
         square = self.variance**2
         enough = n * square >= _ENOUGH * (square + n * self.variance_error**2)
         varied = self.variance > _NO_VARIATION * self.mean**2
-        few = self._distinct & ~(enough & varied)
+        few = ~(enough & varied)
+        np.fill_diagonal(few, False)
         if few.any():
             warnings.warn(
                 f"the intervals of {few.sum():,} gaps rest on too few runs: fewer than {_ENOUGH} "
@@ -354,16 +337,32 @@ class GapEstimate(ReadOnly):
                 stacklevel=3,
             )
 
-    def _wilson(self, share: Floats, z: float) -> tuple[Floats, Floats]:
-        """Wilson's interval of a share of the runs, at z standard errors."""
+    def _wilson(self, share: Floats, z: float) -> Floats:
+        """End of Wilson's interval of a share of the runs, z standard errors above it."""
         n = np.maximum(self.num_runs, 1)
-        centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-        reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
-        return centre - reach, centre + reach
+        error = np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+        return (share + z**2 / (2 * n) + z * error) / (1 + z**2 / n)
+
+
+@hot
+def _capital(z: Any, mean: float) -> float:
+    """Capital of a gambler after bets that the mean of values z (T,) exceeds `mean`."""
+    capital = 0.0
+    for j in range(_BETS.size):
+        kept = 1.0 - _BETS[j]
+        stake = _BETS[j] / mean
+        logarithm = _LOG_SHARES[j]
+        for start in range(0, z.size, _AT_ONCE):
+            profit = 1.0
+            for t in range(start, min(start + _AT_ONCE, z.size)):
+                profit *= kept + stake * z[t]
+            logarithm += math.log(profit)
+        capital += math.exp(logarithm)
+    return capital
 
 
 def betting_bound(
-    x: Floats, low: float, high: float, alpha: float, known: float = -np.inf
+    x: Floats, low: float, high: float, alpha: float, earlier: float = -np.inf
 ) -> float:
     """A lower confidence bound for the mean of values x (T,) in [low, high].
 
@@ -373,19 +372,17 @@ def betting_bound(
     value: some share stakes about the best part. If the mean is at most m, the probability that the
     capital ever reaches 1 / alpha is at most alpha. The bound is the largest m against which it is
     as large by now (Waudby-Smith and Ramdas 2024, Section 4), to a thousandth of its distance from
-    the sample mean; at least `known`, the bound of fewer values.
+    the sample mean; at least `earlier`, the bound of fewer values.
     """
     if low == high:
         return low
-    z, counts = np.unique(np.clip((x - low) / (high - low), 0.0, 1.0), return_counts=True)
-    centre = top = float(counts @ z / counts.sum())  # nothing is ever won against the sample mean
-    bottom = max((known - low) / (high - low), 0.0)
-    with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
-        while top - bottom > _CLOSE * (centre - bottom):
-            middle = 0.5 * (bottom + top)
-            won = counts @ np.log1p(_BETS * (z[:, None] / middle - 1.0))  # (16,), in logs
-            capital = np.logaddexp.reduce(_LOG_SHARES + won)
-            bottom, top = (middle, top) if capital >= -np.log(alpha) else (bottom, middle)
+    z = np.clip((x - low) / (high - low), 0.0, 1.0)
+    centre = top = float(z.mean())  # nothing is ever won against the sample mean
+    bottom = max((earlier - low) / (high - low), 0.0)
+    while top - bottom > _CLOSE * (centre - bottom):
+        middle = 0.5 * (bottom + top)
+        enough = _capital(z, middle) >= 1.0 / alpha
+        bottom, top = (middle, top) if enough else (bottom, middle)
     return low + (high - low) * bottom
 
 
@@ -407,24 +404,14 @@ def asymptotic_bound(x: Floats, alpha: float) -> Any:
     return np.where(t < FIRST_ASYMPTOTIC, -np.inf, bound)
 
 
-def gap_interval(
-    gap: Floats,
-    cut: Floats,
-    known: Floats,
-    alpha: float,
-    largest_gap: float | None,
-) -> tuple[float, float]:
-    """Ends of an interval for the mean of gaps (N,), which holds at all sample sizes at once.
+def lower_bound(x: Floats, earlier: float, alpha: float, largest: float | None) -> float:
+    """Lower end of an interval for a mean gap, which holds at all sample sizes at once.
 
-    cut: (N,) how much a gap may still change. known: the interval of fewer gaps. largest_gap: no
-    gap is larger; None asks for the asymptotic sequence.
+    x: (T,) gaps, less what they may still change. earlier: the end from fewer gaps. largest: no gap
+    exceeds it; None selects the asymptotic sequence.
     """
-    if not np.isfinite(cut).all():  # gamma is 1, and a run was cut off: anything may follow
-        return -math.inf, math.inf
-
-    def bound(least: Floats, before: float) -> float:
-        if largest_gap is None:
-            return max(before, float(asymptotic_bound(least, alpha)))
-        return betting_bound(least, -largest_gap, largest_gap, alpha / 2.0, before)
-
-    return bound(gap - cut, known[0]), -bound(-gap - cut, -known[1])
+    if not np.isfinite(x).all():  # gamma is 1, and a run was cut off: anything may follow
+        return -math.inf
+    if largest is None:
+        return max(earlier, float(asymptotic_bound(x, alpha)))
+    return betting_bound(x, -largest, largest, alpha / 2.0, earlier)
