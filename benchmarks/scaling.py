@@ -207,8 +207,10 @@ def rows_of_an_order(order, sides):
 
 def rows_of(table, *arguments):
     """Rows of a table, in this process."""
-    measured = {"scaling": rows_of_a_method, "order": rows_of_an_order, "device": rows_of_a_device}
-    rows = measured[table](*arguments)
+    if table == "order":
+        rows = rows_of_an_order(*arguments)
+    else:
+        rows = (rows_of_a_device if table == "device" else rows_of_a_method)(*arguments)
     return [{"table": "order" if table == "order" else "scaling", **row} for row in rows]
 
 

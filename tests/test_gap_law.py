@@ -44,8 +44,10 @@ def two_ends(paid=(0.0, 1.0, -1.0), gamma=0.5):
 
 
 def separate_models(rng, gamma, grain, count=6):
-    """A JMDP of parts with two states each that never meet. All states have one distribution of tables;
-    rewards are multiples of 1 / grain if given."""
+    """A JMDP of parts with two states each that never meet.
+
+    All states have one distribution of tables; rewards are multiples of 1 / grain if given.
+    """
     shape = (count, 2, 2, 2)
     rewards = rng.uniform(-1, 1, shape) if grain is None else rng.integers(-2, 3, shape) / grain
     after = rng.integers(2, size=shape) + 2 * np.arange(count)[:, None, None, None]

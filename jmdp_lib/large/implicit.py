@@ -207,8 +207,8 @@ def with_law(law: Floats, tables: TableFunction, state: Any) -> Any:
     probs = np.asarray(made[0])
     if probs.shape != law.shape or np.abs(probs - law).max() > 1e-12:
         raise ValueError(
-            "coupling 'common' needs one distribution of tables in all states: the probabilities are "
-            f"{probs.round(6)} here, {law.round(6)} at the first one"
+            "coupling 'common' needs one distribution of tables in all states: the probabilities "
+            f"are {probs.round(6)} here, {law.round(6)} at the first one"
         )
     return made
 
