@@ -284,7 +284,7 @@ class _Steps:
         jm = self.system.jm
         tables = np.diff(jm.starts)
         draws = 1.0 * tables[:, None] * (self.laws > 0.0).sum(2)  # (S, A + 1), of one branch
-        states = self.pairs.numbering.order
+        states = self.pairs.indexing.states
         near = self.at_one_state
         after = np.diff(jm.transitions.indptr).reshape(self.system.policy.shape).sum(1)
         seconds = np.unique(np.stack([near.others, near.second]), axis=1)
@@ -365,7 +365,7 @@ class _Steps:
 
     def between(self, row: Ints, d: Floats, ends: tuple[Ints, Ints], chance: Floats) -> Outcomes:
         """Of steps that lead to two states, (M,) each; at gamma 0 they lead to zero."""
-        x, y = self.pairs.numbering.number[np.stack(ends)]
+        x, y = self.pairs.indexing.index_of[np.stack(ends)]
         after = self.pairs.places(*ends)
         if self.system.jm.gamma == 0.0:
             after[:] = self.zero
