@@ -480,11 +480,11 @@ def keys_of(rows: Ints) -> list[bytes]:
 class MomentsFromMultisets:
     """Source of moments: multisets outside the first system are solved when they are read.
 
-    goal: residual tolerance in the paper's norm. solved: moment of each multiset, by `keys_of`.
+    residual_tol: tolerance in the paper's norm. solved: moment of each multiset, by `keys_of`.
     """
 
     operator: MultisetOperator
-    goal: float
+    residual_tol: float
     solved: dict[bytes, float] = field(default_factory=dict)
 
     @property
@@ -494,7 +494,7 @@ class MomentsFromMultisets:
 
     def solve(self, system: System) -> Solved:
         """Solve a system for its moments, in units of lambda, where T_n contracts by gamma."""
-        solution = solve(system, self.goal, self.operator.jm.gamma, self.name)
+        solution = solve(system, self.residual_tol, self.operator.jm.gamma, self.name)
         some = system.waiting == 0
         moments = (system.weights * solution.x)[some].tolist()
         self.solved.update(zip(keys_of(system.rows[some]), moments, strict=True))
