@@ -83,7 +83,7 @@ def collection(seed):
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("form", FORMS)
 def test_sampled_backup_is_unbiased(seed, form):
-    """The mean is within five standard errors at every coordinate; "centred" at the true means."""
+    """Means are within five standard errors at every coordinate; "centred" at the true means."""
     jm, policy, mean, second = collection(seed)
     if form == "centred":
         mean = jl.jipe2(jm, policy, tol=1e-11).moments.mean
@@ -120,7 +120,7 @@ def test_a_simulator_has_no_residuals():
 
 @pytest.mark.parametrize("simulator", [lambda jm: jm, Wrapped], ids=["compiled", "wrapped"])
 def test_steps_are_those_of_the_schedule(simulator):
-    """The value of a coordinate of constant rewards follows from the steps alone."""
+    """Values of a coordinate of constant rewards follow from the steps alone."""
     jm = jl.JMDP([[1.0]], [[[2.0]]], [[[0]]], gamma=0.0)
     run = jl.incremental_jipe2(simulator(jm), [0], 40, step_size=(0.5, 0.8), rng=0)
     remaining = np.prod([1.0 - 0.5 * n**-0.8 for n in range(1, run.visits[0] + 1)])
@@ -143,7 +143,7 @@ def ctrl_c():
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_interrupt():
-    """A real Ctrl-C in the middle of a long run."""
+    """Guards a real Ctrl-C in the middle of a long run."""
     jm, policy = small_problem()
     timer = threading.Timer(1.0, lambda: signal.raise_signal(signal.SIGINT))
     simulator = Wrapped(jm)

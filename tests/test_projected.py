@@ -27,7 +27,7 @@ def random_features(jm, dimension, seed=0):
 
 
 def projection_of(jm, policy, features, cone="none"):
-    """The projection in the occupancy's weights."""
+    """Projection in the weights of the occupancy."""
     pairs = occupancy(jm, policy).reshape(policy.size, policy.size)
     return Projection(features.reshape(policy.size, -1), pairs, cone)
 
@@ -58,7 +58,7 @@ def test_stationary_weights():
 @given(problems(max_states=3, max_actions=2))
 @settings(max_examples=30)
 def test_occupancy(problem):
-    """It solves d = (1 - eta) xi_0 + eta d P_2, so P_2 is bounded by eta^(-1/2) in L_2(d)."""
+    """Solution of d = (1 - eta) xi_0 + eta d P_2, so P_2 is bounded by eta^(-1/2) in L_2(d)."""
     jm, policy, _ = problem
     d, eta = occupancy(jm, policy), jm.gamma
     balance = (1 - eta) * start_law(jm) + eta * pair_step(jm, policy, d)
@@ -87,7 +87,7 @@ def test_bound_of_the_theorem(cone, seed):
 
 @pytest.mark.parametrize("cone", ["augmented", "psd", "none"])
 def test_iteration_from_zero_reaches_the_solve(cone):
-    """The paper's iteration converges to the direct solution, at the rate kappa."""
+    """Convergence of the paper's iteration to the direct solution, at the rate kappa."""
     rng = np.random.default_rng(3)
     jm = random_jmdp(rng, num_states=4, num_actions=2, gamma=0.7)
     policy = random_policy(rng, jm)
@@ -129,7 +129,7 @@ def test_weights_without_a_contraction_claim_nothing():
 
 @pytest.mark.parametrize("cone", ["augmented", "psd"])
 def test_the_projection_is_optimal(cone):
-    """From the projection, no direction into the cone decreases the objective."""
+    """No direction from the projection into the cone decreases the objective."""
     rng = np.random.default_rng(1)
     jm = random_jmdp(rng, num_states=5, num_actions=2, gamma=0.8)
     pi = projection_of(jm, random_policy(rng, jm), random_features(jm, 4, 2), cone)

@@ -71,7 +71,7 @@ def test_requested_gaps_are_solved_and_nothing_else(problem, count):
 
 @pytest.mark.parametrize("cycles", [True, False])
 def test_many_pairs_are_reached(cycles):
-    """The search needs more than one pass, and many words of the bitmap."""
+    """Guards a search in more than one pass, over many words of the bitmap."""
     jm = random_jmdp(np.random.default_rng(0), 300, 2, 2, 0.5)
     after = jm.next_states if cycles else np.sort(jm.next_states, axis=0)
     jm = jl.JMDP.from_tables(jm.table_states, jm.probs, jm.rewards, after, 300, 0.5)
@@ -147,7 +147,7 @@ class Shift:
 
 
 def test_the_safeguard_takes_over():
-    """Where no acceleration is possible, plain iteration takes over, at its own cost."""
+    """Guards plain iteration, at its own cost, if no acceleration is possible."""
     operator = Shift(0.9, 5000)
     x, residuals, applied = solve(operator, 1e-10, 0.9, share=1.0)
     exact = (1.0 - 0.9 ** (5000 - np.arange(5000))) / 0.1

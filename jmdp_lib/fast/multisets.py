@@ -97,7 +97,7 @@ class Index(NamedTuple):
         return index
 
 
-class Laws(NamedTuple):
+class Transitions(NamedTuple):
     """One step of L sets of branches, each at one state, with l outcomes in all.
 
     sets: rows of the sets. starts: (L + 1,) first outcome of each set. coefficients: (l,). rows:
@@ -187,8 +187,8 @@ class MultisetOperator:
         return self.at_all_states(chosen).reshape(-1, self.order)
 
     @cached_property
-    def _laws(self) -> Laws:
-        """Steps of all sets of branches that may be at one state."""
+    def _transitions(self) -> Transitions:
+        """One step of every set of branches that may be at one state."""
         drawn = self.rows_of([(0, m) for m in x] for x in partitions(self.order) if x)
         drawn = self._repeated(drawn, self.jm.num_states, 1).reshape(-1, self.order)
         rows = np.concatenate([drawn, self.same_state])
@@ -198,7 +198,7 @@ class MultisetOperator:
         size = max(1, _OUTCOMES // most)
         steps = [self._outcomes(rows[i : i + size]) for i in range(0, len(rows), size)]
         sizes, coefficients, after = map(np.concatenate, zip(*steps, strict=True))
-        return Laws(Index.of(rows, 0), np.append(0, np.cumsum(sizes)), coefficients, after)
+        return Transitions(Index.of(rows, 0), np.append(0, np.cumsum(sizes)), coefficients, after)
 
     def _outcomes(self, rows: Ints) -> tuple[Ints, Floats, Ints]:
         """One step of rows (q, n), all of whose branches are at one state and have yet to step.
@@ -272,8 +272,8 @@ class MultisetOperator:
 
     def closure(self, seeds: Ints) -> System:
         """T_n on the seeds, distinct rows (q, n), and on all multisets that they lead to."""
-        laws = self._laws
-        most = self._noise.size * max(1, int(np.diff(laws.starts).max()))
+        transitions = self._transitions
+        most = self._noise.size * max(1, int(np.diff(transitions.starts).max()))
         world = self._noise, self._states, np.full((2, self.order), -1)
         index = Index.of(np.concatenate([np.full((1, self.order), -1), seeds]), 0)  # first M^(0)
         size = len(index.rows)
@@ -287,7 +287,7 @@ class MultisetOperator:
                     index = Index.of(index.rows[:size], size + count * most)
                 step = np.zeros(count), np.zeros(count, np.int64)
                 entries = np.empty(count * most), np.empty(count * most, np.int32)
-                size = _follow(index, size, done, laws, world, (*step, *entries))
+                size = _follow(index, size, done, transitions, world, (*step, *entries))
                 done += count
                 steps.append((*step, *(x[: step[1].sum()].copy() for x in entries)))
                 bar.update(count)
@@ -307,21 +307,19 @@ class MultisetOperator:
         kernel.sum_duplicates()  # of two noises: SciPy's search for components would never end
         _, blocks = csgraph.connected_components(kernel, connection="strong")
         alone = (waiting == 0) & (np.bincount(blocks, waiting == 0) == 1)[blocks]
-        source = source / weights
         inner = returning(kernel, blocks, alone)
-        while inner.nnz:
-            source = source + inner @ source
+        while inner.nnz:  # sources stay: no way back leads to M^(0)
             kernel = kernel - inner + inner @ kernel
             inner = returning(kernel, blocks, alone)
-        # Successors first. Of those that lead to each other, a multiset that is alone comes first,
-        # then what waits least; other multisets come last.
+        # Successors first. Within a strong component: a multiset that is alone in it, then unknowns
+        # by the number of states that have yet to step, then other multisets.
         ranks = np.where(waiting > 0, waiting, np.where(alone, 0, self.order))
         order = np.lexsort((ranks, blocks))
         place = np.argsort(order).astype(np.int32)
         kernel = kernel[order]
         kernel = sparse.csr_array((kernel.data, place[kernel.indices], kernel.indptr), kernel.shape)
         return System(
-            *(kernel, 1.0, source[order], np.arange(order.size)),
+            *(kernel, 1.0, (source / weights)[order], np.arange(order.size)),
             rows=rows[order],
             orders=orders[order],
             weights=weights[order],
@@ -372,36 +370,36 @@ def _write(index: Any, rows: Any) -> None:
 
 @inline
 def _split(row: Any, shift: Any, states: Any, own: Any) -> Any:
-    """Write the codes of the last state of a row to `own`, shifted; returns how many are left."""
+    """Write the codes of the last state of a row to `own`, shifted; returns how many it keeps."""
     order = own.size
     state = states[row[order - 1] // order % states.size]
     first = 0 if shift else states.size * order  # of the codes that have yet to step
     own[:] = -1
-    left = order
-    while left > 0 and row[left - 1] >= first:
-        if states[row[left - 1] // order % states.size] != state:
+    kept = order
+    while kept > 0 and row[kept - 1] >= first:
+        if states[row[kept - 1] // order % states.size] != state:
             break
-        left -= 1
-        own[left] = row[left] + shift
-    return left
+        kept -= 1
+        own[kept] = row[kept] + shift
+    return kept
 
 
 @inline
-def _merge(row: Any, left: Any, shift: Any, moved: Any, after: Any) -> None:
+def _merge(row: Any, kept: Any, shift: Any, moved: Any, after: Any) -> None:
     """Write the sorted union of the first codes of a row, shifted, and of `moved` to `after`."""
     other = after.size
     for p in range(after.size - 1, -1, -1):
-        stays = row[left - 1] + shift if left and row[left - 1] >= 0 else -1
+        stays = row[kept - 1] + shift if kept and row[kept - 1] >= 0 else -1
         comes = moved[other - 1] if other else -1
         if stays > comes:
-            left -= 1
+            kept -= 1
         else:
             other -= 1
         after[p] = max(stays, comes)
 
 
 @hot
-def _follow(index: Any, size: Any, first: Any, laws: Any, world: Any, out: Any) -> Any:
+def _follow(index: Any, size: Any, first: Any, transitions: Any, world: Any, out: Any) -> Any:
     """Step one state of each of `count` unknowns, from row `first` on; returns the rows in use.
 
     world: probabilities of the noise, states of the kinds, and two rows as scratch. out: constants
@@ -417,13 +415,13 @@ def _follow(index: Any, size: Any, first: Any, laws: Any, world: Any, out: Any) 
         before = n
         for k in range(noise.size if starts else 1):
             shift = (k + 1) * begun if starts else 0
-            left = _split(row, shift, states, own)
-            law = _position(laws.sets, own, -1)
-            for e in range(laws.starts[law], laws.starts[law + 1]):
-                _merge(row, left, shift, laws.rows[e], after)
+            kept = _split(row, shift, states, own)
+            which = _position(transitions.sets, own, -1)
+            for e in range(transitions.starts[which], transitions.starts[which + 1]):
+                _merge(row, kept, shift, transitions.rows[e], after)
                 column = _position(index, after, size)
                 size += column == size
-                coefficient = laws.coefficients[e] * (noise[k] if starts else 1.0)
+                coefficient = transitions.coefficients[e] * (noise[k] if starts else 1.0)
                 if column:
                     coefficients[n] = coefficient
                     columns[n] = column - 1
@@ -438,8 +436,8 @@ def partitions(total: int, least: int = 1) -> Iterator[list[int]]:
     """Ascending lists of integers, each at least `least`, whose sum is at most the total."""
     yield []
     for first in range(least, total + 1):
-        for rest in partitions(total - first, first):
-            yield [first, *rest]
+        for others in partitions(total - first, first):
+            yield [first, *others]
 
 
 def returning(kernel: sparse.csr_array, blocks: Any, alone: Any) -> sparse.csr_array:

@@ -1,4 +1,4 @@
-"""The fixed point of the collapsed T_2: three linear systems, one after the other.
+"""Fixed point of the collapsed T_2: three linear systems, one after the other.
 
 The third has an unknown for every pair of states. If the requested gaps reach few pairs, it is
 solved on these, otherwise on all pairs.
