@@ -272,7 +272,7 @@ REFUSED = {
     },
     jl.laws.gap_law: {
         r"gaps must have shape \(row, .* = 3\)": {"gaps": (4, 0, 2)},
-        "two ways to say the same": {"gaps": [(4, 0, 2)], "states": [4]},
+        "pass either gaps= or states=": {"gaps": [(4, 0, 2)], "states": [4]},
         "gaps must have shape .* and not be empty": {"gaps": []},
         "width must lie in": {"width": 0.0},
         "max_points must be at least 512": {"max_points": 0},
@@ -414,7 +414,7 @@ TOO_LARGE = {
     "36 features .*: jipe2 is exact": partial(jl.projected_jipe2, **GOOD[jl.projected_jipe2]),
     "coupling_range on 9 states": partial(jl.laws.coupling_range, GRID, GOAL),
     "policy_gaps on the 81 pairs of 9 states": partial(jl.laws.policy_gaps, GRID, GOAL, GOAL),
-    "the pair law of 9 states": partial(jl.laws.gap_law, GRID, GOAL),
+    "the pair chain of 9 states": partial(jl.laws.gap_law, GRID, GOAL),
 }
 
 

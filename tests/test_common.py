@@ -1,4 +1,4 @@
-"""coupling="common": one noise per time step for all branches, wherever they are."""
+"""Coupling "common": one noise per time step for all branches, in whatever state they are."""
 
 import copy
 import pickle
@@ -11,14 +11,14 @@ from strategies import implicit
 import jmdp_lib as jl
 
 UNKNOWN = {
-    # All of its states have the probabilities (1/2, 1/2): its tables look like a noise.
+    # All of its states have the probabilities (1/2, 1/2), so its tables look like a noise.
     "from_mdp": lambda: jl.JMDP.from_mdp(np.full((2, 2, 2), 0.5), np.eye(2), 0.9),
     "from_simulator": lambda: jl.JMDP.from_simulator(jl.coupled_reward_chain(2), 2, rng=3),
 }
 
 
 @pytest.mark.parametrize("made", UNKNOWN.values(), ids=UNKNOWN)
-def test_models_that_do_not_know_their_noise_refuse_it_however_they_look(made):
+def test_models_without_a_declared_noise_refuse_it(made):
     jm = made()
     policy = jl.uniform_policy(jm)
     for model in (jm, copy.deepcopy(jm), pickle.loads(pickle.dumps(jm))):
@@ -45,7 +45,7 @@ CALLS = [
     ("rows", "state"), [([ROW, ROW, ROW[::-1]], 2), ([ROW, [1.0, 0.0], ROW[::-1]], 1)]
 )
 @pytest.mark.parametrize("call", CALLS)
-def test_a_state_with_another_law_is_named(call, rows, state):
+def test_a_state_with_other_probabilities_is_named(call, rows, state):
     other = jl.JMDP(rows, np.zeros((3, 2, 1)), np.zeros((3, 2, 1), int), 0.5)
     with pytest.raises(ValueError, match=f"one distribution of tables.* state {state} has"):
         call(other, ONE_ACTION, coupling="common")

@@ -1,4 +1,4 @@
-"""Projected JIPE-2: exact features, the bound, the cones, the weights, refusals, an oracle."""
+"""Projected JIPE-2: weights, the modulus, the bound, the cones, and the iteration."""
 
 import numpy as np
 import pytest
@@ -27,13 +27,13 @@ def random_features(jm, dimension, seed=0):
 
 
 def projection_of(jm, policy, features, cone="none"):
-    """The projection in the occupancy's weights."""
+    """Projection in the weights of the occupancy."""
     pairs = occupancy(jm, policy).reshape(policy.size, policy.size)
     return Projection(features.reshape(policy.size, -1), pairs, cone)
 
 
 def ergodic_problem(seed, num_states=3, gamma=0.7):
-    """Every table can lead anywhere with some probability: ergodic under a full policy."""
+    """Random model whose tables lead to every state: ergodic under a stochastic policy."""
     rng = np.random.default_rng(seed)
     probs = rng.dirichlet(np.ones(num_states), size=(num_states, 2))
     jm = jl.JMDP.from_mdp(probs, rng.uniform(-1, 1, (num_states, 2, num_states)), gamma)
@@ -41,7 +41,7 @@ def ergodic_problem(seed, num_states=3, gamma=0.7):
 
 
 def test_stationary_weights():
-    """Decision 10: all of them are on the diagonal, and gaps are left open, as chapter 8 shows."""
+    """Decision 10: all weight is on the diagonal; chapter 8 shows what gaps lose by it."""
     jm, policy, _ = ergodic_problem(0)
     law = stationary_pairs(jm, policy)
     assert_allclose(pair_step(jm, policy, law), law, atol=1e-13)
@@ -58,7 +58,7 @@ def test_stationary_weights():
 @given(problems(max_states=3, max_actions=2))
 @settings(max_examples=30)
 def test_occupancy(problem):
-    """d = (1 - eta) rho_0 + eta d P_2, so P_2 is bounded by eta^(-1/2) in L_2(d)."""
+    """Solution of d = (1 - eta) xi_0 + eta d P_2, so P_2 is bounded by eta^(-1/2) in L_2(d)."""
     jm, policy, _ = problem
     d, eta = occupancy(jm, policy), jm.gamma
     balance = (1 - eta) * start_law(jm) + eta * pair_step(jm, policy, d)
@@ -87,22 +87,21 @@ def test_bound_of_the_theorem(cone, seed):
 
 @pytest.mark.parametrize("cone", ["augmented", "psd", "none"])
 def test_iteration_from_zero_reaches_the_solve(cone):
-    """The paper's iteration and the direct solve end in the same point, at the rate promised."""
+    """Convergence of the paper's iteration to the direct solution, at the rate kappa."""
     rng = np.random.default_rng(3)
     jm = random_jmdp(rng, num_states=4, num_actions=2, gamma=0.7)
     policy = random_policy(rng, jm)
     features = random_features(jm, 3, 1)
     solved = jl.projected_jipe2(jm, policy, features, cone=cone, tol=1e-7)
     step = ProjectionStep(PairOperator(jm, policy), solved.projection, solved.beta)
-    goal = 1e-7 * (1.0 - solved.contraction)
-    state, residuals, _ = iterate(step, step.zero(), solved.contraction, goal)
+    tol = 1e-7 * (1.0 - solved.contraction)
+    state, residuals, _ = iterate(step, step.zero(), solved.contraction, tol)
     theta, matrix = solved.projection.unwhiten(*state)
     assert_allclose(theta, solved.theta, atol=1e-5)
     assert_allclose(matrix, solved.Theta, atol=1e-4)
     assert solved.iterations < 5 < residuals.size
-    if cone == "none":  # with theta in the cone the projection moves with theta
-        rates = residuals[1:] <= solved.contraction * residuals[:-1] + 1e-9
-        assert rates.all()
+    if cone == "none":  # the augmented cone moves with theta
+        assert (residuals[1:] <= solved.contraction * residuals[:-1] + 1e-9).all()
 
 
 def test_product_weights_are_closed_form():
@@ -130,20 +129,20 @@ def test_weights_without_a_contraction_claim_nothing():
 
 @pytest.mark.parametrize("cone", ["augmented", "psd"])
 def test_the_projection_is_optimal(cone):
-    """The constrained least-squares step: from it, no direction into the cone leads down."""
+    """No direction from the projection into the cone decreases the objective."""
     rng = np.random.default_rng(1)
     jm = random_jmdp(rng, num_states=5, num_actions=2, gamma=0.8)
     pi = projection_of(jm, random_policy(rng, jm), random_features(jm, 4, 2), cone)
     target = rng.normal(size=(10, 10))
     target = target + target.T - 2.0 * np.eye(10)
     theta = rng.normal(size=4)
-    found = pi.project(pi.second_side(target), theta)
-    above = found - np.outer(theta, theta) * (cone == "augmented")
-    slope = pi.psi.T @ (pi.pairs * (pi.psi @ found @ pi.psi.T - target)) @ pi.psi
+    result = pi.project(pi.second_side(target), theta)
+    above = result - np.outer(theta, theta) * (cone == "augmented")
+    slope = pi.psi.T @ (pi.pairs * (pi.psi @ result @ pi.psi.T - target)) @ pi.psi
     assert np.linalg.eigvalsh(above)[0] >= -1e-9
     assert np.linalg.eigvalsh(slope)[0] >= -1e-8
     assert np.sum(slope * above) == pytest.approx(0.0, abs=1e-8)
-    assert np.abs(slope).max() > 1e-3  # the cone is in the way
+    assert np.abs(slope).max() > 1e-3  # the constraint binds
 
 
 @pytest.mark.parametrize(
@@ -152,8 +151,8 @@ def test_the_projection_is_optimal(cone):
     ids=["c_1 > gamma c_2", "c_1 < gamma c_2"],
 )
 def test_the_modulus_is_attained(pairs, gamma):
-    """Guards c_1, c_2, c_3 and 2 r_max of kappa. Both states lead to state 1 and pay r_max: moments
-    that differ at state 1 alone are moved apart by kappa in the norm, mean and second moment."""
+    """Guards c_1, c_2, c_3 and 2 r_max of kappa. Both states lead to state 1 and pay r_max, and the
+    moments differ at state 1 alone: T_2 changes their distance by the factor kappa."""
     jm = jl.JMDP(np.ones((2, 1)), np.full((2, 1, 1), 3.0), np.ones((2, 1, 1), int), gamma)
     policy, d = np.ones((2, 1)), np.array(pairs)
     kappa, beta = modulus(jm, policy, Projection(np.eye(2), d, "none"))

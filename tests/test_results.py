@@ -1,4 +1,4 @@
-"""Results alike: one line each, read-only, and the same in copies."""
+"""Results of every kind: one line each, read-only, and the same in copies."""
 
 import copy
 import dataclasses
@@ -46,43 +46,43 @@ RESULTS = SOLVERS | {
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_is_shown_in_a_line(name):
-    found = RESULTS[name]()
-    shown = repr(found)
+    result = RESULTS[name]()
+    shown = repr(result)
     assert "\n" not in shown
     assert len(shown) < 140
-    again = pickle.loads(pickle.dumps(found))
+    again = pickle.loads(pickle.dumps(result))
     assert repr(again) == shown
-    assert type(again) is type(found)
-    assert_equal(fields(again), fields(found))
+    assert type(again) is type(result)
+    assert_equal(fields(again), fields(result))
 
 
 def fields(result):
-    """As nested dicts; what gives other moments is compared below."""
+    """Fields as nested dicts; sources of moments are compared below."""
     return dataclasses.asdict(
         result, dict_factory=lambda items: {k: value for k, value in items if k != "source"}
     )
 
 
 def arrays_of(result):
-    """Every array that a solution and its moments hand out, by its name."""
+    """Public arrays of a solution and its moments, by name."""
     m = result.moments
     names = ["mean", "gap_mean"] if m.order < 2 else dir(m)
-    found = {name: getattr(m, name) for name in names if not name.startswith("_")}
-    found |= {name: getattr(result, name) for name in dir(result) if not name.startswith("_")}
-    found |= {f"same_state {k}": m.same_state(k) for k in range(1, m.order + 1)}
-    return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+    arrays = {name: getattr(m, name) for name in names if not name.startswith("_")}
+    arrays |= {name: getattr(result, name) for name in dir(result) if not name.startswith("_")}
+    arrays |= {f"same_state {k}": m.same_state(k) for k in range(1, m.order + 1)}
+    return {name: value for name, value in arrays.items() if isinstance(value, np.ndarray)}
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_copies_are_equal_bit_by_bit_and_read_only(solver):
     sol = SOLVERS[solver]()
-    known = arrays_of(sol)
-    assert {"mean", "gap_mean", "residuals"} <= {*known}
-    assert sol.moments.order < 2 or {"covariance", "variance", "gap_variance"} <= {*known}
+    arrays = arrays_of(sol)
+    assert {"mean", "gap_mean", "residuals"} <= {*arrays}
+    assert sol.moments.order < 2 or {"covariance", "variance", "gap_variance"} <= {*arrays}
     assert len({sol, sol}) == 1  # results can be kept in sets and as keys
     for again in (sol, copy.deepcopy(sol), pickle.loads(pickle.dumps(sol))):
         for name, array in arrays_of(again).items():
-            assert_equal(array, known[name], name)
+            assert_equal(array, arrays[name], name)
             with pytest.raises(ValueError, match="read-only"):
                 array[...] = 0
         if solver == "incremental, centred":

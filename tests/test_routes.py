@@ -1,4 +1,4 @@
-"""The routes of jipe2: each agrees with the literal operator, and says what it does."""
+"""Routes of jipe2: each agrees with the literal operator, and reports what it did."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -20,15 +20,10 @@ EVERY = ROUTES[1:]
 def local_and_random():
     """Environments whose branches stay near each other, and some whose do not."""
     rng = np.random.default_rng(7)
-    grid, chain = (
-        jl.windy_gridworld(3, gamma=0.8),
-        jl.coupled_reward_chain(5, 0.9, rewards="signed"),
-    )
-    scattered, depot = random_jmdp(rng, 6, 3, 3, 0.9), jl.inventory(capacity=3, gamma=0.8)
+    grid, scattered = jl.windy_gridworld(3, gamma=0.8), random_jmdp(rng, 6, 3, 3, 0.9)
+    depot = jl.inventory(capacity=3, gamma=0.8)
     yield "grid, goal", grid, jl.goal_policy(3)
     yield "grid, mostly goal", grid, jl.epsilon_mixture(grid, jl.goal_policy(3), 0.1)
-    yield "grid, uniform", grid, jl.uniform_policy(grid)
-    yield "chain, uniform", chain, jl.uniform_policy(chain)
     yield "depot, uniform", depot, jl.uniform_policy(depot)
     yield "random, stochastic", scattered, random_policy(rng, scattered)
     yield "random, deterministic", scattered, random_policy(rng, scattered, deterministic=True)
@@ -39,8 +34,8 @@ CASES = list(local_and_random())
 
 @pytest.mark.parametrize("coupling", ["joint", "independent"])
 @pytest.mark.parametrize(("jm", "policy"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
-def test_what_a_solution_answers_does_not_depend_on_the_route(jm, policy, coupling):
-    """What no gap reaches is solved when it is read. Sweeps are those of the literal operator."""
+def test_moments_do_not_depend_on_the_route(jm, policy, coupling):
+    """Moments that no gap reaches are solved when they are read."""
     exact = jl.jipe2(jm, policy, tol=1e-11, coupling=coupling, route="sweeps").moments
     second = exact.full_second()
     close = 1e-10 * (1.0 + np.abs(second).max())
@@ -58,26 +53,25 @@ def test_what_a_solution_answers_does_not_depend_on_the_route(jm, policy, coupli
 
 @given(problems(max_states=6), st.integers(1, 4))
 @settings(max_examples=30)
-def test_wanted_gaps_are_answered_and_nothing_else(problem, count):
+def test_requested_gaps_are_solved_and_nothing_else(problem, count):
     jm, policy, rng = problem
     exact = jl.jipe2(jm, policy, tol=1e-11).moments
     states = rng.integers(jm.num_states, size=count)
     some = jl.jipe2(jm, policy, tol=1e-11, states=states).moments
     assert_allclose(some.covariance[states], exact.covariance[states], atol=1e-8)
     others = np.setdiff1d(np.arange(jm.num_states), states)
-    alone = np.eye(jm.num_actions, dtype=bool)
-    assert np.isnan(some.covariance[others][:, ~alone]).all()
+    same = np.eye(jm.num_actions, dtype=bool)
+    assert np.isnan(some.covariance[others][:, ~same]).all()
     assert_allclose(some.variance, exact.variance, atol=1e-8)  # all of them, at once
     if jm.num_actions > 1:
         one = jl.jipe2(jm, policy, tol=1e-11, gaps=[(states[0], 1, 0)]).moments
-        wanted = exact.gap_variance[states[0], 0, 1]
-        assert one.gap_variance[states[0], 0, 1] == pytest.approx(wanted, abs=1e-8)
-        assert one.gap_variance[states[0], 1, 0] == pytest.approx(wanted, abs=1e-8)
+        gap = [states[0]] * 2, [0, 1], [1, 0]
+        assert_allclose(one.gap_variance[gap], exact.gap_variance[gap], atol=1e-8)
 
 
 @pytest.mark.parametrize("cycles", [True, False])
 def test_many_pairs_are_reached(cycles):
-    """The search for them needs more than one pass, and many words of the bitmap."""
+    """Guards a search in more than one pass, over many words of the bitmap."""
     jm = random_jmdp(np.random.default_rng(0), 300, 2, 2, 0.5)
     after = jm.next_states if cycles else np.sort(jm.next_states, axis=0)
     jm = jl.JMDP.from_tables(jm.table_states, jm.probs, jm.rewards, after, 300, 0.5)
@@ -85,18 +79,18 @@ def test_many_pairs_are_reached(cycles):
         jl.jipe2(jm, jl.uniform_policy(jm), states=[0, 7], tol=1e-10, **how).moments.gap_variance
         for how in EVERY
     )
-    for found in others:
-        assert_allclose(found, first, atol=1e-9)
+    for result in others:
+        assert_allclose(result, first, atol=1e-9)
 
 
-def raw_moments(found):
+def raw_moments(m):
     """Mean (S, A), and second moments (S, A, A) of two actions of a state."""
-    return found.mean, found.covariance + found.mean[:, :, None] * found.mean[:, None]
+    return m.mean, m.covariance + m.mean[:, :, None] * m.mean[:, None]
 
 
 @pytest.mark.parametrize("how", EVERY, ids=str)
 def test_the_error_bound_holds_after_acceleration(how):
-    """At every tol, also where the discount makes the residual small long before the error is."""
+    """Holds at every tol, also if a high discount makes residuals small long before errors."""
     rng = np.random.default_rng(3)
     for gamma in (0.9, 0.99, 0.999):
         jm = random_jmdp(rng, 30, 3, 3, gamma)
@@ -115,7 +109,7 @@ def test_the_error_bound_holds_after_acceleration(how):
 
 @pytest.mark.parametrize("route", ["dense", "reachable"])
 def test_a_high_discount_costs_little_more(route):
-    """Applications of T_2: gamma = 0.999 needs ten times those of 0.99 when it is repeated."""
+    """Plain iteration needs ten times as many applications of T_2 for 0.999 as for 0.99."""
     scattered = [random_jmdp(np.random.default_rng(0), 40, 3, 3, gamma) for gamma in (0.99, 0.999)]
     grids = [jl.windy_gridworld(7, gamma=gamma) for gamma in (0.99, 0.999)]
     for models in (scattered, grids):
@@ -133,7 +127,7 @@ def test_pairs_that_are_solved_without_a_matrix(monkeypatch):
 
 
 class Shift:
-    """x_i = 1 + rate x_{i+1}: the worst case of every Krylov method, which sees one step each."""
+    """Map x_i = 1 + rate x_{i+1}: the worst case of Krylov methods, which move one entry a step."""
 
     def __init__(self, rate, size):
         self.rate, self.size = rate, size
@@ -153,12 +147,12 @@ class Shift:
 
 
 def test_the_safeguard_takes_over():
-    """No acceleration is possible here: plain iteration ends it, at its own cost."""
+    """Guards plain iteration, at its own cost, if no acceleration is possible."""
     operator = Shift(0.9, 5000)
-    x, history, applied = solve(operator, 1e-10, 0.9, share=1.0)
+    x, residuals, applied = solve(operator, 1e-10, 0.9, share=1.0)
     exact = (1.0 - 0.9 ** (5000 - np.arange(5000))) / 0.1
     assert_allclose(x, exact, rtol=1e-8)
-    assert history[-1] <= 1e-10
+    assert residuals[-1] <= 1e-10
     assert applied < 3 * np.log(1e-10) / np.log(0.9) + 300
 
 
@@ -189,8 +183,8 @@ COINS = SimpleNamespace(num_states=1, num_actions=1, query=None)
 
 
 @pytest.mark.parametrize("thing", [SHOP, COINS, None], ids=type)
-def test_what_is_no_jmdp_is_told_what_to_use(thing):
-    """Only a simulator that can be counted is sent to `from_simulator`; all others to a player."""
+def test_other_models_are_referred_to_what_takes_them(thing):
+    """Only a simulator that can be counted is referred to `from_simulator`."""
     others = jl.laws.gap_law, jl.laws.coupling_range, jl.laws.cautious_improvement
     projected = partial(jl.projected_jipe2, features=[[[1.0]]])
     against = partial(jl.laws.policy_gaps, other=[[1.0]])
@@ -203,29 +197,9 @@ def test_what_is_no_jmdp_is_told_what_to_use(thing):
             jl.JMDP.from_simulator(thing, 10, rng=0)
 
 
-@pytest.mark.parametrize("how", EVERY, ids=str)
-def test_actions_that_are_alike_have_a_gap_of_zero(how):
-    """Not nan: a difference of solved numbers may be off to either side of zero."""
-    rng = np.random.default_rng(1)
-    for gamma, tol in ((0.99, 1e-8), (0.95, 1e-2)):
-        jm = random_jmdp(rng, 40, 3, 3, gamma)
-        alike = jl.JMDP.from_tables(
-            jm.table_states,
-            jm.probs,
-            jm.rewards[:, [0, 0, 0]],
-            jm.next_states[:, [0, 0, 0]],
-            jm.num_states,
-            gamma,
-        )
-        found = jl.jipe2(alike, random_policy(rng, jm), tol=tol, **how).moments.gap_variance
-        assert (found >= 0).all()
-        assert found.max() <= 1e4 * tol
-
-
-def test_overflow_is_an_error_and_no_endless_loop():
+def test_overflow_is_an_error_and_not_an_endless_loop():
     jm = random_jmdp(np.random.default_rng(0), 6, 2, 3, 0.9, 1e80)
-    for route in ("dense", "reachable"):
-        # its dot products overflow
+    for route in ("dense", "reachable"):  # inner products overflow
         sol = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e72, route=route)
         assert np.isfinite(sol.moments.covariance).all()
     with pytest.raises(FloatingPointError, match="overflows"):

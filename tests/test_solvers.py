@@ -1,5 +1,6 @@
 """Solvers: fixed points against independent solutions, certificates, starts, edge cases."""
 
+import os
 from functools import partial
 from itertools import product
 
@@ -9,15 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from strategies import (
-    COUPLINGS,
-    ROUTES,
-    coupled,
-    problems,
-    raised,
-    random_jmdp,
-    random_policy,
-)
+from strategies import COUPLINGS, ROUTES, coupled, problems, raised, random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.fast.collapsed import CollapsedT2
@@ -25,28 +18,30 @@ from jmdp_lib.solvers.fixed_point import false_variance
 
 A_COUPLING = st.sampled_from(COUPLINGS)
 A_CONSTANT = st.sampled_from([0.0, 0.0, 10.0])
+SEEDS = range(6 if os.environ.get("RANDOM_TESTS") else 2)
+SOLVERS = [*(partial(jl.jipe2, **how) for how in ROUTES), jl.jipe]
 
 
 def exact_moments(jm, policy, order, coupling="joint"):
-    """Independent actions never need the product of their tables; here it is built."""
+    """Moments by brute force; for independent actions the product of their tables is built."""
     drawn = brute.product_jmdp(jm) if coupling == "independent" else jm
     return brute.moments(drawn, policy, order, common=coupling == "common")
 
 
 def full_brute(jm, policy, coupling="joint"):
+    """Mean (S, A) and second moments (S, A, S, A) by brute force."""
     truth = exact_moments(jm, policy, 2, coupling)
     shape = (jm.num_states, jm.num_actions)
-    second = np.empty(shape + shape)
-    for x, y in product(np.ndindex(shape), np.ndindex(shape)):
-        second[x + y] = truth[tuple(sorted((x, y)))]
-    mean = np.array([truth[(x,)] for x in np.ndindex(shape)]).reshape(shape)
-    return mean, second
+    every = product(np.ndindex(shape), repeat=2)
+    second = [truth[tuple(sorted(pair))] for pair in every]
+    mean = [truth[(x,)] for x in np.ndindex(shape)]
+    return np.reshape(mean, shape), np.reshape(second, shape * 2)
 
 
 @given(problems(max_states=3), A_COUPLING, A_CONSTANT)
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_jipe2_is_the_linear_solution_on_every_route(problem, coupling, constant):
-    """Every kind of policy, also one state and one action; a constant is put back into moments."""
+    """Holds for all policies, one state, one action, and a constant in all rewards."""
     jm, policy, _ = coupled(problem, coupling)
     jm = raised(jm, constant)
     mean, second = full_brute(jm, policy, coupling)
@@ -64,7 +59,7 @@ def test_jipe2_is_the_linear_solution_on_every_route(problem, coupling, constant
     A_COUPLING,
     A_CONSTANT,
 )
-@settings(max_examples=75)
+@settings(max_examples=60)
 def test_jipe_is_brute_force(problem, order, coupling, constant):
     jm, policy, _ = coupled(problem, coupling)
     jm = raised(jm, constant)
@@ -79,21 +74,28 @@ def test_jipe_is_brute_force(problem, order, coupling, constant):
 
 def test_moments_of_several_states_are_solved_when_they_are_read():
     jm, policy = jl.windy_gridworld(5, gamma=0.8), jl.goal_policy(5)
-    found = jl.jipe(jm, policy, order=3, tol=1e-11)
+    result = jl.jipe(jm, policy, order=3, tol=1e-11)
     exact = jl.jipe2(jm, policy, tol=1e-11).moments.full_second()
-    assert found.num_unknowns == len(found.moments.source.solved) - 1
-    assert_allclose(found.moments.full_second(), exact, atol=1e-8)
-    assert found.num_unknowns < len(found.moments.source.solved) - 1
+    assert result.num_unknowns == len(result.moments.source.solved)
+    assert_allclose(result.moments.full_second(), exact, atol=1e-8)
+    assert result.num_unknowns < len(result.moments.source.solved)
+
+
+def test_order_n_needs_one_sweep_if_the_policy_never_returns():
+    """Multisets that lead back to themselves alone are solved for; certificates notice neither."""
+    jm = jl.windy_gridworld(4)
+    for coupling in COUPLINGS:
+        result = jl.jipe(jm, jl.goal_policy(4), order=3, coupling=coupling)
+        assert result.iterations == 2
+        exact = jl.jipe2(jm, jl.goal_policy(4), coupling=coupling).moments
+        assert_allclose(result.moments.covariance, exact.covariance, atol=1e-7)
 
 
 @pytest.mark.filterwarnings("ignore::jmdp_lib.ConvergenceWarning")
 @given(problems(), st.integers(1, 30), st.sampled_from([0.0, 100.0]))
 @settings(max_examples=40)
 def test_trace_is_the_literal_iteration(problem, iterations, constant):
-    """residuals[k] = ||M_k - T M_k||_lambda of M_{k+1} = T M_k from zero, over every coordinate.
-
-    Whatever constant is in all rewards.
-    """
+    """Residuals are ||M_k - T M_k||_lambda, for M_{k+1} = T M_k from zero and any constant."""
     jm, policy, _ = problem
     jm = raised(jm, constant)
     trace = jl.trace_jipe2(jm, policy, iterations)
@@ -117,7 +119,7 @@ def test_trace_is_the_literal_iteration(problem, iterations, constant):
 @given(problems(), st.integers(1, 30), st.sampled_from([0.0, 100.0]))
 @settings(max_examples=40)
 def test_sweeps_are_certified_where_they_stop(problem, iterations, constant):
-    """Theorem 5.3, stopped anywhere; its rate holds from any start, and zero gives the trace."""
+    """Theorem 5.3 holds after any number of sweeps, and its rate from any start."""
     jm, policy, rng = problem
     jm = raised(jm, constant)
     sweep = partial(jl.jipe2, jm, policy, tol=1e-300, route="sweeps", max_iterations=iterations)
@@ -136,13 +138,13 @@ def test_sweeps_are_certified_where_they_stop(problem, iterations, constant):
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 def test_certificate_of_every_order(order):
-    """Also of moments between states, which are solved when they are read."""
-    for seed in range(6):
+    """Holds for moments between states, too, which are solved when they are read."""
+    for seed in SEEDS:
         rng = np.random.default_rng(seed)
         jm = random_jmdp(rng, {3: 3, 4: 2}.get(order, 4), 2, 2, gamma=0.9)
         policy = random_policy(rng, jm)
         truth = brute.moments(jm, policy, order)
-        for tol in (3.0, 0.1, 1e-4):  # few iterations and many
+        for tol in (1.0, 1e-4):  # few iterations and many
             sol = jl.jipe(jm, policy, order=order, tol=tol)
             allowed = sol.error_bound + 1e-13 * jm.reward_bound  # of the reference
             for x, v in truth.items():
@@ -152,29 +154,23 @@ def test_certificate_of_every_order(order):
 
 
 def test_not_converging_is_never_silent():
-    jm = jl.windy_gridworld(3)
+    jm, policy = jl.windy_gridworld(3), jl.goal_policy(3)
+    sweeps = partial(jl.jipe2, route="sweeps")
     with pytest.warns(jl.ConvergenceWarning, match="after 5 iterations"):
-        sol = jl.jipe2(jm, jl.goal_policy(3), route="sweeps", max_iterations=5)
+        sol = sweeps(jm, policy, max_iterations=5)
     assert not sol.converged
     assert sol.status == "max_iterations"
     assert sol.iterations == len(sol.residuals) == 5
     assert "NOT converged (max_iterations)" in repr(sol)
-    for solver in (jl.jipe2, jl.jipe):  # an accuracy that rounding does not allow
+    for solver in (jl.jipe2, jl.jipe, sweeps):  # an accuracy that rounding does not allow
         with pytest.warns(jl.ConvergenceWarning, match="below double precision"):
-            assert solver(jm, jl.goal_policy(3), tol=1e-18).status == "rounding"
-
-
-@pytest.mark.slow
-def test_accuracy_beyond_rounding_stops_early():
-    jm = jl.coupled_reward_chain(2, 0.99)
-    with pytest.warns(jl.ConvergenceWarning, match="below double precision"):
-        sol = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-15, route="sweeps")
-    assert sol.status == "rounding"
-    assert sol.iterations < 6_000
+            sol = solver(jm, policy, tol=1e-100)
+        assert sol.status == "rounding"
+        assert sol.iterations < 2_000  # to contract by 1e-100 sweeps would need 4,500
 
 
 def test_a_moment_does_not_depend_on_the_highest_order():
-    """Multisets of order 11 on two states are too many to be numbered by their codes."""
+    """Moments of order 4 are the same if the highest order is 11."""
     rewards, successors = [[[1.0], [-0.5]], [[0.3], [0.7]]], [[[0], [1]], [[1], [0]]]
     jm = jl.JMDP([[0.5, 0.5], [0.2, 0.8]], rewards, successors, 0.6)
     low, high = (jl.jipe(jm, [0, 0], order=order).moments for order in (4, 11))
@@ -194,7 +190,7 @@ def test_warm_start():
 
 @pytest.mark.parametrize("gamma", [0.8, 0.95])
 def test_the_certificate_of_sweeps_is_nearly_attained(gamma):
-    """Guards residual / (1 - gamma) of eq. (23): returns of two constants settle by gamma."""
+    """Guards residual / (1 - gamma) of eq. (23): constant returns converge at the rate gamma."""
     jm = jl.JMDP(np.ones((2, 1)), [[[3.0]], [[0.0]]], [[[0]], [[1]]], gamma)
     with pytest.warns(jl.ConvergenceWarning, match="stopped after 5"):
         sol = jl.jipe2(jm, [0, 0], route="sweeps", max_iterations=5)
@@ -212,34 +208,33 @@ def constant_returns(gamma, scale=1.0):
     return jl.JMDP(np.full((2, 2), 0.5), rewards, after, gamma)
 
 
-@pytest.mark.parametrize("solve", [*(partial(jl.jipe2, **how) for how in ROUTES), jl.jipe])
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("solve", SOLVERS)
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_returns_that_are_constant_have_no_correlation(solve, scale):
-    """After k sweeps the variance of V(s) - gamma^k V(S_k) is left. The mean is exact by then, and
-    so an error bound of means says nothing of that."""
+    """After k sweeps the variance of V(s) - gamma^k V(S_k) remains. The mean is exact by then, so
+    the error bound of means does not show it."""
     jm = constant_returns(0.9, scale)
-    found = solve(jm, jl.uniform_policy(jm)).moments
-    assert np.isnan(found.correlation).all()
-    assert np.sqrt(found.variance).max() <= found.resolution <= 1e-3 * scale
+    result = solve(jm, jl.uniform_policy(jm)).moments
+    assert np.isnan(result.correlation).all()
+    assert np.sqrt(result.variance).max() <= result.resolution <= 1e-3 * scale
 
 
-@pytest.mark.parametrize("solve", [*(partial(jl.jipe2, **how) for how in ROUTES), jl.jipe])
+@pytest.mark.parametrize("solve", SOLVERS)
 def test_equal_actions_are_within_the_resolution(solve):
-    """Their gap is zero, and its variance a difference of numbers that are rounded."""
-    for seed in range(40):
+    """Their gap is zero, and its variance, a difference of rounded numbers, is never nan."""
+    for seed, gamma, tol in product(range(3), [0.0, 0.25, 0.9, 0.99], [1e-8, 1e-2]):
         rng = np.random.default_rng(seed)
-        shape = rng.integers((1, 2), (4, 6))  # states and tables
+        shape = rng.integers((1, 2), (5, 6))  # states and tables
         probs = rng.dirichlet(np.ones(shape[1]), size=shape[0])
         rewards = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 4)
         after = rng.integers(shape[0], size=shape)
-        gamma = rng.choice([0.0, 0.25, 0.9, 0.99])
         jm = jl.JMDP(probs, *(np.stack([x, x], axis=2) for x in (rewards, after)), gamma)
-        found = solve(jm, np.zeros(shape[0], int)).moments
-        assert np.sqrt(found.gap_variance).max() <= found.resolution
+        result = solve(jm, random_policy(rng, jm), tol=tol).moments
+        assert np.sqrt(result.gap_variance).max() <= result.resolution
 
 
-def test_the_least_deviation_that_can_be_told_from_zero():
-    """Guards gamma e / sqrt(1 - gamma^2), which means wrong by e and -e make of a constant."""
+def test_the_smallest_deviation_distinguishable_from_zero():
+    """Guards gamma e / sqrt(1 - gamma^2): means wrong by e and -e give it to a constant."""
     jm = constant_returns(0.9)
     system = CollapsedT2(jm, jl.uniform_policy(jm))
     e, value = 1e-3, np.array([1.0, -1.0])

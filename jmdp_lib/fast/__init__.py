@@ -1,15 +1,15 @@
-"""What makes it fast: the paper's fixed points as linear systems. This file is the only door.
+"""Fast solution of the paper's fixed points, as linear systems. Import from here alone.
 
     collapsed   T_2 averaged over the policy: three linear systems, and steps of chosen pairs
-    affine      solves such systems: BiCGSTAB with a safeguard, Gauss-Seidel for sparse chains
-    dense       the third system on all pairs of states, on a processor or a torch device
+    affine      solution of such systems: BiCGSTAB with a safeguard, Gauss-Seidel for sparse chains
+    dense       the third system on all pairs of states, in NumPy or on a torch device
     threads     compiled functions on all threads, and rows filled in threads
-    reachable   the same on the pairs that the wanted gaps reach
-    systems     all three, by the route that `jipe2` takes: the source of its moments
-    multisets   T_n on multisets of states, and the source of the moments of `jipe`
+    reachable   the third system on the pairs of states that the requested gaps reach
+    systems     all three systems, by the route that `jipe2` takes: the source of its moments
+    multisets   T_n on multisets of states: the source of the moments of `jipe`
 
-Solvers enter here. Nothing below them does, and nothing here knows of a solver: whoever wants to
-understand the paper can leave this folder closed.
+Solvers use this subpackage; models and operators do not, and nothing here imports a solver.
+Readers who want to understand the paper can skip it.
 """
 
 from jmdp_lib.fast.affine import Chain, solve

@@ -1,10 +1,9 @@
 """Fixed points x = F(x) of affine contractions, faster than by repeating F.
 
-BiCGSTAB on (I - G) x = g, where F(x) = G x + g, needs some sqrt(1 / (1 - rate)) applications of F
-where plain iteration needs 1 / (1 - rate). It promises nothing for a G that is not symmetric, so
-it runs in cycles, each judged by the true residual F(x) - x: once a cycle does worse than plain
-iteration would have, plain iteration takes over, and that always converges. Works on NumPy arrays
-and on torch tensors alike.
+Let F(x) = G x + g. BiCGSTAB on (I - G) x = g needs about sqrt(1 / (1 - rate)) applications of F,
+plain iteration 1 / (1 - rate). BiCGSTAB may fail if G is not symmetric, so it runs in cycles, each
+judged by the true residual F(x) - x. Once a cycle does worse than plain iteration would have, plain
+iteration takes over, which always converges. Both work on NumPy arrays and on torch tensors.
 """
 
 import math
@@ -26,58 +25,60 @@ _CYCLES = 100  # cycles, at most
 
 
 class Affine(Protocol):
-    """F, in place: its argument and result are arrays of one shape.
+    """Affine map F, applied in place: its argument and its result are arrays of one shape.
 
-    `apply` may be a sweep of Gauss-Seidel: another map than F with the same fixed point.
+    `apply` may be a Gauss-Seidel sweep, another map with the fixed point of F.
     """
 
     def zeros(self) -> Any:
-        """x = 0."""
+        """Return x = 0."""
 
     def apply(self, x: Any, out: Any, with_source: bool = True) -> None:
-        """out = F(x), or G x without the source."""
+        """Write F(x) to `out`, or G x without the source."""
 
     def residual(self, x: Any) -> float:
-        """max |F(x) - x|."""
+        """Largest |F(x) - x|."""
 
 
 class Solved(NamedTuple):
-    """A solution x, the residuals on the way, (n,), and how often F was applied."""
+    """Solution x, residuals (n,) along the way, and number of applications of F."""
 
     x: Any
     residuals: Floats
     iterations: int
 
 
-def solve(operator: Affine, goal: float, rate: float, name: str = "", share: float = 0.5) -> Solved:
-    """x with a residual of at most `goal`, or as small as rounding lets it be.
+def solve(
+    operator: Affine, residual_tol: float, rate: float, name: str = "", share: float = 0.5
+) -> Solved:
+    """Find x with a residual of at most residual_tol, or as small as rounding allows.
 
-    rate: the contraction modulus of F in the maximum norm. name: that of the progress bar. A step
-    of Gauss-Seidel may hide a larger residual: steps become as small as a `share` of the goal, and
-    smaller until the residual fits.
+    rate: contraction modulus of F in the maximum norm. name: title of the progress bar. A small
+    step of Gauss-Seidel does not imply a small residual: steps first become as small as `share`
+    times residual_tol, and then smaller until the residual is small enough.
     """
     x = operator.zeros()
     operator.apply(operator.zeros(), x)
     residuals = [operator.residual(x)]  # of a chain without cycles, one sweep is exact
     iterations = 2
-    enough = share * goal
+    needed = share * residual_tol
     with progress(None, name, "sweep") as bar:
-        for target in (share * goal * 0.1**k for k in range(4)):
-            if residuals[-1] <= enough:
+        for step_tol in (share * residual_tol * 0.1**k for k in range(4)):
+            if residuals[-1] <= needed:
                 break
-            steps, applied = _iterate(operator, x, target, rate, bar)
+            steps, applied = _iterate(operator, x, step_tol, rate, bar)
             residuals += [*steps, operator.residual(x)]
             iterations += applied + 1
-            enough = goal
+            needed = residual_tol
     return Solved(x, np.array(residuals), iterations)
 
 
 def _iterate(
-    operator: Affine, x: Any, target: float, rate: float, bar: Any
+    operator: Affine, x: Any, step_tol: float, rate: float, bar: Any
 ) -> tuple[list[float], int]:
-    """Move x until a step of it is at most the target, or of the size of rounding.
+    """Move x until a step is at most step_tol, or of the size of rounding.
 
-    The sizes of some of the steps, and how often F was applied.
+    Returns the sizes of some of the steps, and the number of applications of F.
     """
     r = operator.zeros()
     steps: list[float] = []
@@ -91,35 +92,35 @@ def _iterate(
             size = _step(operator, x, r)
         if not math.isfinite(size):
             raise FloatingPointError(
-                "the iteration overflows: numbers of this size have no squares"
+                "the iteration overflows: values of this size overflow when squared"
             )
         applied += used + 1
         steps.append(size)
-        goal = max(target, 8.0 * float(np.finfo(float).eps) * largest_of(x))
-        bar.set_postfix_str(f"residual {size:.1e}, target {goal:.1e}", refresh=False)
+        needed = max(step_tol, 8.0 * float(np.finfo(float).eps) * largest_of(x))
+        bar.set_postfix_str(f"residual {size:.1e}, target {needed:.1e}", refresh=False)
         bar.update(applied - bar.n)
         slow = used and not size <= steps[-2] * max(rate**used, 1e-3)
         if (slow or len(steps) >= _CYCLES) and limit == math.inf:
-            limit = applied + enough_sweeps(size, goal, rate)
-        done = size <= goal or applied >= limit
+            limit = applied + enough_sweeps(size, needed, rate)
+        done = size <= needed or applied >= limit
         if done or limit < math.inf:
             add_scaled(1.0, r, 1.0, x)
             used = 0
         else:
-            used = _cycle(operator, x, r, 0.5 * goal, bar)
+            used = _cycle(operator, x, r, 0.5 * needed, bar)
         if done:
             return steps, applied
 
 
 def _step(operator: Affine, x: Any, r: Any) -> float:
-    """r = F(x) - x, and its size."""
+    """Write F(x) - x to r, and return its size."""
     operator.apply(x, r)
     add_scaled(-1.0, x, 1.0, r)
     return largest_of(r)
 
 
-def _cycle(operator: Affine, x: Any, r: Any, target: float, bar: Any) -> int:
-    """BiCGSTAB on x in place, from r = F(x) - x, which is used up; how often G was applied."""
+def _cycle(operator: Affine, x: Any, r: Any, step_tol: float, bar: Any) -> int:
+    """Run BiCGSTAB on x in place, from r = F(x) - x, which it overwrites; returns how many G x."""
     shadow, p, v, t = (operator.zeros() for _ in range(4))
     shadow += r
     p += r
@@ -142,7 +143,7 @@ def _cycle(operator: Affine, x: Any, r: Any, target: float, bar: Any) -> int:
         size = largest_of(r)
         before = rho
         rho = inner_product(shadow, r)
-        if not target < size < worst or omega == 0.0 or before == 0.0:
+        if not step_tol < size < worst or omega == 0.0 or before == 0.0:
             break
         add_scaled(-omega, v, 1.0, p)
         add_scaled(1.0, r, rho / before * (alpha / omega), p)
@@ -150,16 +151,16 @@ def _cycle(operator: Affine, x: Any, r: Any, target: float, bar: Any) -> int:
 
 
 def _minus_moved(operator: Affine, x: Any, out: Any) -> None:
-    """out = x - G x."""
+    """Write x - G x to `out`."""
     operator.apply(x, out, with_source=False)
     add_scaled(1.0, x, -1.0, out)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """x = source + discount * P x, x (S,), P (S, S) sparse: by Gauss-Seidel, successors first.
+    """Linear system x = source + discount * P x, x (S,), P (S, S) sparse, for Gauss-Seidel sweeps.
 
-    order: (S,), in which x is swept; that of `successors_first` if None.
+    order: (S,), in which x is swept; by default that of `successors_first`.
     """
 
     kernel: sparse.csr_array
@@ -172,11 +173,11 @@ class Chain:
         return successors_first(self.kernel) if self.order is None else self.order
 
     def zeros(self) -> Floats:
-        """x = 0."""
+        """Return x = 0."""
         return np.zeros(self.source.size)
 
     def apply(self, x: Floats, out: Floats, with_source: bool = True) -> None:
-        """A Gauss-Seidel sweep there and back."""
+        """Write x after a forward and a backward Gauss-Seidel sweep to `out`."""
         out[...] = x
         kernel = self.kernel.indptr, self.kernel.indices, self.kernel.data
         source = self.source if with_source else self.zeros()
@@ -184,17 +185,17 @@ class Chain:
             _sweep(self._order, kernel, self.discount, source, out, backward)
 
     def residual(self, x: Floats) -> float:
-        """max |source + discount * P x - x|."""
+        """Largest |source + discount * P x - x|."""
         return largest_of(self.source + self.discount * (self.kernel @ x) - x)
 
-    def solution(self, goal: float) -> Floats:
-        """x with max |source + discount * P x - x| <= goal, or as near as rounding lets it be."""
-        return np.asarray(solve(self, goal, self.discount).x)
+    def solution(self, residual_tol: float) -> Floats:
+        """Solution (S,), its residual at most residual_tol, or as small as rounding allows."""
+        return np.asarray(solve(self, residual_tol, self.discount).x)
 
 
 @hot
 def _sweep(order: Any, kernel: Any, discount: Any, source: Any, x: Any, backward: Any) -> None:
-    """One Gauss-Seidel sweep of x = source + discount * P x in place."""
+    """Sweep once by Gauss-Seidel: x = source + discount * P x, in place."""
     indptr, indices, probs = kernel
     for n in range(order.size):
         s = order[order.size - 1 - n if backward else n]

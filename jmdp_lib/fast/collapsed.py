@@ -1,4 +1,4 @@
-"""T_2 collapsed over the policy and centred: three linear systems instead of |S|^2 |A|^2 numbers.
+"""T_2 averaged over the policy and centred: three linear systems, not |S|^2 |A|^2 unknowns.
 
 With m(s) = E Z(s, A), v(s) = Var Z(s, A), c(s, t) = Cov(Z(s, A), Z(t, B)) for independent A, B, and
 y = R + gamma m(S') with its mean mu(s, a) = E y,
@@ -7,16 +7,16 @@ y = R + gamma m(S') with its mean mu(s, a) = E y,
     v = E[(y_A - m)^2] + gamma^2 P v,
     c = c_0 + gamma^2 P_2 c,        c_0(s, t) = 0 for s != t,
 
-where P is the policy's chain. P_2 is that of Appendix B, averaged over the policy: it moves two
-branches, independently from distinct states, by one table from the same state. Two branches at one
-state that draw the same action are one branch. Such pairs leave P_2, and c_0 has their variance:
+where P is the policy's chain. P_2 is the pair chain of Appendix B, averaged over the policy: two
+branches move independently from distinct states, and by one table from the same state. Branches at
+one state that draw the same action coalesce. Such pairs leave P_2, and c_0 has their variance:
 
     c_0(s, s) = sum_a pi_a^2 Var Z(s, a) + sum_{a != b} pi_a pi_b E[(y_a - mu_a)(y_b - mu_b)].
 
-Every coordinate of T_2's fixed point is one local expectation away,
+Every coordinate of T_2's fixed point follows from c by one local expectation,
 C(s,a; s,b) = E[(y_a - mu_a)(y_b - mu_b)] + gamma^2 E c(S'_a, S'_b).
 
-With common noise k, of probability p_k, distinct states share it, and only the third line changes:
+If distinct states share a noise k, of probability p_k, only the third line changes:
 
     c(s, t) = sum_k p_k d_k(s) d_k(t) + gamma^2 sum_k p_k (P_k c P_k')(s, t)      for s != t,
 
@@ -42,16 +42,16 @@ from jmdp_lib.model import JMDP, JOINT, Coupling
 from jmdp_lib.operators.pairs import Backup, PairOperator
 from jmdp_lib.policies import Policy
 
-_CHUNK = 1 << 20  # entries of laws that are worked on at once
-_SPARSE = 0.1  # a term of a sum of rows costs some ten times what one of a matrix product does
+_CHUNK = 1 << 20  # outcomes that are held at once
+_SPARSE = 0.1  # a term of a sum of rows costs about ten times as much as one of a matrix product
 
 
 @dataclass(frozen=True)
 class PairStep:
-    """Where two branches go in one step, for Q pairs of state-actions: N outcomes, arrays (N,).
+    """One step of two branches, for Q pairs of state-actions: N outcomes, arrays (N,).
 
-    row: whose outcome it is, ascending. first, second: the next states. weights: probabilities.
-    tables: the table of each branch, one and the same at one state; None for branches that draw
+    row: the pair of each outcome, ascending. first, second: next states. weights: probabilities.
+    tables: the table of each branch, the same for both at one state; None if the branches draw
     independently.
     """
 
@@ -64,7 +64,7 @@ class PairStep:
 
 @dataclass(frozen=True, eq=False)
 class CollapsedBackup(Backup):
-    """A backup averaged over the policy, and what T_2 adds to c."""
+    """Backup averaged over the policy, and the source c_0 of T_2."""
 
     system: CollapsedT2
 
@@ -73,48 +73,48 @@ class CollapsedBackup(Backup):
 
     @cached_property
     def value(self) -> Floats:
-        """(S,), the new m."""
+        """New m, (S,)."""
         return self._averaged(self.mean)
 
     @cached_property
     def value_variance(self) -> Floats:
-        """(S,), the new v."""
+        """New v, (S,)."""
         return self._averaged(self.variance + (self.mean - self.value[:, None]) ** 2)
 
     @cached_property
     def diagonal_source(self) -> Floats:
-        """(S,), c_0 on the diagonal, as above."""
+        """Diagonal (S,) of c_0, as above."""
         policy = self.system.policy
         if not self.system.coupling.at_one_state:
             return self._averaged(policy * self.variance)
         jm = self.system.jm
-        together = np.einsum("ta,ta->t", policy[jm.table_states], self.deviations)
+        joint = np.einsum("ta,ta->t", policy[jm.table_states], self.deviations)
         return np.asarray(
-            jm.averaging @ together**2 + self._averaged(policy * self.continuation_variance)
+            jm.averaging @ joint**2 + self._averaged(policy * self.continuation_variance)
         )
 
     @cached_property
     def noise_source(self) -> Floats:
-        """(S, K), between states s != t c_0 is noise_source[s] @ noise_source[t]; K may be 0."""
+        """Factor F (S, K) of c_0 between distinct states: c_0(s, t) = F[s] @ F[t]; K may be 0."""
         return np.asarray(self.system.average @ self.system.noise_source(self.deviations))
 
 
 class CollapsedT2(PairOperator):
-    """T_2 with what its linear systems need: the policy's chain, and steps of chosen pairs."""
+    """T_2 as linear systems: the policy's chain, and steps of chosen pairs of state-actions."""
 
     @classmethod
     def of(cls, solver: str, jm: JMDP, policy: Policy, coupling: str | Coupling = JOINT) -> Self:
-        """The operator for what a user hands to a solver, checked, without the rewards' offset."""
+        """Check a solver's arguments, and return the operator without the reward offset."""
         return super().of(solver, jm, policy, coupling).without_offset
 
     @property
     def num_pairs(self) -> int:
-        """How many unordered pairs of states there are."""
+        """Number of unordered pairs of states."""
         return self.jm.num_states * (self.jm.num_states + 1) // 2
 
     @cached_property
     def kernels(self) -> list[sparse.csr_array]:
-        """(S, S) sparse: between distinct states P_2 c is the sum of K c K' over these."""
+        """Sparse matrices K (S, S): between distinct states P_2 c is the sum of all K c K'."""
         if len(self.branch_kernels) == 1:
             return [self.kernel]
         return [
@@ -122,24 +122,24 @@ class CollapsedT2(PairOperator):
         ]
 
     def backup(self, value: Floats, value_variance: Floats) -> CollapsedBackup:
-        """T_2 on m and v; their fixed points give every mean and every variance."""
+        """Apply T_2 to m and v; their fixed points give every mean and every variance."""
         return CollapsedBackup(**vars(super().backup(value, value_variance)), system=self)
 
     @cached_property
     def few_successors(self) -> bool:
-        """Whether sums over the kernels' rows are faster than matrix products."""
+        """True if sums over the kernels' rows are faster than dense matrix products."""
         few = self.kernel.nnz <= _SPARSE * self.jm.num_states**2
-        return bool(few or len(self.kernels) > 1)  # a noise leads to few
+        return bool(few or len(self.kernels) > 1)  # few, given the noise
 
     @cached_property
     def mean_rewards(self) -> Floats:
-        """(S,) r."""
+        """Mean reward r (S,)."""
         return np.einsum("sa,sa->s", self.policy, self.jm.averaging @ self.jm.rewards)
 
     def step(self, gaps: Gaps, by_table: bool = False) -> PairStep:
         """One step of the pairs, under the coupling.
 
-        by_table: branches that draw independently have an outcome for every two tables, too.
+        by_table: also list the outcomes of branches that draw independently by their two tables.
         """
         jm = self.jm
         states, a, b = gaps.states, gaps.first, gaps.second
@@ -163,13 +163,13 @@ class CollapsedT2(PairOperator):
 
     @cached_property
     def diagonal(self) -> sparse.csr_array:
-        """(S, S * S) sparse: two branches at one state that drew distinct actions, by pi_a pi_b.
+        """P_2 from equal states, (S, S * S) sparse: two branches that draw distinct actions.
 
-        Column x * S + y has the probability that they go to x and y.
+        Column x * S + y has the probability of distinct actions that lead to x and y.
         """
         # The pair (a, b) stands for (b, a) too: the covariance is symmetric.
         size = self.jm.num_states
-        require(self.table_bytes, f"the pair law of {size:,} states")
+        require(self.table_bytes, f"the pair chain of {size:,} states")
         gaps = Gaps.of(self.jm)
         both = self.policy[gaps.states, gaps.first] * self.policy[gaps.states, gaps.second]
         gaps = gaps.part(np.flatnonzero(both))
@@ -180,19 +180,19 @@ class CollapsedT2(PairOperator):
 
     @cached_property
     def order(self) -> Ints:
-        """(S,) the states, successors first."""
+        """States (S,), successors first."""
         return successors_first(self.kernel)
 
     @cached_property
     def acyclic(self) -> bool:
-        """Whether the policy never returns to a state it left."""
+        """True if the policy never returns to a state it left."""
         place = np.argsort(self.order)
         here = np.repeat(place, np.diff(self.kernel.indptr))
         return bool((place[self.kernel.indices] <= here).all())
 
     @cached_property
     def entries(self) -> Ints:
-        """(S,) how many successors two branches at a state may have together, at most."""
+        """Upper bound (S,) on the number of outcomes of two branches at one state."""
         if self.coupling.at_one_state:
             return np.diff(self.jm.starts)
         widths = np.diff(self.jm.transitions.indptr).reshape(self.policy.shape).max(1)
@@ -200,14 +200,14 @@ class CollapsedT2(PairOperator):
 
     @property
     def table_bytes(self) -> float:
-        """Bytes of arrays over the tables, and over pairs of actions at one state, roughly."""
-        played = (self.policy > 0).sum(1)
-        entries = float((played * (played - 1) // 2 * self.entries).sum())
+        """Estimated bytes of arrays over the tables, and over pairs of actions at one state."""
+        likely = (self.policy > 0).sum(1)
+        entries = float((likely * (likely - 1) // 2 * self.entries).sum())
         actions = 16.0 * self.policy.size * self.policy.shape[1]
         return 150.0 * self.jm.rewards.size + actions + 100.0 * entries
 
     def blocks(self, backup: CollapsedBackup, pairs: PairValues, gaps: Gaps) -> Floats:
-        """(S, A, A), C(s,a; s,b) one step before c; nan for two actions that were not gaps."""
+        """Covariances C(s,a; s,b), (S, A, A), one step before c; nan if not among the gaps."""
         blocks = np.full((*self.policy.shape, self.policy.shape[1]), np.nan)
         np.einsum("saa->sa", blocks)[...] = backup.variance
         for part in gaps.parts(self.entries):
@@ -217,7 +217,7 @@ class CollapsedT2(PairOperator):
         return blocks
 
     def covariances(self, backup: CollapsedBackup, pairs: PairValues, gaps: Gaps) -> Floats:
-        """(Q,), C(s,a; t,b) one step before c."""
+        """Covariances C(s,a; t,b), (Q,), one step before c."""
         step = self.step(gaps)
         values = self.jm.gamma**2 * pairs(step.first, step.second)
         if step.tables is not None:
@@ -227,14 +227,14 @@ class CollapsedT2(PairOperator):
 
 
 PairValues = Callable[[Ints, Ints], Floats]
-"""c as a function of two arrays of states, of one shape; nan where c was not solved."""
+"""Function that returns c at pairs of states, two arrays of one shape; nan if not solved."""
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """Wanted gaps, of actions a < b at a state s: three arrays (Q,).
+    """Requested gaps: states s and actions a < b, three arrays (Q,).
 
-    Or pairs of state-actions at two states: the second action is played at `others`, (Q,).
+    Also pairs of state-actions at two states; the second action then belongs to `others`, (Q,).
     """
 
     states: Ints
@@ -244,61 +244,65 @@ class Gaps:
 
     @classmethod
     def of(cls, jm: JMDP, gaps: ArrayLike | None = None, states: ArrayLike | None = None) -> Gaps:
-        """From the keywords of a solver: all pairs of actions at all states if both are None.
+        """Gaps that a solver's keywords request: all gaps of all states if both are None.
 
-        gaps: rows (state, a, b), (N, 3). states: (N,), for all pairs of their actions.
+        gaps: rows (state, a, b), (N, 3). states: (N,), for all gaps of these states.
         """
         if gaps is None:
-            wanted = np.arange(jm.num_states) if states is None else states
-            every = np.unique(checks.integers("states", wanted, "entry", below=jm.num_states))
+            requested = np.arange(jm.num_states) if states is None else states
+            every = np.unique(checks.integers("states", requested, "entry", below=jm.num_states))
             a, b = np.triu_indices(jm.num_actions, 1)
             return cls(np.repeat(every, a.size), np.tile(a, every.size), np.tile(b, every.size))
         rows = checked_gaps(jm, gaps)
         if states is not None:
-            raise ValueError("gaps= and states= are two ways to say the same: pass one of them")
+            raise ValueError("pass either gaps= or states=, not both")
         rows[:, 1:].sort()
         return cls(*np.ascontiguousarray(np.unique(rows, axis=0).T))
 
     def part(self, which: Any) -> Gaps:
-        """Some of them, by an index or a slice."""
+        """Select gaps by an index or a slice."""
         others = None if self.others is None else self.others[which]
         return Gaps(self.states[which], self.first[which], self.second[which], others)
 
     def parts(self, entries: Ints) -> Iterator[Gaps]:
-        """Parts that fit into memory; entries (S,): how many outcomes a pair at each state has."""
+        """Split into parts that fit into memory; entries (S,): outcomes of a pair at each state."""
         size = max(1, _CHUNK // int(entries.max()))
         for start in range(0, self.states.size, size):
             yield self.part(slice(start, start + size))
 
 
 def checked_gaps(jm: JMDP, gaps: ArrayLike) -> Ints:
-    """(N, 3), rows (state, a, b) of a JMDP, with two actions in each."""
+    """Check gaps (N, 3) of a JMDP: rows (state, a, b) with two different actions."""
     rows = checks.integers("gaps", gaps, "row", "(state, a, b)", shape=(None, 3))
     checks.integers("gaps[:, 0]", rows[:, 0], "row", below=jm.num_states)
     checks.integers("gaps[:, 1:]", rows[:, 1:], "row", "action", below=jm.num_actions)
-    alike = rows[:, 1] == rows[:, 2]
-    checks.refuse("gaps[:, 2]", rows[:, 2], alike, "is the other action", ["row"])
+    equal = rows[:, 1] == rows[:, 2]
+    checks.refuse("gaps[:, 2]", rows[:, 2], equal, "is the other action", ["row"])
     return rows
 
 
 def successors_first(graph: sparse.csr_array) -> Ints:
-    """(S,) the states of a graph (S, S): strong components, successors first, by number within."""
+    """States (S,) of a graph (S, S), by strong component: successors first, ascending in each."""
     # SciPy labels a component when all that it leads to have their labels.
     labels = csgraph.connected_components(graph, connection="strong")[1]
     return np.argsort(labels, kind="stable")
 
 
 def products(starts: Any, left: Ints, right: Ints) -> tuple[Ints, Ints, Ints]:
-    """All pairs of an entry of row left[q] and one of right[q], of rows that start there: q, and
-    both entries."""
+    """Pairs of an entry of row left[q] and an entry of row right[q], for all q.
+
+    starts: first entry of each row. Returns q and both entries of each pair.
+    """
     widths = np.diff(starts)[right]
     _, row, within = ragged(np.diff(starts)[left] * widths)
     return row, starts[left][row] + within // widths[row], starts[right][row] + within % widths[row]
 
 
 def ragged(counts: Ints) -> tuple[Ints, Ints, Ints]:
-    """For rows of the given lengths (Q,): where they start, (Q + 1,), and for every entry its row
-    and its number in its row."""
+    """Index entries of rows of the given lengths (Q,).
+
+    Returns the first entry of each row, (Q + 1,), and the row of each entry and its position there.
+    """
     starts = np.concatenate([[0], np.cumsum(counts)])
     row = np.repeat(np.arange(counts.size), counts)
     return starts, row, np.arange(row.size) - starts[row]

@@ -1,8 +1,8 @@
-"""Affine maps of all pairs of states, such as the collapsed pair operator c -> c_0 + gamma^2 P_2 c.
+"""Affine maps on all pairs of states, such as the collapsed operator c -> c_0 + gamma^2 P_2 c.
 
-From two distinct states both branches move by products of matrices, K x L'; from one state they
-move together. Where the chain has few successors, the products are sums of few rows, compiled and
-threaded; where it has many, they are BLAS's. On a torch device both are torch's.
+From distinct states two branches move by a product of matrices, K x L'; from one state they move by
+one sparse matrix. For a chain with few successors the product is a sum of few rows, compiled and
+threaded; otherwise it is computed by BLAS, and on a torch device always by torch.
 """
 
 import warnings
@@ -26,12 +26,12 @@ _WIDTH = 256  # columns of a tile
 
 
 class PairArrays(NamedTuple):
-    """What a map of x (R, S) consists of: row s < S is about pairs (s, .), others as one likes.
+    """Arrays of a map of x (R, S): row s < S holds the pairs (s, .); other rows are free to use.
 
-    num_states: S. kernels: from distinct states, x moves by the sum of K x L' over these (K, L),
-    matrices (S, S), sparse or not. source: (S, S) what is added there, or None. shared: (N, R * S)
-    sparse, where branches at one state go: its first S rows are the diagonal, and the others those
-    rows of x that are no pairs. shared_source: (N,) what is added there.
+    num_states: S. kernels: pairs (K, L) of matrices (S, S), sparse or dense; from distinct states,
+    x moves by the sum of K x L'. source: (S, S), added there, or None. shared: (N, R * S) sparse,
+    the step of branches at one state; its first S rows give the diagonal, the others the rows of x
+    beyond S. shared_source: (N,), added there.
     """
 
     num_states: int
@@ -42,15 +42,15 @@ class PairArrays(NamedTuple):
 
 
 class PairMap(ABC):
-    """x -> F(x) on all pairs of states, for `fast.affine.solve`."""
+    """Map x -> F(x) on all pairs of states, for `fast.affine.solve`."""
 
     @property
     @abstractmethod
     def arrays(self) -> PairArrays:
-        """What the map consists of."""
+        """Arrays of the map."""
 
     def zeros(self) -> Any:
-        """x = 0."""
+        """Return x = 0."""
         size = self.arrays.num_states
         shape = (self.arrays.shared.shape[1] // size, size)
         like = self.arrays.shared_source
@@ -61,7 +61,7 @@ class PairMap(ABC):
         return self.zeros()[: self.arrays.num_states]
 
     def apply(self, x: Any, out: Any, with_source: bool = True) -> None:
-        """out = F(x), or without the source."""
+        """Write F(x) to `out`, or G x without the source."""
         arrays = self.arrays
         size = arrays.num_states
         distinct = out[:size]
@@ -78,7 +78,7 @@ class PairMap(ABC):
         out[size:] = shared[size:].reshape(-1, size)
 
     def residual(self, x: Any) -> float:
-        """max |F(x) - x|."""
+        """Largest |F(x) - x|."""
         out = self.zeros()
         self.apply(x, out)
         out -= x
@@ -87,7 +87,10 @@ class PairMap(ABC):
 
 @dataclass(frozen=True)
 class DensePairs(PairMap):
-    """c over all pairs, (S, S) symmetric. backup: has c_0. device: c is a tensor on it if given."""
+    """Collapsed T_2 on c (S, S), symmetric, over all pairs of states.
+
+    backup: the source of c_0. device: torch device of c; by default c is a NumPy array.
+    """
 
     system: CollapsedT2
     backup: CollapsedBackup
@@ -95,7 +98,7 @@ class DensePairs(PairMap):
 
     @cached_property
     def arrays(self) -> PairArrays:
-        """The collapsed T_2."""
+        """Arrays of the collapsed T_2."""
         system = self.system
         noise = self.backup.noise_source
         kernels = [on_device(x, self.device) for x in scaled_kernels(system, system.few_successors)]
@@ -109,7 +112,7 @@ class DensePairs(PairMap):
 
 
 def on_device(array: Any, device: str | None) -> Any:
-    """An array or a sparse matrix as a tensor on a torch device, if one is given."""
+    """Copy an array or a sparse matrix to a torch device, if one is given."""
     if device is None:
         return array
     with machine.extra("torch"):
@@ -123,20 +126,20 @@ def on_device(array: Any, device: str | None) -> Any:
 
 
 def at_pairs(c: Any, first: Ints, second: Ints) -> Floats:
-    """c (S, S), an array or a tensor, at pairs of states, first and second of any one shape."""
+    """Entries of c (S, S), an array or a tensor, at pairs of states, of any one shape."""
     if isinstance(c, np.ndarray):
         return np.asarray(c[first, second])
     return np.asarray(c[on_device(first, c.device), on_device(second, c.device)].cpu())
 
 
 def scaled_kernels(system: CollapsedT2, few: bool) -> list[Any]:
-    """gamma times each kernel of a system, sparse if there are few successors."""
+    """Kernels of a system times gamma, sparse if there are few successors."""
     scaled = [system.jm.gamma * kernel for kernel in system.kernels]
     return scaled if few else [kernel.toarray() for kernel in scaled]
 
 
 def _move_both(kernel: Any, other: Any, x: Any, scratch: Any, out: Any, add: bool) -> None:
-    """out = K x L', or out += K x L', for sparse matrices, or matrices of NumPy or torch."""
+    """Write K x L' to `out`, or add it, for matrices of SciPy, NumPy or torch."""
     if isinstance(kernel, sparse.csr_array):
         move(kernel.indptr, kernel.indices, kernel.data, x, scratch, False)
         move(other.indptr, other.indices, other.data, scratch, out, add)  # (L (K x)')' = K x L'
@@ -153,7 +156,7 @@ def _move_both(kernel: Any, other: Any, x: Any, scratch: Any, out: Any, add: boo
 
 
 def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any, add: Any) -> None:
-    """out = (P c)', or out += (P c)', in tiles that stay in the cache while summed and turned."""
+    """Write (P c)' to `out`, or add it, tile by tile: a tile is summed and transposed in cache."""
     size = len(c)
     for block in prange((size + _BLOCK - 1) // _BLOCK):
         low, high = block * _BLOCK, min(size, (block + 1) * _BLOCK)
@@ -166,7 +169,7 @@ def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any, add: Any) ->
                 for k in range(indptr[s], indptr[s + 1]):
                     prob = probs[k]
                     part = c[indices[k], left : left + width]
-                    for t in range(width):  # part[t], not c[..., left + t]: this one is vectorised
+                    for t in range(width):  # vectorised, unlike c[indices[k], left + t]
                         row[t] += prob * part[t]
             for t in range(width):
                 column = out[left + t, low:high]
@@ -179,12 +182,12 @@ def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any, add: Any) ->
 move = threaded(_moved, lambda *arguments: len(arguments[-2]), 400)
 
 
-# Sums over long arrays. On one thread they do not depend on the number of threads, and do not wait
-# for each other as those of BLAS do, which spin.
+# Sums over long arrays run on one thread: they do not depend on the number of threads, and do not
+# wait for threads that spin, as those of BLAS do.
 
 
 def add_scaled(a: float, x: Any, b: float, y: Any) -> None:
-    """y = a x + b y, in place."""
+    """Compute y = a x + b y in place."""
     if isinstance(y, np.ndarray):
         _scaled_sum(a, x.ravel(), b, y.ravel())
     else:
@@ -192,18 +195,18 @@ def add_scaled(a: float, x: Any, b: float, y: Any) -> None:
 
 
 def inner_product(x: Any, y: Any) -> float:
-    """sum x y."""
+    """Inner product, sum x y."""
     if isinstance(y, np.ndarray):
         return float(np.einsum("i,i->", x.ravel(), y.ravel()))
     return float(x.ravel().dot(y.ravel()))
 
 
 def largest_of(x: Any) -> float:
-    """max |x|; nan where there is one."""
+    """Largest |x|; nan if any entry is."""
     return float(max(x.max(), -x.min())) if len(x) else 0.0
 
 
 @hot
 def _scaled_sum(a: Any, x: Any, b: Any, y: Any) -> None:
-    for i in range(y.size):  # one by one: an array of sums would be one more in memory
+    for i in range(y.size):  # needs no memory for an array of sums
         y[i] = a * x[i] + b * y[i]

@@ -12,14 +12,15 @@ state share the table; each then turns into a sum over how many of its factors p
     (R + gamma Z')^m = sum_l C(m, l) R^(m-l) gamma^l Z'^l          (eq. (33), M^(0) = 1).
 
 States are independent of each other, so a multiset steps one state at a time. Multisets of which
-some states have stepped are unknowns, too: a row of T_n has a product of n numbers of successors,
-but a row of the larger system has one of them. With common noise all that holds given the noise.
-On all multisets that can be reached the larger system is one affine map x -> b + A x.
+some states have stepped are unknowns, too. This keeps the system sparse: a row has as many entries
+as one state has outcomes, and not the product over all states of the multiset. With common noise
+all of this holds given the noise. On all multisets that can be reached the larger system is one
+affine map x -> b + A x.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,83 +32,93 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 from scipy.sparse import csgraph
+from scipy.special import binom
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast.affine import Chain, Solved, solve
 from jmdp_lib.fast.collapsed import ragged
 from jmdp_lib.fast.dense import largest_of
-from jmdp_lib.machine import hot, progress, require
+from jmdp_lib.machine import cached, hot, inline, progress, require
 from jmdp_lib.model import JMDP, JOINT, Coupling
 from jmdp_lib.moments import StateAction, norm_weight
 
-Branches = tuple[tuple[int, int], ...]  # (number, multiplicity), see `MultisetOperator`
+Branches = Sequence[tuple[int, int]]  # (kind, multiplicity) of each, see `MultisetOperator`
 
-_ROWS = 50_000  # multisets that step at a time
-_OUTCOMES = 1 << 20  # outcomes of states that are worked out at a time
+_ENTRIES = 1 << 18  # entries of the matrix that are made at a time, at most
+_OUTCOMES = 1 << 20  # outcomes of states that are computed at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class System(Chain):
-    """T_n on N multisets that lead to no others, and on what they are while their states step.
+    """T_n as an affine map of E unknowns: closed under T_n, each divided by its lambda_k.
 
-    These are E unknowns, moments over lambda_k: one state of each steps by source + kernel @ x.
-    numbers: (E,). orders: (E,) k. weights: (E,) lambda_k of eq. (34). waiting: (E,) how many states
-    have yet to step; none in the N multisets themselves.
+    Unknowns are N multisets, and multisets of which some states have stepped. One state of each
+    steps by source + kernel @ x.
+
+    rows: (E, n) codes of the unknowns. orders: (E,) k. weights: (E,) lambda_k of eq. (34). waiting:
+    (E,) number of states that have yet to step, zero for the N multisets.
     """
 
-    numbers: Ints
+    rows: Ints
     orders: Ints
     weights: Floats
     waiting: Ints
 
     def all_step(self, x: Any) -> Floats:
-        """(E,) T_n of the multisets in x, (E,) or one number; all others are exact."""
+        """T_n (E,) of the multisets in x, (E,) or one number; the other unknowns follow exactly."""
         moved = x
         for _ in range(self.waiting.max(initial=0) + 1):
             moved = self.source + self.kernel @ np.where(self.waiting == 0, x, moved)
         return moved
 
     def residual(self, x: Floats) -> float:
-        """max |T_n x - x| over the multisets."""
+        """Largest |T_n x - x| over the multisets."""
         return largest_of((self.all_step(x) - x)[self.waiting == 0])
 
 
-class Laws(NamedTuple):
-    """One step of L sets of branches, each at one state.
+class Index(NamedTuple):
+    """Hash table of distinct rows of codes.
 
-    numbers: (L,) of the sets, ascending. begins, sizes: (L,) the outcomes of each, of all l.
-    coefficients: (l,). rows: (l, n) what the branches are then.
+    rows: (Q, n), with capacity for Q rows. slots: position in `rows` by hash; -1 if free.
     """
 
-    numbers: Ints
-    begins: Ints
-    sizes: Ints
+    rows: Ints
+    slots: Ints
+
+    @classmethod
+    def of(cls, rows: Ints, spare: int) -> Index:
+        """Index of rows (q, n), with capacity for `spare` more."""
+        size = len(rows) + spare
+        index = cls(
+            rows=np.empty((size, rows.shape[1]), np.int64),
+            slots=np.full(1 << (2 * size).bit_length(), -1, np.int32),
+        )
+        _write(index, rows)
+        return index
+
+
+class Transitions(NamedTuple):
+    """One step of L sets of branches, each at one state, with l outcomes in all.
+
+    sets: rows of the sets. starts: (L + 1,) first outcome of each set. coefficients: (l,). rows:
+    (l, n) branches after the step.
+    """
+
+    sets: Index
+    starts: Ints
     coefficients: Floats
     rows: Ints
-
-    def joined(self, other: Laws) -> Laws:
-        """Both."""
-        numbers = np.append(self.numbers, other.numbers)
-        order = np.argsort(numbers)
-        begins = np.append(self.begins, other.begins + self.coefficients.size)
-        return Laws(
-            numbers=numbers[order],
-            begins=begins[order],
-            sizes=np.append(self.sizes, other.sizes)[order],
-            coefficients=np.append(self.coefficients, other.coefficients),
-            rows=np.concatenate([self.rows, other.rows]),
-        )
 
 
 @dataclass(frozen=True)
 class MultisetOperator:
     """T_n for one JMDP, policy (S, A) and coupling, acting on moments (N,) of multisets.
 
-    A branch is of a kind: s, whose action the policy draws, or S + s A + a, a state-action. That is
-    its number. While its multiset steps and it has yet to, the number is kind + (k + 1) (S + S A)
-    for noise k, if states share one, else k = 0. With multiplicity m it has the code
-    number * n + m - 1. A multiset is a row (n,) of sorted codes, with -1 in front where it has
-    fewer than n branches.
+    A branch has a kind: s if the policy draws its action, S + s A + a if it is a state-action. In a
+    multiset of which some states have stepped, branches that have yet to step have the kind plus
+    (k + 1) (S + S A), for noise k if states share one, and k = 0 otherwise. With multiplicity m the
+    code of a branch is kind * n + m - 1. A multiset is a row (n,) of sorted codes, with -1 in front
+    if it has fewer than n branches.
     """
 
     jm: JMDP
@@ -116,8 +127,8 @@ class MultisetOperator:
     coupling: Coupling = JOINT
 
     def __post_init__(self) -> None:
-        codes = 2 * self._base  # a branch, and whether it ends
-        if codes**self.order >= 2**63:
+        branches = 2 * self._kinds * (self._noise.size + 1) + 2
+        if branches**self.order >= 2**63:
             raise ValueError(
                 f"order {self.order} on {self.jm.num_states} states has too many coordinates to "
                 "number"
@@ -127,147 +138,83 @@ class MultisetOperator:
     def _kinds(self) -> int:
         return self.jm.num_states + self.policy.size
 
-    @property
-    def _base(self) -> int:
-        """Numbers of branches, and one for none."""
-        return self._kinds * (self._noise.size + 1) + 1
-
     @cached_property
     def _noise(self) -> Floats:
-        """(K,) probabilities of the noise that states share; one that is certain if they do not."""
+        """Probabilities (K,) of the noise that states share; K = 1 if they share none."""
         return self.jm.noise_probs if self.coupling.across_states else np.ones(1)
 
     @cached_property
     def _states(self) -> Ints:
-        """(S + S A,) the state of each kind of branch."""
+        """State of each kind of branch, (S + S A,)."""
         states = np.arange(self.jm.num_states)
         return np.concatenate([states, states.repeat(self.jm.num_actions)])
 
     @cached_property
     def _actions(self) -> sparse.csr_array:
-        """(S + S A + 1, A) the actions of each kind, drawn or given; last, one for no branch."""
+        """Action probabilities (S + S A + 1, A) of each kind; the last row stands for no branch."""
         given = np.tile(np.eye(self.jm.num_actions), (self.jm.num_states, 1))
         return sparse.csr_array(np.concatenate([self.policy, given, given[:1]]))
 
     def coordinate(self, state_actions: Iterable[StateAction]) -> Branches:
-        """The branches of prod_i Z(s_i, a_i)."""
+        """Branches of prod_i Z(s_i, a_i)."""
         num_states, num_actions = self.policy.shape
         powers = Counter(state_actions).items()
         return tuple((num_states + s * num_actions + a, m) for (s, a), m in powers)
 
+    def rows_of(self, multisets: Iterable[Branches]) -> Ints:
+        """Rows (q, n) of multisets."""
+        rows = []
+        for branches in multisets:
+            codes = sorted(kind * self.order + m - 1 for kind, m in branches)
+            rows.append([-1] * (self.order - len(codes)) + codes)
+        return np.reshape(np.array(rows, np.int64), (-1, self.order))
+
+    def at_all_states(self, chosen: Iterable[tuple[int, ...]]) -> Ints:
+        """Rows (S, q, n) of the products of returns of the chosen actions at each state."""
+        first = self.rows_of(self.coordinate((0, a) for a in x) for x in chosen)
+        return self._repeated(first, self.jm.num_states, self.jm.num_actions)
+
+    def _repeated(self, rows: Ints, count: int, step: int) -> Ints:
+        """Copies (count, q, n) of rows (q, n): in copy i, i * step is added to every kind."""
+        shift = np.arange(count)[:, None, None] * step * self.order
+        return np.where(rows < 0, -1, rows + shift)
+
     @cached_property
     def same_state(self) -> Ints:
-        """(q, n) all moments of one state, up to the order."""
+        """Rows (q, n) of all moments of one state, up to the order."""
         actions = range(self.jm.num_actions)
         chosen = [x for k in range(1, self.order + 1) for x in combinations(actions, k)]
         return self.at_all_states(chosen).reshape(-1, self.order)
 
-    def at_all_states(self, chosen: Iterable[tuple[int, ...]]) -> Ints:
-        """(S, q, n) rows of the products of returns of the chosen actions at each state."""
-        first = self.rows_of(self.coordinate((0, a) for a in x) for x in chosen)
-        shift = np.arange(self.jm.num_states)[:, None, None] * self.jm.num_actions * self.order
-        return np.where(first < 0, -1, first + shift)
-
-    def rows_of(self, multisets: Iterable[Branches]) -> Ints:
-        """(q, n), one row for each multiset."""
-        rows = []
-        for branches in multisets:
-            codes = sorted(number * self.order + m - 1 for number, m in branches)
-            rows.append([-1] * (self.order - len(codes)) + codes)
-        return np.reshape(np.array(rows, np.int64), (-1, self.order))
-
-    def numbers(self, rows: Ints) -> Ints:
-        """(q,) one number for each row (q, n); zero for the empty multiset.
-
-        The codes are its digits if they fit, which is faster. Otherwise the branches are, and the
-        last n bits say where each branch ends if its factors stand in line.
-        """
-        places = np.arange(self.order)[::-1]
-        if (self._base * self.order) ** self.order < 2**63:
-            return np.asarray((rows + 1) @ (self._base * self.order) ** places)
-        branches = rows // self.order  # which NumPy does faster than divmod
-        there = rows >= 0
-        ends = np.cumsum((rows - self.order * branches + 1) * there, axis=1) - 1
-        which = (branches + 1) @ self._base**places
-        return np.asarray((which << self.order) + (there << np.maximum(ends, 0)).sum(1))
-
-    def _started(self, rows: Ints) -> tuple[Ints, Floats, Ints]:
-        """Rows (q, n), those whose states begin to step once for each noise.
-
-        For each result the row that it is of, its probability, and itself.
-        """
-        begins = rows[:, -1] < self._kinds * self.order
-        _, row, noise = ragged(np.where(begins, self._noise.size, 1))
-        begins = begins[row]
-        shift = np.where(begins, (noise + 1) * self._kinds * self.order, 0)
-        rows = rows[row]
-        return row, np.where(begins, self._noise[noise], 1.0), rows + shift[:, None] * (rows >= 0)
-
-    def _waiting(self, rows: Ints) -> Ints:
-        """(q, n) states of the branches of rows (q, n) that have yet to step; -1 for others."""
-        numbers = rows // self.order
-        return np.where(numbers < self._kinds, -1, self._states[numbers % self._kinds])
-
-    def _split(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Rows (q, n): the branches at the last state that has yet to step, and all others."""
-        states = self._waiting(rows)
-        last = states == states[:, -1:]
-        return np.where(last, rows, -1), np.where(last, -1, rows)
-
-    def _moved(self, rows: Ints, laws: Laws) -> tuple[Ints, Floats, Ints]:
-        """One state of every row (q, n) steps.
-
-        For each outcome the row that it is of, its coefficient, and its row.
-        """
-        row, probs, rows = self._started(rows)
-        own, others = self._split(rows)
-        law = np.searchsorted(laws.numbers, self.numbers(own))
-        source, outcome = entries_of(laws.begins, laws.sizes, law)
-        moved = np.concatenate([others[source], laws.rows[outcome]], axis=1)
-        moved.sort(axis=1)
-        return row[source], probs[source] * laws.coefficients[outcome], moved[:, self.order :]
-
     @cached_property
-    def _averaged_laws(self) -> Laws:
-        """Of all branches of one state whose actions the policy draws."""
-        powers = [[0] * (self.order - len(x)) + x for x in partitions(self.order) if x]
-        states = np.arange(self.jm.num_states)[:, None, None] * self.order
-        rows = np.where(np.array(powers) > 0, states + powers - 1, -1)
-        return self._laws(rows.reshape(-1, self.order))
-
-    def _laws(self, rows: Ints) -> Laws:
-        """Steps of the branches that the multisets in rows (q, n) have at any of their states."""
-        rows = self._started(rows)[2]
-        parts = []
-        while rows.size:
-            part, rows = self._split(rows)
-            parts.append(part)
-            rows.sort(axis=1)
-            rows = rows[rows[:, -1] >= self._kinds * self.order]
-        every = np.concatenate(parts)
-        numbers, first = np.unique(self.numbers(every), return_index=True)
+    def _transitions(self) -> Transitions:
+        """One step of every set of branches that may be at one state."""
+        drawn = self.rows_of([(0, m) for m in x] for x in partitions(self.order) if x)
+        drawn = self._repeated(drawn, self.jm.num_states, 1).reshape(-1, self.order)
+        rows = np.concatenate([drawn, self.same_state])
+        rows = self._repeated(rows, self._noise.size + 1, self._kinds)[1:].reshape(-1, self.order)
         tables = 1 if self.coupling.across_states else int(np.diff(self.jm.starts).max())
         most = 2**self.order * tables * comb(self.jm.num_actions + self.order - 1, self.order)
         size = max(1, _OUTCOMES // most)
-        steps = [self._outcomes(every[first[i : i + size]]) for i in range(0, first.size, size)]
+        steps = [self._outcomes(rows[i : i + size]) for i in range(0, len(rows), size)]
         sizes, coefficients, after = map(np.concatenate, zip(*steps, strict=True))
-        return Laws(numbers, np.cumsum(sizes) - sizes, sizes, coefficients, after)
+        return Transitions(Index.of(rows, 0), np.append(0, np.cumsum(sizes)), coefficients, after)
 
     def _outcomes(self, rows: Ints) -> tuple[Ints, Floats, Ints]:
-        """One step of rows (q, n), each with all its branches at one state that has yet to step.
+        """One step of rows (q, n), all of whose branches are at one state and have yet to step.
 
-        How many outcomes each has, (q,); and of all outcomes the coefficients, and rows.
+        Returns the number of outcomes of each row, (q,), and the coefficients and rows of all
+        outcomes.
         """
-        last = rows[:, -1] // self.order
-        state = self._states[last % self._kinds]
-        noise = last // self._kinds - 1
+        kind = rows[:, -1] // self.order
+        step = self._states[kind % self._kinds] * self._noise.size + kind // self._kinds - 1
+        starts, probs = self._tables
         which, weights, codes = self._drawn(rows)
         shared = self.coupling.at_one_state
         for i in reversed(range(self.order)):
             if i == self.order - 1 or not shared:
-                there = codes[:, i] > 0
-                row, table, probs = self._tables(state[which], noise[which], there)
-                which, weights, codes = which[row], weights[row] * probs, codes[row]
+                row, table = entries_of(starts, step[which])
+                which, weights, codes = which[row], weights[row] * probs[table], codes[row]
             row, factors, after = self._powers(table, codes[:, i])
             which, codes, table = which[row], codes[row], table[row]
             weights = weights[row] * factors
@@ -279,191 +226,240 @@ class MultisetOperator:
         return np.bincount(which, minlength=len(rows)), weights, codes
 
     def _drawn(self, rows: Ints) -> tuple[Ints, Floats, Ints]:
-        """Actions of the branches in rows (q, n); those of equal actions coalesce.
+        """Draw actions for the branches in rows (q, n); branches with equal actions coalesce.
 
-        For each outcome the row that it is of, its probability, and (n,) sorted
-        (action + 1) (n + 1) + multiplicity, zero for no branch.
+        Returns for each outcome its row, its probability, and (n,) its branches, as sorted
+        (action + 1) (n + 1) + multiplicity, padded with zeros in front.
         """
-        digits = self.order + 1
+        num_actions = self.jm.num_actions
         which = np.arange(len(rows))
         weights = np.ones(len(rows))
-        codes = np.zeros_like(rows)
+        powers = np.zeros((len(rows), max(self.order, num_actions)), np.int64)
         for column in rows.T:
             own = column[which]
             kinds = np.where(own < 0, self._kinds, own // self.order % self._kinds)
-            starts = self._actions.indptr
-            row, entry = entries_of(starts, np.diff(starts), kinds)
-            which, weights, codes = which[row], weights[row] * self._actions.data[entry], codes[row]
-            own = own[row]
-            action = np.where(own < 0, 0, (self._actions.indices[entry] + 1) * digits)
-            alike = codes - codes % digits == action[:, None]
-            new = ~alike.any(axis=1)
-            codes[new, 0] = action[new]  # free: there are n places
-            alike[new, 0] = True
-            codes += alike * np.where(own < 0, 0, own % self.order + 1)[:, None]
-            codes.sort(axis=1)
-            which, weights, codes = merged(which, weights, codes)
-        return which, weights, codes
+            row, entry = entries_of(self._actions.indptr, kinds)
+            powers = powers[row]
+            action = np.arange(row.size), self._actions.indices[entry]
+            powers[action] += np.where(own < 0, 0, own % self.order + 1)[row]
+            weights = weights[row] * self._actions.data[entry]
+            which, weights, powers = merged(which[row], weights, powers)
+        codes = np.arange(1, powers.shape[1] + 1) * (self.order + 1) + powers
+        codes = np.sort(np.where(powers > 0, codes, 0), axis=1)
+        return which, weights, codes[:, -self.order :]
 
-    def _tables(self, state: Ints, noise: Ints, there: Any) -> tuple[Ints, Ints, Floats]:
-        """Tables of states (q,), one given the noise (q,); of any where no branch is there (q,)."""
-        starts = self.jm.starts
+    @cached_property
+    def _tables(self) -> tuple[Ints, Floats]:
+        """First table of each state and noise, (S K + 1,), and the probabilities of all tables."""
         if self.coupling.across_states:
-            return np.arange(state.size), starts[state] + noise, np.ones(state.size)
-        _, row, within = ragged(np.where(there, np.diff(starts)[state], 1))
-        table = starts[state][row] + within
-        return row, table, np.where(there[row], self.jm.probs[table], 1.0)
+            return np.arange(self.jm.probs.size + 1), np.ones(self.jm.probs.size)
+        return self.jm.starts, self.jm.probs
 
     def _powers(self, table: Ints, codes: Ints) -> tuple[Ints, Floats, Ints]:
-        """(R + gamma Z')^m of an action in a table, both (q,), by codes as of `_drawn`.
+        """Expand (R + gamma Z')^m for actions and multiplicities in codes (q,), as of `_drawn`.
 
-        For each term the q that it is of, its coefficient, and the code of Z'^l, -1 for l = 0.
+        table: (q,). Returns for each term its position in q, its coefficient, and the code of Z'^l,
+        -1 for l = 0.
         """
-        power = codes % (self.order + 1)
-        _, row, left = ragged(power + 1)
-        power = power[row]
-        which = table[row], (codes // (self.order + 1) - 1)[row]
-        choices = np.array(
-            [[comb(m, k) for k in range(self.order + 1)] for m in range(self.order + 1)]
-        )
-        factors = (
-            choices[power, left] * self.jm.rewards[which] ** (power - left) * self.jm.gamma**left
-        )
+        _, row, left = ragged(codes % (self.order + 1) + 1)
+        action, power = np.divmod(codes[row], self.order + 1)
+        which = table[row], action - 1
+        factors = binom(power, left) * self.jm.rewards[which] ** (power - left)
+        factors *= self.jm.gamma**left
         after = np.where(left > 0, self.jm.next_states[which] * self.order + left - 1, -1)
         some = factors != 0.0
         return row[some], factors[some], after[some]
 
     def closure(self, seeds: Ints) -> System:
-        """T_n on the multisets that the seeds, rows (q, n), lead to, and on these themselves."""
-        laws = self._averaged_laws.joined(self._laws(seeds))
-        known = Places()
-        known.of(np.zeros(1, np.int64))  # the empty multiset
-        queue = deque(self._unknown(known, seeds)[1])
-        steps = []
-        about = []
-        checked = 0.0
+        """T_n on the seeds, distinct rows (q, n), and on all multisets that they lead to."""
+        transitions = self._transitions
+        most = self._noise.size * max(1, int(np.diff(transitions.starts).max()))
+        world = self._noise, self._states, np.full((2, self.order), -1)
+        index = Index.of(np.concatenate([np.full((1, self.order), -1), seeds]), 0)  # first M^(0)
+        size = len(index.rows)
+        steps: list[tuple[Any, ...]] = []
+        done = 1
         with progress(None, f"multisets of order {self.order}", "multiset") as bar:
-            while queue:
-                rows = queue.popleft()
-                row, coefficients, moved = self._moved(rows, laws)
-                places, new = self._unknown(known, moved)
-                queue += new
-                constant = np.bincount(row, coefficients * (places == 0), len(rows))
-                some = places > 0
-                sizes = np.bincount(row[some], minlength=len(rows))
-                steps.append((constant, sizes, coefficients[some], places[some] - 1))
-                states = self._waiting(rows)
-                others = (states[:, 1:] >= 0) & (states[:, 1:] != states[:, :-1])
-                degrees = np.where(rows >= 0, rows % self.order + 1, 0).sum(1)
-                about.append((degrees, others.sum(1) + (states[:, 0] >= 0)))
-                bar.update(len(rows))
-                if known.size > checked:  # which takes a millisecond
-                    checked = 1.2 * known.size
-                    self._require_room(known.size, steps)
-        return self._assembled(known.numbers[1 : known.size], steps, about)
+            while done < size:
+                count = min(size - done, max(1, _ENTRIES // most))
+                if size + count * most > len(index.rows):
+                    self._require_room(size, done, steps)
+                    index = Index.of(index.rows[:size], size + count * most)
+                step = np.zeros(count), np.zeros(count, np.int64)
+                entries = np.empty(count * most), np.empty(count * most, np.int32)
+                size = _follow(index, size, done, transitions, world, (*step, *entries))
+                done += count
+                steps.append((*step, *(x[: step[1].sum()].copy() for x in entries)))
+                bar.update(count)
+        return self._assembled(index.rows[1:size].copy(), steps)
 
-    def _assembled(self, numbers: Ints, steps: list[Any], about: list[Any]) -> System:
-        """The system of unknowns with these numbers, (E,), from what `closure` noted of them."""
+    def _assembled(self, rows: Ints, steps: list[tuple[Any, ...]]) -> System:
+        """System of the unknowns in rows (E, n), from their steps as `closure` recorded them."""
         source, sizes, coefficients, columns = map(np.concatenate, zip(*steps, strict=True))
-        orders, waiting = map(np.concatenate, zip(*about, strict=True))
+        orders = np.where(rows < 0, 0, rows % self.order + 1).sum(1)
+        kinds = rows // self.order
+        states = np.where(kinds < self._kinds, -1, self._states[kinds % self._kinds])
+        waiting = (np.diff(states, axis=1, prepend=-1) != 0).sum(1)
         weights = norm_weight(2, self.jm.gamma, self.jm.reward_bound) ** (orders - 1.0)
         coefficients *= weights[columns] / np.repeat(weights, sizes)
         starts = np.append(0, np.cumsum(sizes))
         kernel = sparse.csr_array((coefficients, columns, starts), (source.size,) * 2)
         kernel.sum_duplicates()  # of two noises: SciPy's search for components would never end
-        # Successors first, among those that lead to each other what waits least, multisets last.
-        blocks = csgraph.connected_components(kernel, connection="strong")[1]
-        order = np.lexsort((np.where(waiting > 0, waiting, self.order), blocks))
+        _, blocks = csgraph.connected_components(kernel, connection="strong")
+        alone = (waiting == 0) & (np.bincount(blocks, waiting == 0) == 1)[blocks]
+        inner = returning(kernel, blocks, alone)
+        while inner.nnz:  # sources stay: no way back leads to M^(0)
+            kernel = kernel - inner + inner @ kernel
+            inner = returning(kernel, blocks, alone)
+        # Successors first. Within a strong component: a multiset that is alone in it, then unknowns
+        # by the number of states that have yet to step, then other multisets.
+        ranks = np.where(waiting > 0, waiting, np.where(alone, 0, self.order))
+        order = np.lexsort((ranks, blocks))
         place = np.argsort(order).astype(np.int32)
         kernel = kernel[order]
         kernel = sparse.csr_array((kernel.data, place[kernel.indices], kernel.indptr), kernel.shape)
         return System(
             *(kernel, 1.0, (source / weights)[order], np.arange(order.size)),
-            numbers=numbers[order],
+            rows=rows[order],
             orders=orders[order],
             weights=weights[order],
             waiting=waiting[order],
         )
 
-    def _unknown(self, known: Places, rows: Ints) -> tuple[Ints, list[Ints]]:
-        """Places of rows (q, n), and those rows that were not known, in this order, in parts."""
-        before = known.size
-        places = known.of(self.numbers(rows))
-        unknown = places >= before
-        new = np.empty((known.size - before, self.order), np.int64)
-        new[places[unknown] - before] = rows[unknown]
-        return places, [new[i : i + _ROWS] for i in range(0, len(new), _ROWS)]
-
-    def _require_room(self, count: int, steps: list[tuple[Any, ...]]) -> None:
-        """Refuse `count` unknowns that do not fit, if those that have stepped are like them."""
-        stepped, entries = (sum(x[i].size for x in steps) for i in (0, 2))
+    def _require_room(self, count: int, stepped: int, steps: list[tuple[Any, ...]]) -> None:
+        """Refuse `count` unknowns that do not fit, judged by the entries of those that stepped."""
+        entries = sum(step[2].size for step in steps)
         needed = count * (44.0 * entries / stepped + 16.0 * self.order + 200.0)
         what = f"order {self.order} on {self.jm.num_states:,} states with {count:,} multisets"
         require(needed, what, "use a lower order, or jipe2 for means and covariances")
 
     @cached_property
     def system(self) -> System:
-        """Moments of one state, and all that they lead to."""
+        """System of all moments of one state, and of all multisets that they lead to."""
         return self.closure(self.same_state)
 
 
-class Places:
-    """Numbers, none of them negative, by the order in which they came: a table of hashes."""
+@inline
+def _position(index: Any, row: Any, size: Any) -> Any:
+    """Position of a row (n,) among the first `size` rows; a new row is written behind them."""
+    rows, slots = index
+    mixed = 0
+    for code in row:
+        mixed = ((mixed ^ (code + 1)) * 0x1000193) & 0xFFFFFFFF
+    slot = (mixed ^ (mixed >> 15)) & (slots.size - 1)
+    while slots[slot] >= 0:
+        same = 0
+        while same < row.size and rows[slots[slot], same] == row[same]:
+            same += 1
+        if same == row.size:
+            break
+        slot = (slot + 1) & (slots.size - 1)
+    if slots[slot] < 0:
+        slots[slot] = size
+        for p in range(row.size):
+            rows[size, p] = row[p]
+    return slots[slot]
 
-    def __init__(self) -> None:
-        self.size = 0
-        self.numbers = np.empty(0, np.int64)
-        self._slots = np.empty(0, np.int32)
 
-    def of(self, numbers: Ints) -> Ints:
-        """(q,) places of numbers (q,); those that are new come last."""
-        most = self.size + numbers.size
-        if most > self.numbers.size:
-            self.numbers = np.append(
-                self.numbers[: self.size], np.empty(2 * numbers.size + self.size, np.int64)
-            )
-        if 2 * most > self._slots.size:
-            self._slots = np.full(1 << (4 * most).bit_length(), -1, np.int32)
-            known = self.numbers[: self.size].copy()
-            _find(self._slots, self.numbers, 0, known, np.empty(self.size, np.int32))
-        places: Any = np.empty(numbers.size, np.int32)
-        self.size = _find(self._slots, self.numbers, self.size, numbers, places)
-        return places
+@cached(error_model="numpy")
+def _write(index: Any, rows: Any) -> None:
+    """Write distinct rows to an empty index."""
+    for size in range(len(rows)):
+        _position(index, rows[size], size)
+
+
+@inline
+def _split(row: Any, shift: Any, states: Any, own: Any) -> Any:
+    """Write the codes of the last state of a row to `own`, shifted; returns how many it keeps."""
+    order = own.size
+    state = states[row[order - 1] // order % states.size]
+    first = 0 if shift else states.size * order  # of the codes that have yet to step
+    own[:] = -1
+    kept = order
+    while kept > 0 and row[kept - 1] >= first:
+        if states[row[kept - 1] // order % states.size] != state:
+            break
+        kept -= 1
+        own[kept] = row[kept] + shift
+    return kept
+
+
+@inline
+def _merge(row: Any, kept: Any, shift: Any, moved: Any, after: Any) -> None:
+    """Write the sorted union of the first codes of a row, shifted, and of `moved` to `after`."""
+    other = after.size
+    for p in range(after.size - 1, -1, -1):
+        stays = row[kept - 1] + shift if kept and row[kept - 1] >= 0 else -1
+        comes = moved[other - 1] if other else -1
+        if stays > comes:
+            kept -= 1
+        else:
+            other -= 1
+        after[p] = max(stays, comes)
 
 
 @hot
-def _find(slots: Any, known: Any, size: Any, numbers: Any, places: Any) -> Any:
-    """Fill in the places of numbers among the first `size` known ones; how many are known then."""
-    last = slots.size - 1
-    for i in range(numbers.size):
-        mixed = numbers[i] * 0x9E3779B97F4A7C1
-        slot = (mixed ^ (mixed >> 32)) & last
-        while slots[slot] >= 0 and known[slots[slot]] != numbers[i]:
-            slot = (slot + 1) & last
-        if slots[slot] < 0:
-            slots[slot] = size
-            known[size] = numbers[i]
-            size += 1
-        places[i] = slots[slot]
+def _follow(index: Any, size: Any, first: Any, transitions: Any, world: Any, out: Any) -> Any:
+    """Step one state of each of `count` unknowns, from row `first` on; returns the rows in use.
+
+    world: probabilities of the noise, states of the kinds, and two rows as scratch. out: constants
+    (count,), numbers of entries (count,), and all entries with their columns.
+    """
+    noise, states, (own, after) = world
+    constants, sizes, coefficients, columns = out
+    begun = states.size * own.size  # codes from here on have yet to step
+    n = 0
+    for i in range(sizes.size):
+        row = index.rows[first + i]
+        starts = row[own.size - 1] < begun
+        before = n
+        for k in range(noise.size if starts else 1):
+            shift = (k + 1) * begun if starts else 0
+            kept = _split(row, shift, states, own)
+            which = _position(transitions.sets, own, -1)
+            for e in range(transitions.starts[which], transitions.starts[which + 1]):
+                _merge(row, kept, shift, transitions.rows[e], after)
+                column = _position(index, after, size)
+                size += column == size
+                coefficient = transitions.coefficients[e] * (noise[k] if starts else 1.0)
+                if column:
+                    coefficients[n] = coefficient
+                    columns[n] = column - 1
+                    n += 1
+                else:
+                    constants[i] += coefficient
+        sizes[i] = n - before
     return size
 
 
 def partitions(total: int, least: int = 1) -> Iterator[list[int]]:
-    """All ascending lists of numbers from `least` on whose sum is at most the total."""
+    """Ascending lists of integers, each at least `least`, whose sum is at most the total."""
     yield []
     for first in range(least, total + 1):
-        for rest in partitions(total - first, first):
-            yield [first, *rest]
+        for others in partitions(total - first, first):
+            yield [first, *others]
 
 
-def entries_of(begins: Any, sizes: Any, rows: Ints) -> tuple[Ints, Ints]:
-    """All entries of rows (q,): which of the q it is of, and the entry."""
-    _, row, within = ragged(sizes[rows])
-    return row, begins[rows][row] + within
+def returning(kernel: sparse.csr_array, blocks: Any, alone: Any) -> sparse.csr_array:
+    """Entries of a matrix (E, E) by which a multiset leads back to itself, if alone in its block.
+
+    Substituted, they become entries on the diagonal, and one sweep is exact. blocks: (E,) strong
+    components. alone: (E,) true for the only multiset of a block.
+    """
+    entries = kernel.tocoo()
+    row, column = entries.coords
+    back = alone[row] & (row != column) & (blocks[row] == blocks[column])
+    return sparse.csr_array((entries.data[back], (row[back], column[back])), kernel.shape)
+
+
+def entries_of(starts: Any, rows: Ints) -> tuple[Ints, Ints]:
+    """Entries of rows (q,) of a sparse layout: for each its position in q, and its position."""
+    _, row, within = ragged(np.diff(starts)[rows])
+    return row, starts[rows][row] + within
 
 
 def merged(which: Ints, weights: Floats, codes: Ints) -> tuple[Ints, Floats, Ints]:
-    """Sorted by which (q,) and codes (q, n), with the weights of equal ones added up."""
+    """Outcomes sorted by which (q,) and codes (q, n), the weights of equal ones added up."""
     order = np.lexsort((*codes.T, which))
     which, codes = which[order], codes[order]
     new = np.ones(which.size, bool)
@@ -472,28 +468,34 @@ def merged(which: Ints, weights: Floats, codes: Ints) -> tuple[Ints, Floats, Int
     return which[first], np.add.reduceat(weights[order], first), codes[first]
 
 
+def keys_of(rows: Ints) -> list[bytes]:
+    """Dictionary key of each row (q, n): its bytes."""
+    rows = np.ascontiguousarray(rows)
+    return rows.view(f"V{rows.itemsize * rows.shape[-1]}").ravel().tolist()
+
+
 @dataclass(frozen=True)
 class MomentsFromMultisets:
-    """Moments of multisets, solved when they are read.
+    """Source of moments: multisets outside the first system are solved when they are read.
 
-    goal: for residuals, in the paper's norm. solved: the moment of each multiset, by its number.
+    residual_tol: tolerance in the paper's norm. solved: moment of each multiset, by `keys_of`.
     """
 
     operator: MultisetOperator
-    goal: float
-    solved: dict[int, float] = field(default_factory=lambda: {0: 1.0})  # M^(0) = 1
+    residual_tol: float
+    solved: dict[bytes, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Of the solver, for people."""
+        """Display name of the solver."""
         return f"JIPE-{self.operator.order}"
 
     def solve(self, system: System) -> Solved:
-        """The moments of a system, in units of lambda, where T_n contracts by gamma."""
-        solution = solve(system, self.goal, self.operator.jm.gamma, self.name)
+        """Solve a system for its moments, in units of lambda, where T_n contracts by gamma."""
+        solution = solve(system, self.residual_tol, self.operator.jm.gamma, self.name)
         some = system.waiting == 0
         moments = (system.weights * solution.x)[some].tolist()
-        self.solved.update(zip(system.numbers[some].tolist(), moments, strict=True))
+        self.solved.update(zip(keys_of(system.rows[some]), moments, strict=True))
         return solution._replace(x=solution.x[some])
 
     def same_state(self) -> tuple[Floats, Floats | None]:
@@ -506,24 +508,25 @@ class MomentsFromMultisets:
         return mean, second - mean[:, :, None] * mean[:, None, :]
 
     def _at_all_states(self, chosen: list[tuple[int, ...]]) -> Floats:
-        """(S, q) moments of the chosen actions at each state."""
+        """Moments (S, q) of the chosen actions at each state."""
         rows = self.operator.at_all_states(chosen)
-        numbers = self.operator.numbers(rows.reshape(-1, self.operator.order)).tolist()
-        return np.reshape([self.solved[number] for number in numbers], rows.shape[:2])
+        return np.reshape(self._read(rows), rows.shape[:2])
+
+    def _read(self, rows: Ints) -> list[float]:
+        """Moments (q,) of rows (q, n) that have been solved."""
+        return [self.solved[key] for key in keys_of(rows)]
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
-        """E of the product of the returns."""
+        """Expectation of the product of the returns."""
         row = self.operator.rows_of([self.operator.coordinate(coordinates)])
-        (number,) = self.operator.numbers(row).tolist()
-        if number not in self.solved:
+        if keys_of(row)[0] not in self.solved:
             self.solve(self.operator.closure(row))
-        return self.solved[number]
+        return self._read(row)[0]
 
     def full_second(self) -> Floats:
-        """(S, A, S, A)."""
+        """Sigma (S, A, S, A)."""
         shape = self.operator.policy.shape
-        pairs = combinations(np.ndindex(shape), 2)
+        pairs = product(np.ndindex(shape), repeat=2)
         rows = self.operator.rows_of(map(self.operator.coordinate, pairs))
-        self.solve(self.operator.closure(rows))
-        every = [self.moment(pair) for pair in product(np.ndindex(shape), repeat=2)]
-        return np.reshape(every, shape * 2)
+        self.solve(self.operator.closure(np.unique(rows, axis=0)))
+        return np.reshape(self._read(rows), shape * 2)

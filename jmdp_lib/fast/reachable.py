@@ -1,9 +1,11 @@
-"""The pairs of states that some gaps reach, and the collapsed pair operator on these alone.
+"""Pairs of states that some gaps reach, and the collapsed pair operator on these alone.
 
-The states that these gaps lead to are numbered, successors first. A set of pairs (i, j), j <= i,
-of their numbers is a bitmap. The place of a pair in the set is the number of bits before it, so
-that c is one plain vector, and c -> c_0 + gamma^2 P_2 c a sparse matrix. A policy that never
-returns to a state it left leads from every pair to places before its own.
+The states that the gaps lead to are indexed, successors first. A set of pairs (i, j), j <= i, of
+their indices is a bitmap.
+
+The place of a pair in the set is the number of bits before it. So c is one vector, by place, and
+c -> c_0 + gamma^2 P_2 c needs a sparse matrix. If a policy never returns to a state it left, every
+pair leads to itself and to earlier places only.
 """
 
 from __future__ import annotations
@@ -24,19 +26,19 @@ from jmdp_lib.fast.dense import largest_of
 from jmdp_lib.machine import cached, hot, inline
 
 
-class Numbering(NamedTuple):
-    """N states, successors first, and where two branches go in one step, in their numbers.
+class Indexing(NamedTuple):
+    """Indices of N states, successors first, and the steps of two branches in these indices.
 
-    order: (N,) the state of each number. number: (S,) the number of each state; -1 for none.
+    states: (N,) state of each index. index_of: (S,) index of each state; -1 for none.
 
-    From distinct states i, j branches go by the D kernels of `CollapsedT2.kernels`, whose rows
-    i * D to i * D + D - 1 belong to i: indptr, indices and gamma times the probabilities. From one
-    state i they go by entries starts[i] to starts[i + 1] - 1 of first, second and gamma^2 times
+    Branches at distinct states i, j move by the D kernels of `CollapsedT2.kernels`, whose rows
+    i * D to i * D + D - 1 belong to i: indptr, indices and gamma times the probabilities. Branches
+    at one state i move by entries starts[i] to starts[i + 1] - 1 of first, second and gamma^2 times
     weights, as in `CollapsedT2.diagonal`.
     """
 
-    order: Ints
-    number: Ints
+    states: Ints
+    index_of: Ints
     indptr: Ints
     indices: Ints
     probs: Floats
@@ -47,8 +49,8 @@ class Numbering(NamedTuple):
     weights: Floats
 
     @classmethod
-    def of(cls, system: CollapsedT2, gaps: Gaps) -> Numbering:
-        """Number the states that branches of the gaps come to."""
+    def of(cls, system: CollapsedT2, gaps: Gaps) -> Indexing:
+        """Index the states that branches of the gaps lead to."""
         jm = system.jm
         size = jm.num_states
         others = gaps.states if gaps.others is None else gaps.others
@@ -57,37 +59,37 @@ class Numbering(NamedTuple):
         after = np.unique(jm.transitions[starts].indices)
         steps = csgraph.dijkstra(system.kernel, indices=after, unweighted=True, min_only=True)
         order = system.order[np.isfinite(steps[system.order])]
-        number = np.full(size, -1)
-        number[order] = np.arange(order.size)
+        index = np.full(size, -1)
+        index[order] = np.arange(order.size)
         draws = len(system.kernels)
         stacked = (order[:, None] + size * np.arange(draws)).ravel()
         rows = sparse.vstack(system.kernels, format="csr")[stacked]
-        together = system.diagonal[order]
+        shared = system.diagonal[order]
         return cls(
-            order=order,
-            number=number,
+            states=order,
+            index_of=index,
             indptr=rows.indptr.astype(np.int64),
-            indices=number[rows.indices],
+            indices=index[rows.indices],
             probs=jm.gamma * rows.data,
             draws=draws,
-            starts=together.indptr.astype(np.int64),
-            first=number[together.indices // size],
-            second=number[together.indices % size],
-            weights=jm.gamma**2 * together.data,
+            starts=shared.indptr.astype(np.int64),
+            first=index[shared.indices // size],
+            second=index[shared.indices % size],
+            weights=jm.gamma**2 * shared.data,
         )
 
-    def buffers(self) -> tuple[Ints, Ints, Floats]:
-        """Arrays that hold the successors of any pair: two states, and a weight."""
+    def scratch(self) -> tuple[Ints, Ints, Floats]:
+        """Arrays for the successors of one pair: two states, and a weight."""
         distinct = self.draws * int(np.diff(self.indptr).max(initial=0)) ** 2
         most = max(distinct, int(np.diff(self.starts).max(initial=0)))
         return np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
 
 
 class Bitmap(NamedTuple):
-    """Pairs (i, j), j <= i, of N numbers: (i, j) is bit j % 64 of word rows[i] + j // 64.
+    """Set of pairs (i, j), j <= i < N: (i, j) is bit j % 64 of word rows[i] + j // 64.
 
-    rows: (N + 1,) where the words of each i start. words: (W,). ranks: (W,) how many pairs are
-    before each word, once all are there.
+    rows: (N + 1,) first word of each i. words: (W,). ranks: (W,) number of pairs before each word,
+    by `rank` once the set is complete.
     """
 
     rows: Ints
@@ -96,12 +98,12 @@ class Bitmap(NamedTuple):
 
     @classmethod
     def empty(cls, size: int) -> Bitmap:
-        """For N = size numbers. It takes up memory only where it is written to."""
+        """Empty set for N = size. It takes up memory only where it is written to."""
         rows = np.concatenate([[0], np.cumsum((np.arange(size) >> 6) + 1)])
         return cls(rows, np.zeros(rows[-1], np.uint64), np.zeros(rows[-1], np.int64))
 
     def rank(self) -> None:
-        """Fill in the ranks."""
+        """Compute the ranks."""
         written = np.flatnonzero(self.words)
         bits = np.bitwise_count(self.words[written]).astype(np.int64)
         self.ranks[written] = np.cumsum(bits) - bits
@@ -109,89 +111,89 @@ class Bitmap(NamedTuple):
 
 @dataclass(frozen=True)
 class PairSet:
-    """The unordered pairs of states that some gaps reach: closed under the pair chain.
+    """Set of the unordered pairs of states that some gaps reach: closed under the pair chain.
 
-    size: how many pairs. num_successors: of all pairs.
+    size: number of pairs. num_successors: number of entries of `kernel`.
     """
 
-    numbering: Numbering
+    indexing: Indexing
     bitmap: Bitmap
     size: int
     num_successors: int
 
     @classmethod
     def of(cls, system: CollapsedT2, gaps: Gaps, most: float = np.inf) -> PairSet | None:
-        """Follow the branches of gaps until nothing new is reached; None beyond `most` pairs."""
-        numbering = Numbering.of(system, gaps)
-        number = numbering.number
-        bitmap = Bitmap.empty(numbering.order.size)
+        """Follow the branches of the gaps to all pairs they reach; None beyond `most` pairs."""
+        indexing = Indexing.of(system, gaps)
+        index = indexing.index_of
+        bitmap = Bitmap.empty(indexing.states.size)
         followed = np.zeros_like(bitmap.words)
         counts = np.zeros(3, np.int64)  # pairs in the set, pairs followed, and their successors
         for part in gaps.parts(system.entries):
             step = system.step(part)
-            _add_all(bitmap, counts, number[step.first], number[step.second])
-        buffers = numbering.buffers()
+            _add_all(bitmap, counts, index[step.first], index[step.second])
+        scratch = indexing.scratch()
         while counts[1] < counts[0] <= most:
-            _follow(bitmap, followed, numbering, buffers, counts, most)
+            _follow(bitmap, followed, indexing, scratch, counts, most)
         if counts[0] > most:
             return None
         bitmap.rank()
         size, _, num_successors = counts.tolist()
-        return cls(numbering, bitmap, size, num_successors)
+        return cls(indexing, bitmap, size, num_successors)
 
     @property
     def members(self) -> tuple[Ints, Ints]:
-        """The two states (size,) of every pair, by its place; that of the higher number first."""
+        """Two states (size,) of each pair, by its place; the one of the larger index first."""
         rows, words, _ = self.bitmap
         bits = np.unpackbits(words.view(np.uint8), bitorder="little")
         word, bit = np.divmod(np.flatnonzero(bits), 64)
         row = np.searchsorted(rows, word, "right") - 1
-        order = self.numbering.order
-        return order[row], order[(word - rows[row]) * 64 + bit]
+        states = self.indexing.states
+        return states[row], states[(word - rows[row]) * 64 + bit]
 
     def places(self, first: Ints, second: Ints) -> Ints:
-        """The places of pairs of states, of any one shape; -1 for a pair that is not in the set."""
-        number = self.numbering.number
-        places = _places(self.bitmap, number[first].ravel(), number[second].ravel())
+        """Places of pairs of states, of any one shape; -1 for a pair that is not in the set."""
+        index = self.indexing.index_of
+        places = _places(self.bitmap, index[first].ravel(), index[second].ravel())
         return np.reshape(places, first.shape)
 
     def kernel(self) -> sparse.csr_array:
-        """(size, size) sparse: gamma^2 P_2."""
+        """Matrix gamma^2 P_2, (size, size) sparse."""
         index = np.int32 if max(self.size, self.num_successors) < 2**31 else np.int64
         starts = np.zeros(self.size + 1, index)
         columns = np.empty(self.num_successors, index)
         weights = np.empty(self.num_successors)
-        numbering = self.numbering
-        _fill(self.bitmap, numbering, numbering.buffers(), (starts, columns, weights))
+        indexing = self.indexing
+        _fill(self.bitmap, indexing, indexing.scratch(), (starts, columns, weights))
         return sparse.csr_array((weights, columns, starts), (self.size, self.size))
 
     def source(self, backup: CollapsedBackup) -> Floats:
-        """(size,) c_0."""
+        """Source c_0, (size,)."""
         source = np.zeros(self.size)
         if backup.noise_source.size:
             first, second = self.members
             for noise in backup.noise_source.T:
                 source += noise[first] * noise[second]
-        states = self.numbering.order
+        states = self.indexing.states
         place = self.places(states, states)
         source[place[place >= 0]] = backup.diagonal_source[states[place >= 0]]
         return source
 
     def solve_in_order(self, source: Floats) -> Solved:
-        """c (size,) for c_0 (size,), and max |c_0 + gamma^2 P_2 c - c|, or a little more.
+        """Solve for c (size,) from c_0 (size,) if every pair leads to itself and earlier places.
 
-        Where every pair leads to places before its own, and to itself, one sweep is exact. It needs
-        no matrix: a large set takes up little memory.
+        One sweep is then exact. It needs no matrix, so that a large set takes up little memory. The
+        residual is an upper bound on the largest |c_0 + gamma^2 P_2 c - c|.
         """
-        steps = self.numbering
+        steps = self.indexing
         c, after = np.zeros(self.size), np.zeros(self.size)
         for out in (c, after):
-            _step_in_order(self.bitmap, steps, steps.buffers(), source, c, out)
+            _step_in_order(self.bitmap, steps, steps.scratch(), source, c, out)
         after -= c
         return Solved(c, np.array([largest_of(after)]), 2)
 
     def values(self, c: Floats, first: Ints, second: Ints) -> Floats:
-        """c (size,) at pairs of states, first and second of any one shape; nan if not reached."""
+        """Values of c (size,) at pairs of states, of any one shape; nan for missing pairs."""
         place = self.places(first, second)
         values = np.full(place.shape, np.nan)
         values[place >= 0] = c[place[place >= 0]]
@@ -199,11 +201,11 @@ class PairSet:
 
 
 def _count_bits(_: Any, word: Any) -> Any:
-    """How many bits of a 64-bit word are set."""
+    """Count the bits that are set in a 64-bit word."""
     return word(word), lambda context, builder, signature, words: builder.ctpop(words[0])
 
 
-# Numba knows no intrinsics when it compiles nothing.
+# With compilation disabled, Numba has no intrinsics.
 _bits: Any = intrinsic(_count_bits)
 if vars(config)["DISABLE_JIT"]:
     _bits = lambda word: int(word).bit_count()  # noqa: E731
@@ -211,13 +213,13 @@ if vars(config)["DISABLE_JIT"]:
 
 @inline
 def _lowest(word: Any) -> Any:
-    """The position of the lowest bit that is set."""
+    """Position of the lowest bit that is set."""
     return np.int64(_bits(~word & (word - np.uint64(1))))
 
 
 @inline
 def _find(bitmap: Any, i: Any, j: Any) -> Any:
-    """The number of the word of the pair (i, j), and its bit in it."""
+    """Word of the pair (i, j), and its bit in that word."""
     if i < j:
         i, j = j, i
     return bitmap.rows[i] + (j >> 6), np.uint64(1) << np.uint64(j & 63)
@@ -238,12 +240,12 @@ def _add_all(bitmap: Any, counts: Any, first: Any, second: Any) -> None:
 
 
 @inline
-def _successors(steps: Any, i: Any, j: Any, buffers: Any) -> Any:
-    """Write where branches at the states i and j go into `Numbering.buffers`; how many pairs.
+def _successors(steps: Any, i: Any, j: Any, scratch: Any) -> Any:
+    """Write the successors of the pair (i, j) to `Indexing.scratch`, and return their number.
 
-    steps: a `Numbering`.
+    steps: an `Indexing`.
     """
-    first, second, weights = buffers
+    first, second, weights = scratch
     n = 0
     if i == j:
         for e in range(steps.starts[i], steps.starts[i + 1]):
@@ -264,10 +266,10 @@ def _successors(steps: Any, i: Any, j: Any, buffers: Any) -> Any:
 
 
 @hot
-def _follow(bitmap: Any, followed: Any, steps: Any, buffers: Any, counts: Any, most: Any) -> None:
+def _follow(bitmap: Any, followed: Any, steps: Any, scratch: Any, counts: Any, most: Any) -> None:
     """Add the successors of pairs that were not followed yet, word by word, up to `most` pairs.
 
-    It starts at the last word, since most successors have lower numbers.
+    The search starts at the last word, since most successors have smaller indices.
     """
     rows, words, _ = bitmap
     for i in range(rows.size - 2, -1, -1):
@@ -278,23 +280,23 @@ def _follow(bitmap: Any, followed: Any, steps: Any, buffers: Any, counts: Any, m
                 while new:
                     j = ((k - rows[i]) << 6) + _lowest(new)
                     new &= new - np.uint64(1)
-                    size = _successors(steps, i, j, buffers)
+                    size = _successors(steps, i, j, scratch)
                     counts[1] += 1
                     counts[2] += size
                     for e in range(size):
-                        _add(bitmap, counts, buffers[0][e], buffers[1][e])
+                        _add(bitmap, counts, scratch[0][e], scratch[1][e])
                 new = words[k] & ~followed[k]
 
 
 @inline
 def _place(bitmap: Any, k: Any, bit: Any) -> Any:
-    """The place of a pair in the set, which holds it, by its word and bit."""
+    """Place of a pair that is in the set, by its word and bit."""
     return bitmap.ranks[k] + np.int64(_bits(bitmap.words[k] & (bit - np.uint64(1))))
 
 
 @cached()
 def _places(bitmap: Any, first: Any, second: Any) -> Any:
-    """(N,) the places of the pairs (first[n], second[n]); -1 for a pair that is not in the set."""
+    """Places (N,) of the pairs (first[n], second[n]); -1 for a pair that is not in the set."""
     out = np.full(first.size, -1, np.int64)
     for n in range(first.size):
         if min(first[n], second[n]) >= 0:
@@ -305,7 +307,7 @@ def _places(bitmap: Any, first: Any, second: Any) -> Any:
 
 
 @hot
-def _fill(bitmap: Any, steps: Any, buffers: Any, matrix: Any) -> None:
+def _fill(bitmap: Any, steps: Any, scratch: Any, matrix: Any) -> None:
     """Write `PairSet.kernel`, place by place."""
     rows, words, _ = bitmap
     starts, columns, weights = matrix
@@ -317,18 +319,18 @@ def _fill(bitmap: Any, steps: Any, buffers: Any, matrix: Any) -> None:
             while word:
                 j = ((k - rows[i]) << 6) + _lowest(word)
                 word &= word - np.uint64(1)
-                for e in range(_successors(steps, i, j, buffers)):
-                    after, bit = _find(bitmap, buffers[0][e], buffers[1][e])
+                for e in range(_successors(steps, i, j, scratch)):
+                    after, bit = _find(bitmap, scratch[0][e], scratch[1][e])
                     columns[n] = _place(bitmap, after, bit)
-                    weights[n] = buffers[2][e]
+                    weights[n] = scratch[2][e]
                     n += 1
                 place += 1
                 starts[place] = n
 
 
 @hot
-def _step_in_order(bitmap: Any, steps: Any, buffers: Any, source: Any, x: Any, out: Any) -> None:
-    """out = source + gamma^2 P_2 x, with what leads back to a pair solved for; out may be x."""
+def _step_in_order(bitmap: Any, steps: Any, scratch: Any, source: Any, x: Any, out: Any) -> None:
+    """Write source + gamma^2 P_2 x to `out`, which may be x, dividing by 1 - (weight of a loop)."""
     rows, words, _ = bitmap
     place = 0
     for i in range(rows.size - 1):
@@ -339,12 +341,12 @@ def _step_in_order(bitmap: Any, steps: Any, buffers: Any, source: Any, x: Any, o
                 word &= word - np.uint64(1)
                 after = 0.0
                 loop = 0.0
-                for e in range(_successors(steps, i, j, buffers)):
-                    where, bit = _find(bitmap, buffers[0][e], buffers[1][e])
+                for e in range(_successors(steps, i, j, scratch)):
+                    where, bit = _find(bitmap, scratch[0][e], scratch[1][e])
                     n = _place(bitmap, where, bit)
                     if n == place:
-                        loop += buffers[2][e]
+                        loop += scratch[2][e]
                     else:
-                        after += buffers[2][e] * x[n]
+                        after += scratch[2][e] * x[n]
                 out[place] = (source[place] + after) / (1.0 - loop)
                 place += 1

@@ -1,7 +1,7 @@
-"""The fixed point of the collapsed T_2: three linear systems, one after the other.
+"""Fixed point of the collapsed T_2: three linear systems, one after the other.
 
-The third has a coordinate for every pair of states. It is solved on the pairs that the wanted gaps
-reach where these are few, and on all pairs otherwise.
+The third has an unknown for every pair of states. If the requested gaps reach few pairs, it is
+solved on these, otherwise on all pairs.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from jmdp_lib.fast.collapsed import CollapsedBackup, CollapsedT2, Gaps
 from jmdp_lib.fast.dense import DensePairs, at_pairs
 from jmdp_lib.fast.reachable import PairSet
 
-# With more reachable pairs than this times S^2, over the successors of a state, all pairs are
-# faster: for chains with cycles, and for chains without.
+# All pairs are solved faster once the reachable pairs exceed S^2 / (successors of a state) by this
+# factor: for chains with cycles, and for chains without.
 _CYCLIC_READS = 0.8
 _ACYCLIC_READS = 2.6
-_MATRIX = 1 << 20  # successors of pairs: a larger matrix is not made where none is needed
+_MATRIX = 1 << 20  # entries: a larger matrix is not built if the set can be solved without it
 
 
 class SolvedChains(NamedTuple):
-    """m and v of `fast.collapsed`, and how far they are from being fixed points.
+    """Solution m and v of `fast.collapsed`, with its residuals.
 
-    backup: what T_2 makes of them. value_residual: max |T m - m|. variance_residual: max |T v - v|.
+    backup: T_2 applied to it. value_residual: max |T m - m|. variance_residual: max |T v - v|.
     """
 
     backup: CollapsedBackup
@@ -38,14 +38,14 @@ class SolvedChains(NamedTuple):
     variance_residual: float
 
 
-def solve_chains(system: CollapsedT2, allowed: float) -> SolvedChains:
-    """m and v, far more accurate than the certificate needs, since their errors enter c."""
+def solve_chains(system: CollapsedT2, error_tol: float) -> SolvedChains:
+    """Solve for m and v far more accurately than the certificate needs: their errors enter c."""
     gamma = system.jm.gamma
-    small = 0.01 * allowed * (1.0 - gamma)
+    small = 0.01 * error_tol * (1.0 - gamma)
     value = Chain(system.kernel, gamma, system.mean_rewards, system.order).solution(small)
     source = system.backup(value, np.zeros_like(value)).value_variance
-    later = Chain(system.kernel, gamma**2, source, system.order)
-    variance = later.solution(small * system.weight)
+    variances = Chain(system.kernel, gamma**2, source, system.order)
+    variance = variances.solution(small * system.weight)
     backup = system.backup(value, variance)
     return SolvedChains(
         backup=backup,
@@ -56,60 +56,60 @@ def solve_chains(system: CollapsedT2, allowed: float) -> SolvedChains:
 
 @dataclass(frozen=True)
 class SolvedPairs:
-    """The fixed point of the collapsed T_2: m and v in their backup, and c at pairs of states.
+    """Fixed point of the collapsed T_2: m and v in their backup, and c at pairs of states.
 
-    A source of moments: each is one local expectation away from c. Where c is not known, it is
-    solved when a moment is read.
+    It is a source of moments: each follows from c by one local expectation. If c has not been
+    solved at the pairs that a moment needs, it is solved there when the moment is read.
 
-    c: on all pairs (S, S), an array or a tensor; or (size,) on those of `reached`. accuracy: of
-    moments, in ||.||_lambda. residuals: (n,), ||.||_lambda on the way. rounding: what no residual
-    shows, in the same norm.
+    c: (S, S) on all pairs, an array or a tensor, or (size,) on those of `reached`. error_tol: error
+    tolerance of moments in ||.||_lambda. residuals: (n,) along the way, in ||.||_lambda. rounding:
+    error in the same norm that no residual shows.
     """
 
     system: CollapsedT2
     backup: CollapsedBackup
     reached: PairSet | None
     c: Any
-    accuracy: float
+    error_tol: float
     residuals: Floats
     rounding: float
     iterations: int
 
     @property
     def route(self) -> str:
-        """Which of the routes of `jipe2` this is."""
+        """Route of `jipe2`: "dense" or "reachable"."""
         return "dense" if self.reached is None else "reachable"
 
     @property
     def num_pairs(self) -> int:
-        """At how many unordered pairs of states c is known."""
+        """Number of unordered pairs of states at which c has been solved."""
         return self.system.num_pairs if self.reached is None else self.reached.size
 
     def pairs(self, first: Ints, second: Ints) -> Floats:
-        """c at pairs of states, first and second of any one shape; nan where it is not known."""
+        """Values of c at pairs of states, of any one shape; nan where c has not been solved."""
         if self.reached is None:
             return at_pairs(self.c, first, second)
         return self.reached.values(self.c, first, second)
 
     def moment(self, coordinates: Sequence[tuple[int, int]]) -> float:
-        """Sigma(s, a, t, b)."""
+        """Second moment Sigma(s, a, t, b)."""
         (s, a), (t, b) = coordinates
         others = None if s == t else np.array([t])
         pair = Gaps(np.array([s]), np.array([a]), np.array([b]), others)
         covariance = self.system.covariances(self.backup, self.pairs, pair)
         if np.isnan(covariance[0]):
-            return solve_pairs(self.system, pair, self.accuracy).moment(coordinates)
+            return solve_pairs(self.system, pair, self.error_tol).moment(coordinates)
         return float(covariance[0] + self.backup.mean[s, a] * self.backup.mean[t, b])
 
     @cached_property
     def _everywhere(self) -> SolvedPairs:
-        """With c at all pairs of states."""
+        """Solution at all pairs of states."""
         if self.num_pairs == self.system.num_pairs:
             return self
-        return solve_pairs(self.system, Gaps.of(self.system.jm), self.accuracy, "dense")
+        return solve_pairs(self.system, Gaps.of(self.system.jm), self.error_tol, "dense")
 
     def full_second(self) -> Floats:
-        """(S, A, S, A)."""
+        """Sigma (S, A, S, A)."""
         solved = self._everywhere
         states = np.arange(self.system.jm.num_states)
         c = solved.pairs(*np.broadcast_arrays(states[:, None], states))
@@ -120,28 +120,29 @@ class SolvedPairs:
 def solve_pairs(
     system: CollapsedT2,
     gaps: Gaps,
-    accuracy: float,
+    error_tol: float,
     route: str = "auto",
     device: str | None = None,
 ) -> SolvedPairs:
-    """By a route of `jipe2` other than "sweeps": on the pairs that the gaps reach, or on all.
+    """Solve on the pairs that the gaps reach, or on all pairs.
 
-    route: "auto" takes what is faster; on a device that is all pairs.
+    route: "dense" for all pairs, "reachable", or "auto" for the faster one. A device needs all
+    pairs.
     """
     if route == "dense" or device is not None:
-        if device is None:  # torch says itself what a device lacks
+        if device is None:  # torch reports itself if a device lacks memory
             what = f"JIPE-2 on all {system.num_pairs:,} pairs of {system.jm.num_states:,} states"
             machine.require(dense_bytes(system), what, 'use route="auto", with gaps= or states=')
-        return _solved_on(system, None, accuracy, device)
-    return _solved_on(system, _choose_pairs(system, gaps, or_all=route == "auto"), accuracy)
+        return _solved_on(system, None, error_tol, device)
+    return _solved_on(system, _choose_pairs(system, gaps, or_all=route == "auto"), error_tol)
 
 
 def _solved_on(
-    system: CollapsedT2, reached: PairSet | None, accuracy: float, device: str | None = None
+    system: CollapsedT2, reached: PairSet | None, error_tol: float, device: str | None = None
 ) -> SolvedPairs:
-    """m, v and c, on the pairs reached or on all, until the error is allowed in ||.||_lambda."""
-    backup, value_residual, variance_residual = solve_chains(system, accuracy)
-    # In products of two means.
+    """Solve for m, v and c, on the pairs in `reached`, or on all pairs if None."""
+    backup, value_residual, variance_residual = solve_chains(system, error_tol)
+    # Error of products of two means.
     products = value_residual * float(2.0 * np.abs(backup.value).max() + value_residual)
     gamma = system.jm.gamma
     weight = system.weight
@@ -154,10 +155,10 @@ def _solved_on(
         else:
             places = np.arange(reached.size, dtype=np.int32)
             pairs = Chain(reached.kernel(), 1.0, reached.source(backup), places)
-        goal = accuracy * (1.0 - gamma) * weight - products
+        residual_tol = error_tol * (1.0 - gamma) * weight - products
         name = f"JIPE-2 on pairs of {system.jm.num_states:,} states"
-        # Gaps are differences of what is solved: the share is small.
-        solved = solve(pairs, goal, gamma**2, name, share=0.05)
+        # The share is small, since gap variances are differences of solved values.
+        solved = solve(pairs, residual_tol, gamma**2, name, share=0.05)
     c, steps, iterations = solved
     pair_residuals = (np.maximum(steps, variance_residual) + products) / weight
     mean = float(np.abs(backup.mean).max())
@@ -167,7 +168,7 @@ def _solved_on(
         backup=backup,
         reached=reached,
         c=c,
-        accuracy=accuracy,
+        error_tol=error_tol,
         residuals=np.maximum(value_residual, pair_residuals),
         rounding=machine.rounding_of(system.longest_sum) * largest,
         iterations=iterations,
@@ -175,9 +176,9 @@ def _solved_on(
 
 
 def _choose_pairs(system: CollapsedT2, gaps: Gaps, or_all: bool) -> PairSet | None:
-    """The pairs that the gaps reach; None for all pairs, if these fit and are faster.
+    """Choose the pairs that the gaps reach, or None for all pairs if these fit and are faster.
 
-    or_all: whether all pairs may be taken. A MemoryError says that neither fits.
+    or_all: True if all pairs may be chosen. Raises a MemoryError if neither fits.
     """
     num_states = system.jm.num_states
     draws = len(system.kernels)
@@ -200,5 +201,5 @@ def _choose_pairs(system: CollapsedT2, gaps: Gaps, or_all: bool) -> PairSet | No
 
 
 def dense_bytes(system: CollapsedT2) -> float:
-    """Bytes that solving on all pairs takes, roughly."""
+    """Estimated bytes for a solution on all pairs."""
     return (10.0 + system.coupling.across_states) * 8.0 * system.jm.num_states**2

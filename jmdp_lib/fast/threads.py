@@ -1,4 +1,4 @@
-"""What runs in threads: compiled functions, where that is safe, and chunks of random rows."""
+"""Threads: compiled functions, where threads are safe, and chunks of random rows."""
 
 import os
 import threading
@@ -17,10 +17,10 @@ from jmdp_lib.machine import cached, progress
 
 
 class _Threads:
-    """Numba's threads: one call at a time, since not all of its layers survive two at once.
+    """Lock on Numba's threads: not all of its threading layers survive two calls at once.
 
-    GNU OpenMP, the usual layer on Linux, does not survive a fork either: Numba would end the new
-    process, and a pool of such processes would never return.
+    Nor does GNU OpenMP, the usual layer on Linux, survive a fork: Numba would end the new process,
+    and a pool of such processes would never return.
     """
 
     lock = threading.Lock()
@@ -28,8 +28,8 @@ class _Threads:
 
     @classmethod
     def after_fork(cls) -> None:
-        """In the new process."""
-        cls.lock = threading.Lock()  # a thread that was not copied may have held the old one
+        """Reset the lock in a new process."""
+        cls.lock = threading.Lock()  # the old one may be held by a thread that was not copied
         with suppress(ValueError):  # no thread was started before the fork
             cls.lost |= threading_layer() == "omp"
 
@@ -39,14 +39,14 @@ if hasattr(os, "register_at_fork"):  # Windows does not fork
 
 
 def threaded(function: Callable[..., Any], size: Callable[..., int], least: int) -> Any:
-    """The function compiled: on all threads, or on this one for arguments smaller than `least`.
+    """Compile a function for all threads, and for one thread if size(*arguments) < least.
 
-    It also runs on this one where there is no other, and where there are none after a fork, so that
-    its result must not depend on their number.
+    One thread is also used if there is no other, or none after a fork, so the result must not
+    depend on the number of threads.
     """
     on_all = cached(error_model="numpy", parallel=True)(function)
     copied = FunctionType(function.__code__, function.__globals__)
-    copied.__qualname__ += "_alone"  # else the cache on disk would take one version for the other
+    copied.__qualname__ += "_alone"  # else the cache on disk would confuse the two versions
     alone = cached(error_model="numpy", nogil=True)(copied)
 
     def run(*arguments: Any) -> Any:
@@ -65,9 +65,9 @@ def fill_rows(
     per_stream: int,
     root: np.random.SeedSequence,
 ) -> None:
-    """Call fill(rng, rows) for all rows, in threads: kernels release the GIL.
+    """Call fill(rng, rows) for all rows, in threads: compiled loops release the GIL.
 
-    Every chunk of rows has a random stream of its own, so threads do not change the numbers.
+    Every chunk of rows has its own random stream, so the numbers do not depend on the threads.
     """
 
     def fill_chunk(start: int) -> None:
@@ -75,7 +75,7 @@ def fill_rows(
         fill(stream, slice(start, start + per_stream))
 
     starts = range(0, size, per_stream)
-    if len(starts) == 1:  # threads would take longer to start
+    if len(starts) == 1:  # faster than to start threads
         fill_chunk(0)
         return
     with ThreadPoolExecutor(get_num_threads()) as pool:

@@ -355,7 +355,7 @@ class _Steps:
 
     def between(self, row: Ints, d: Floats, ends: tuple[Ints, Ints], chance: Floats) -> Outcomes:
         """Outcomes of steps that lead to two states, (M,) each; at gamma 0 they lead to zero."""
-        x, y = self.pairs.numbering.number[np.stack(ends)]
+        x, y = self.pairs.indexing.index_of[np.stack(ends)]
         after = self.pairs.places(*ends)
         if self.system.jm.gamma == 0.0:
             after[:] = self.zero

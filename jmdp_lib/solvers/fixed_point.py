@@ -1,6 +1,6 @@
 """The paper's iteration, M_{k+1} = T M_k until the certificate of Theorem 5.3 is small enough.
 
-Sweeps and projections run it; `jmdp_lib.fast` solves the same equations faster.
+Sweeps and projections use it; `jmdp_lib.fast` solves the same equations faster.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from jmdp_lib.moments import Moments, MomentSource, enough_sweeps
 
 State = TypeVar("State")
 Status = Literal["converged", "max_iterations", "rounding", "no contraction"]
-_SUMS = 1e-12  # relative rounding of the sums in a solution, generously
+_SUMS = 1e-12  # relative rounding of the sums in a solution, a generous bound
 
 
 class ConvergenceWarning(UserWarning):
-    """A solver stopped before it reached the requested accuracy.
+    """Warning that a solver stopped before it reached the requested accuracy.
 
     Example:
         >>> import warnings
@@ -40,7 +40,7 @@ class ConvergenceWarning(UserWarning):
 
 
 def warn(text: str) -> None:
-    """A ConvergenceWarning at the line of the user's code that led here."""
+    """Issue a ConvergenceWarning that points at the user's line of code."""
     frame = inspect.currentframe()
     depth = 1
     while frame and frame.f_globals.get("__name__", "").startswith("jmdp_lib."):
@@ -65,16 +65,16 @@ class Solution(ReadOnly):
             $1 - gamma$, and an allowance for rounding. Means are within it, and moments of order
             $k$ within $lambda_k$ times it.
         iterations: number of applications of $T$, or of the pair operator of the route.
-        route: method of solution, None for other solvers. By `jipe2`: "sweeps", $T_2$ repeated, its
-            residuals the paper's curve for rewards of both signs (`trace_jipe2` has it for all);
-            "reachable", one linear system on the pairs of states that the requested gaps reach;
-            "dense", one on all pairs. By `jipe`: "reachable", one linear system on moments of one
-            state and the multisets of states that they reach.
+        route: method of `jipe2` or `jipe`; None for other solvers. "sweeps": $T_2$ repeated; its
+            residuals are the paper's curve for rewards of both signs (`trace_jipe2` has it for all
+            rewards). "reachable": one linear system, on the pairs of states that the requested
+            gaps reach (`jipe2`), or on moments of one state and the multisets of states that they
+            reach (`jipe`). "dense": one linear system on all pairs.
         num_unknowns: size of the linear system: unordered state pairs (`jipe2`), or moments and
             multisets (`jipe`); None for other solvers.
 
-    An accelerated solver records the sizes of some of its steps; its last residual is that of the
-    moments it returns.
+    The residuals of "reachable" and "dense" are sizes of some of their steps; the last one is the
+    residual of the returned moments.
 
     Example:
         >>> import jmdp_lib as jl
@@ -110,20 +110,20 @@ class Solution(ReadOnly):
 
 
 class Operator(Protocol[State]):
-    """A Bellman operator, as the loop needs it."""
+    """Bellman operator, as `iterate` needs it."""
 
     def apply(self, state: State) -> State:
-        """T M."""
+        """Return T M."""
 
     def distance(self, new: State, old: State) -> float:
-        """||new - old||_lambda."""
+        """Distance ||new - old||_lambda."""
 
     def rounding(self, state: State) -> float:
-        """Rounding error of T M in the same norm, which no residual shows."""
+        """Rounding error of T M in the same norm; no residual shows it."""
 
 
 class Certificate(NamedTuple):
-    """Accuracy of a solution; the attributes of `Solution` of these names."""
+    """Accuracy of a solution: the attributes of `Solution` with these names."""
 
     residuals: Floats
     status: Status
@@ -135,15 +135,15 @@ def iterate(
     operator: Operator[State],
     state: State,
     rate: float,
-    goal: float,
+    residual_tol: float,
     max_iterations: int | None = None,
     name: str = "JIPE",
 ) -> tuple[State, Floats, float]:
-    """Apply the operator until ||M_k - T M_k||_lambda, and rounding, are at most `goal`.
+    """Apply the operator until ||M_k - T M_k||_lambda plus rounding is at most residual_tol.
 
-    rate: its contraction modulus, which bounds the sweeps that can be needed by default. Returns
-    T M_k, all residuals, and the rounding error of T M_k; `certify` says what they prove of M_k,
-    and a fortiori of T M_k.
+    rate: its contraction modulus, which bounds the number of sweeps by default. Returns T M_k, all
+    residuals, and the rounding error of T M_k; from these `certify` bounds the error of M_k, and so
+    that of T M_k.
     """
     limit = None if max_iterations is None else checks.at_least("max_iterations", max_iterations, 1)
     residuals: list[float] = []
@@ -153,14 +153,18 @@ def iterate(
             residuals.append(operator.distance(new, state))
             state = new
             if limit is None:
-                limit = enough_sweeps(residuals[0], goal, rate)
+                limit = enough_sweeps(residuals[0], residual_tol, rate)
             bar.total = limit
             bar.update()
-            # Rounding takes as long as a residual to compute: only when it may matter.
-            if residuals[-1] <= goal or len(residuals) >= limit or len(residuals) % 100 == 0:
+            # Rounding takes as long to compute as a residual: only when it may matter.
+            if (
+                residuals[-1] <= residual_tol
+                or len(residuals) >= limit
+                or len(residuals) % 100 == 0
+            ):
                 rounding = operator.rounding(state)
-                certified = residuals[-1] + rounding <= goal
-                hopeless = residuals[-1] <= rounding and rounding >= goal  # nothing certifies it
+                certified = residuals[-1] + rounding <= residual_tol
+                hopeless = residuals[-1] <= rounding and rounding >= residual_tol
                 if certified or hopeless or len(residuals) >= limit:
                     return state, np.array(residuals), rounding
 
@@ -169,40 +173,40 @@ def certify(
     residuals: Floats,
     rounding: float,
     gamma: float,
-    allowed: float,
+    error_tol: float,
     iterations: int,
     name: str,
     max_iterations: int | None = None,
 ) -> Certificate:
-    """The error bound of eq. (23); a ConvergenceWarning if it is above `allowed`.
+    """Compute the error bound of eq. (23); warn with a ConvergenceWarning if above error_tol.
 
-    allowed: tol * reward_bound, since ||.||_lambda grows with the rewards. A solver without
-    max_iterations stops for rounding alone.
+    error_tol: tol * reward_bound, since ||.||_lambda grows with the rewards. A solver without
+    max_iterations can only be stopped by rounding.
     """
     error_bound = float(residuals[-1] + rounding) / (1.0 - gamma)
     status: Status = "converged"
-    if not error_bound <= allowed:
-        beyond = iterations != max_iterations or rounding >= allowed * (1.0 - gamma)
+    if not error_bound <= error_tol:
+        beyond = iterations != max_iterations or rounding >= error_tol * (1.0 - gamma)
         status = "rounding" if beyond else "max_iterations"
         advice = "; tol is below double precision here" if beyond else ""
         warn(
             f"{name} stopped after {iterations} iterations with error bound "
-            f"{error_bound:.3g} > tol * reward_bound = {allowed:.3g}{advice}"
+            f"{error_bound:.3g} > tol * reward_bound = {error_tol:.3g}{advice}"
         )
     return Certificate(residuals, status, error_bound, iterations)
 
 
 def false_variance(gamma: float, error: float) -> float:
-    """The variance that a constant return may seem to have at the fixed point of C.
+    """Largest variance that the fixed point of C may give to a constant return.
 
-    Means of next states that are wrong by up to e = `error` give it one-step deviations of up to
-    gamma e, and so a standard deviation of up to gamma e / sqrt(1 - gamma^2).
+    If means of next states are wrong by up to e = `error`, its one-step deviations are up to
+    gamma e, and its standard deviation is up to gamma e / sqrt(1 - gamma^2).
     """
     return (gamma * error) ** 2 / (1.0 - gamma**2)
 
 
 def _rounding_of_gaps(jm: JMDP, covariance: Floats) -> float:
-    """Rounding of a gap variance: it sums four covariances, rounded anew for every later step."""
+    """Rounding error of a gap variance: a sum of four covariances, rounded at every later step."""
     longest_sum = 4 * int(np.diff(jm.starts).max()) * jm.num_actions
     largest = float(np.nanmax(covariance))
     return 4.0 * rounding_of(longest_sum) * largest / (1.0 - jm.gamma**2)
@@ -221,17 +225,17 @@ def solution(
     route: str,
     num_unknowns: int,
 ) -> Solution:
-    """The solution, with the offset of all returns put back into the means.
+    """Build a solution: adds the common offset of all returns back to the means.
 
-    centred_mean, covariance, source: means (S, A), covariances (S, A, A) and the source of the
-    returns minus `offset`. variance_error: the largest error of a variance or a gap variance that
-    is zero.
+    centred_mean, covariance, source: means (S, A), covariances (S, A, A) and the source of moments,
+    all for the returns minus `offset`. variance_error: bound on the error of a variance, or of a
+    gap variance, that is zero.
     """
     mean = centred_mean + offset
     if covariance is not None:
         variance_error += _rounding_of_gaps(jm, covariance)
     # Smallest deviations distinguishable from zero, for the solver and for the returns.
-    # Where nothing but the offset is paid, the bound of what is left is one, whatever the unit.
+    # If every reward equals the offset, `without_offset` has a reward bound of one in any unit.
     bound = min(jm.without_offset.reward_bound, jm.reward_bound)
     largest = bound + float(np.abs(centred_mean).max())
     of_solver = float(np.sqrt(variance_error + (_SUMS * largest) ** 2))
@@ -246,7 +250,7 @@ def solution(
         offset=offset,
     )
     if of_returns > of_solver and covariance is not None:
-        # Gaps that vary by less than returns are rounded by, but by more than nothing.
+        # Gaps that vary, but by less than the rounding of returns.
         deviation = np.sqrt(moments.gap_variance)
         if ((deviation > of_solver) & (deviation < of_returns)).any():
             warn(

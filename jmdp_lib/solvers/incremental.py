@@ -2,15 +2,14 @@
 
     M(i) <- (1 - alpha) M(i) + alpha hat T_2(M, i)        for the coordinate i = I_k, eq. (28)
 
-`jmdp_lib.operators.backups` has the coordinates, in two forms, and their sampled backups.
-`incremental_jipe2` checks what it is given, makes the updates between two checkpoints and writes
-down residual and error at each. `updater` makes the updates: compiled for a JMDP, in Python for any
-other simulator.
+`jmdp_lib.operators.backups` defines the coordinates, in two forms, and their sampled backups.
+`incremental_jipe2` checks its arguments, and records residual and error at each checkpoint.
+`updater` makes the updates in between: compiled for a JMDP, in Python for any other simulator.
 
-To add a step size, give `StepSize` what it depends on, with a default that keeps the old steps. Let
-it refuse what breaks Robbins-Monro, and write the formula into `alpha`: both loops call it with the
-fields of `StepSize`, in their order, and nothing else computes it. Docstring and messages of
-`StepSize` show it. `Steps` says what a user may pass for one.
+To add a step size, add a field to `StepSize` for each parameter, with a default that keeps the
+present steps; reject values that violate the Robbins-Monro conditions; and write the formula into
+`alpha`. Both loops call `alpha` with the fields of `StepSize`, in their order. Update the docstring
+and messages of `StepSize`, too. `Steps` lists the types that users may pass.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ from jmdp_lib.policies import Policy, policy_matrix
 from jmdp_lib.randomness import RNG
 from jmdp_lib.solvers.fixed_point import Solution
 
-_AT_ONCE = 50_000  # updates between two looks at Ctrl-C
+_AT_ONCE = 50_000  # updates between two checks for Ctrl-C
 
 
 @dataclass(frozen=True)
 class StepSize:
-    """A schedule of step sizes: $alpha_n = c / n^p$ at the $n$-th visit of *each coordinate*.
+    """Schedule of step sizes: $alpha_n = c / n^p$ at the $n$-th visit of *each coordinate*.
 
     Args:
-        scale: $c$, in (0, 1], so that every step is, too.
+        scale: $c$, in (0, 1], so that every step is in (0, 1].
         power: $p$, above 1/2 and at most 1: only then $sum alpha_n = infty$ and
-            $sum alpha_n^2 < infty$, as Robbins and Monro ask.
+            $sum alpha_n^2 < infty$, as Robbins and Monro require.
 
     Raises:
         ValueError: the schedule breaks Robbins-Monro.
@@ -73,15 +72,15 @@ class StepSize:
         if not 0.5 < self.power <= 1.0:
             raise ValueError(
                 f"{name} breaks Robbins-Monro: up to 1/2 the sum of its squares diverges, and "
-                "noise never dies out; above 1 its sum converges, and a wrong start stays"
+                "noise never dies out; above 1 its sum converges, and a wrong start remains"
             )
 
     @classmethod
     def of(cls, value: Steps) -> StepSize:
-        """A schedule from what a user may give for one.
+        """Convert to a schedule.
 
         Args:
-            value: a schedule, which is returned as it is, or (scale, power).
+            value: a schedule, which is returned unchanged, or (scale, power).
         """
         if isinstance(value, StepSize):
             return value
@@ -89,29 +88,29 @@ class StepSize:
 
 
 Steps = StepSize | tuple[float, float]
-"""What a user may pass for a step size: all that `StepSize.of` takes."""
+"""Types that a user may pass for a step size: those that `StepSize.of` accepts."""
 
 
 @both()
 def alpha(step: Any, visits: int) -> float:
-    """The step of eq. (28) at the n-th visit of a coordinate: the one formula of all step sizes."""
+    """Step size of eq. (28) at the n-th visit of a coordinate: the only formula of step sizes."""
     scale, power = step
     return scale * float(visits) ** -power
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class IncrementalSolution(Solution):
-    """A `Solution` that was learned from samples, with what was recorded at n checkpoints.
+    """`Solution` that was learned from samples, with records at n checkpoints.
 
     Attributes:
         residuals: (n,), $||M - T_2 M||_lambda$ at each checkpoint; nan for a simulator, whose
             tables are unknown. error_bound is then nan, too.
-        iterations: updates made in all.
-        updates: (n,) updates made before each checkpoint.
+        iterations: total number of updates.
+        updates: (n,) number of updates before each checkpoint.
         errors: (n,), $||M - M_{ref}||_lambda$, nan without a reference.
-        values, visits: the coordinates and how often each was updated; `form` says their layout.
-        form: "full" or "centred", as it was asked for.
-        entropy: an integer that repeats the run when it is passed as `rng`.
+        values, visits: the coordinates and the number of updates of each, laid out by `form`.
+        form: "full" or "centred", as requested.
+        entropy: integer that reproduces the run when it is passed as `rng`.
     """
 
     updates: Ints
@@ -140,26 +139,26 @@ def incremental_jipe2(
 ) -> IncrementalSolution:
     """First and second moments from samples alone: incremental JIPE-2, eqs. (25) to (28).
 
-    The next coordinate is drawn uniformly from all of them, so that every one keeps coming up
-    (Theorem 5.4).
+    The next coordinate is drawn uniformly from all coordinates, so that each is updated infinitely
+    often (Theorem 5.4).
 
     Args:
         simulator: a JMDP (compiled), or any object with num_states, num_actions, gamma and
             query(state, actions, rng) -> (rewards, next_states); norms take $|R| <= 1$ unless it
             also declares a reward_range.
         policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-        num_updates: how many coordinates are drawn and updated, in all.
+        num_updates: total number of updates, of one coordinate each.
         step_size: a `StepSize`, or (scale, power).
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
-        initial: $M_0$; zero unless given.
-        form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper.
+        initial: $M_0$; defaults to zero.
+        form: the coordinates that are learned. "full": $mu$ and all of $Sigma$, as in the paper.
             "centred": $mu$, the covariances of one state, and policy averages of those between
             states, which is best for gaps.
-        checkpoints: how many times residual and error are recorded, evenly on a log scale.
-        reference: the exact moments to record errors against, if there are any.
+        checkpoints: number of records of residual and error, evenly spaced on a log scale.
+        reference: exact moments, to record errors against.
 
     Returns:
-        The moments, what was recorded at the checkpoints, and `entropy`, which repeats the run.
+        The moments, the records at the checkpoints, and `entropy`, which reproduces the run.
 
     Raises:
         ValueError: an argument makes no sense, or the simulator is not pure.
@@ -180,8 +179,8 @@ def incremental_jipe2(
     matrix = policy_matrix(check_simulator(simulator), policy)
     checks.one_of("form", form, get_args(Form))
     layout = Layout.of(matrix, simulator.gamma, form)
-    stops = spread_stops(checkpoints, num_updates)
-    # Of values, visits, and T_2 of them.
+    stops = spread_checkpoints(checkpoints, num_updates)
+    # Memory for values, visits, and T_2 of the values.
     require(128.0 * layout.size, f"incremental JIPE-2 with {layout.size:,} coordinates")
     values = np.zeros(layout.size) if initial is None else _packed("initial", initial, layout)
     truth = None if reference is None else _packed("reference", reference, layout)
@@ -190,7 +189,7 @@ def incremental_jipe2(
     stream = np.random.default_rng(randomness.part(root, f"learn {form}"))
     update = updater(simulator, layout, values, visits, StepSize.of(step_size), stream)
     record = partial(_residual_and_error, simulator, layout, values, truth)
-    residuals, errors = np.transpose([record() for _ in _at_stops(stops, update)])
+    residuals, errors = np.transpose([record() for _ in _at_checkpoints(stops, update)])
     error_bound = float(residuals[-1] / (1.0 - simulator.gamma))
     return IncrementalSolution(
         moments=_learned_moments(layout, values, simulator.gamma, error_bound),
@@ -207,8 +206,8 @@ def incremental_jipe2(
     )
 
 
-def _at_stops(stops: Sequence[int], update: Callable[[int], None]) -> Iterator[None]:
-    """Make updates, and pause at each stop."""
+def _at_checkpoints(stops: Sequence[int], update: Callable[[int], None]) -> Iterator[None]:
+    """Make updates, and pause at each checkpoint."""
     with progress(stops[-1], "incremental JIPE-2") as bar:
         for last, stop in pairwise([0, *stops]):
             for start in range(last, stop, _AT_ONCE):
@@ -219,7 +218,7 @@ def _at_stops(stops: Sequence[int], update: Callable[[int], None]) -> Iterator[N
 
 
 def _packed(name: str, given: Solution | Moments, layout: Layout) -> Floats:
-    """The moments to start from or to record errors against, if of this model."""
+    """Coordinates of moments that a user passed, after a check that they fit the model."""
     moments = given.moments if isinstance(given, Solution) else given
     if not isinstance(moments, Moments):
         raise ValueError(f"{name} must be a Solution or Moments, got {given!r}")
@@ -230,7 +229,7 @@ def _packed(name: str, given: Solution | Moments, layout: Layout) -> Floats:
 def _residual_and_error(
     simulator: Simulator, layout: Layout, values: Floats, truth: Floats | None
 ) -> tuple[float, float]:
-    """||M - T_2 M|| of a JMDP and ||M - truth||, each nan where it is unknown.
+    """Residual ||M - T_2 M|| of a JMDP and error ||M - truth||, nan if unknown.
 
     The unit of the norm is the largest |R| that the simulator declares, or one.
     """
@@ -250,7 +249,7 @@ def _residual_and_error(
 
 
 def _learned_moments(layout: Layout, values: Floats, gamma: float, error_bound: float) -> Moments:
-    """Means within the error bound may give a constant return a standard deviation, too."""
+    """Moments of learned values; errors of means limit the resolution of standard deviations."""
     mean_error = float(np.nan_to_num(error_bound))
     resolution = float(2.0 * mean_error / np.sqrt(1.0 - gamma**2))
     return Moments(2, *layout.read(values), mean_error, resolution)
@@ -260,7 +259,7 @@ def _learned_moments(layout: Layout, values: Floats, gamma: float, error_bound: 
 def _compiled_updates(
     rng: Any, count: int, values: Any, visits: Any, step: Any, world: Any
 ) -> None:
-    """`count` updates of eq. (28) in place, for known tables."""
+    """Make `count` updates of eq. (28) in place, for the tables of a JMDP."""
     model, layout = world
     for _ in range(count):
         i = int(rng.random() * values.size)
@@ -277,9 +276,9 @@ def updater(
     step: StepSize,
     rng: np.random.Generator,
 ) -> Callable[[int], None]:
-    """A function that makes `count` updates in place, of coordinates drawn uniformly.
+    """Return a function that makes `count` updates in place, of coordinates drawn uniformly.
 
-    values, visits: (size,) the coordinates, and how often each was updated; both change.
+    values, visits: (size,) coordinates, and the number of updates of each; both are modified.
     """
     fields = astuple(step)
     if isinstance(simulator, JMDP):
@@ -297,8 +296,8 @@ def updater(
     return update
 
 
-def spread_stops(checkpoints: int, num_updates: int) -> list[int]:
-    """So many update counts to stop at, evenly on a log scale; always the last."""
+def spread_checkpoints(checkpoints: int, num_updates: int) -> list[int]:
+    """Numbers of updates before each checkpoint, evenly spaced on a log scale; the last is all."""
     num_updates = checks.at_least("num_updates", num_updates, 1)
     count = checks.at_least("checkpoints", checkpoints, 1)
     chosen = np.geomspace(num_updates, min(100, num_updates), count).round()

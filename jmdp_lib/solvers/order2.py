@@ -1,7 +1,7 @@
-"""Joint iterative policy evaluation, JIPE-2 (Theorem 5.3): T_2 repeated, or its fixed point solved.
+"""Joint iterative policy evaluation, JIPE-2 (Theorem 5.3): T_2 repeated, or solved for.
 
-`jmdp_lib.fast` solves for the fixed point. T_2 is repeated where that is asked for: it is slower,
-and has the paper's curve of residuals.
+`jmdp_lib.fast` solves for the fixed point. Repeating T_2 is slower, and an option: it gives the
+paper's curve of residuals.
 """
 
 from __future__ import annotations
@@ -45,51 +45,52 @@ def jipe2(
 ) -> Solution:
     """First and second moments of the joint returns: JIPE-2, the fast solver for order 2.
 
-    Take `jipe2` for means, covariances, correlations and gap variances, and for models of any
-    size; take `jipe(order=n)` for skewness, kurtosis and other moments above the second.
+    Use `jipe2` for means, covariances, correlations and gap variances, and for models of any
+    size; use `jipe(order=n)` for skewness, kurtosis and other moments above the second.
 
-    What all rewards have in common (`JMDP.reward_offset`) is subtracted before anything is solved,
-    and put back into the means, so that it costs gaps no digits.
+    A common reward offset (`JMDP.reward_offset`) is subtracted first and added back to the means,
+    so that gaps lose no digits to it.
 
-    Residuals are the paper's norm on what is solved. Sweeps solve all coordinates. The other routes
-    solve all means and the policy averages that $T_2$ needs, on which it is the same contraction,
-    and every other coordinate follows from those in one step. `moments.second` and
-    `moments.full_second` answer for any two states, whatever the route was: what no wanted gap
-    reaches is solved when it is read.
+    Residuals are in the paper's norm, over the unknowns of the route. Sweeps have all coordinates
+    as unknowns. The other routes have all means and the policy averages that $T_2$ needs, on which
+    $T_2$ is the same contraction; every other coordinate follows from these in one step.
+    `moments.second` and `moments.full_second` work for any two states on every route: coordinates
+    outside the requested gaps are computed when they are first read.
 
     Args:
         jm: the model.
         policy: probabilities (S, A), actions (S,), or a function of the state that returns
-            probabilities (A,) or an action. All calls take all of these. A function must be pure:
-            one that draws its actions returns probabilities. Draws from a global generator are
-            noticed and refused; rare ones from a generator of its own are not.
+            probabilities (A,) or an action. Every solver accepts all three forms. A function must
+            be pure: a random policy returns probabilities and draws no action. Use of a global
+            generator is detected and rejected. A private generator goes undetected if it rarely
+            changes the answer.
         tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward: the
             result has converged once error_bound is at most tol * jm.reward_bound.
         coupling: "joint" uses the outcome tables: branches at one state at one time share a table.
             "independent" evaluates the JMDP with the same marginals in which the actions of a state
             draw from independent tables (never built). "common" shares one noise per time step
-            between all branches, wherever they are: for a model that knows its noise
-            (`JMDP.noise_probs`).
-        gaps: (N, 3), rows (state, a, b), if only these gaps are wanted. What no wanted gap needs is
-            nan in the moments' arrays. All gaps unless given.
-        states: (N,), if only the gaps of these states are wanted; instead of `gaps`.
-        route: "reachable" solves one sparse system on the pairs of states that the wanted gaps
-            reach, "dense" one on all pairs. "auto" takes the faster of these that fits into memory;
-            `route` of the solution says which one it was. "sweeps" repeats $T_2$: it always solves
-            all pairs, is slower, and has the residuals of every sweep.
+            between all branches, in whatever state they are; it needs a model with a declared
+            noise (`JMDP.noise_probs`).
+        gaps: (N, 3), rows (state, a, b): the requested gaps, by default all. Entries of the
+            moments' arrays that no requested gap needs are nan.
+        states: (N,), to request all gaps of these states; instead of `gaps`.
+        route: "reachable" solves one sparse system on the pairs of states that the requested gaps
+            reach, "dense" one on all pairs. "auto" chooses the faster of these that fits into
+            memory; `route` of the solution names it. "sweeps" repeats $T_2$: it always solves for
+            all pairs, is slower, and records the residual of every sweep.
         initial: $M_0$ of sweeps, moments or arrays (S, A) and (S, A, S, A). Defaults to zero, or
             for rewards of one sign to the moments of a return that always earns the least.
         max_iterations: sweeps after which to stop; by default as many as `tol` can need.
-        device: a torch device, such as "cuda", for the dense route, which "auto" then takes. NumPy
-            on the processor unless given.
+        device: a torch device, such as "cuda", for the dense route, which "auto" then chooses. By
+            default NumPy.
 
     Returns:
         The moments of order 2 and their certificate.
 
     Raises:
-        ValueError: an argument makes no sense, or its route does not take it: `initial` and
+        ValueError: an argument makes no sense, or the route does not accept it: `initial` and
             `max_iterations` need route="sweeps".
-        MemoryError: the model fits in no way. As an `ImplicitJMDP`, it may still be solved for a
+        MemoryError: the model fits on no route. As an `ImplicitJMDP`, it may still be solved for a
             few states by `local_jipe2`.
 
     Example:
@@ -101,8 +102,8 @@ def jipe2(
         >>> joint, gap = solution.moments, (4, 0, 2)  # in the centre, up against down
         >>> print(f"mean {joint.gap_mean[gap]:.3f}, variance {joint.gap_variance[gap]:.3f}")
         mean 1.962, variance 0.678
-        >>> apart = jl.jipe2(jm, jl.goal_policy(3), coupling="independent").moments
-        >>> print(f"with two gusts: {apart.gap_mean[gap]:.3f}, {apart.gap_variance[gap]:.3f}")
+        >>> other = jl.jipe2(jm, jl.goal_policy(3), coupling="independent").moments
+        >>> print(f"with two gusts: {other.gap_mean[gap]:.3f}, {other.gap_variance[gap]:.3f}")
         with two gusts: 1.962, 0.961
     """
     checks.one_of("route", route, [*ROUTES])
@@ -122,19 +123,20 @@ def jipe2(
 def _sweeps(
     operator: PairOperator, tol: float, initial: Any, max_iterations: int | None
 ) -> Solution:
-    """T_2 repeated for returns without the reward offset, from zero or from given moments."""
+    """Repeat T_2 for returns without the reward offset, from zero or from given moments."""
     jm = operator.jm
     operator = operator.without_offset
-    # Three states, each as C and Sigma, their differences, and arrays over tables and actions.
+    # Three iterates, each as C and Sigma, their differences, and arrays over tables and actions.
     needed = 72.0 * operator.policy.size**2 + jm.rewards.size * (150.0 + 24.0 * jm.num_actions)
     require(needed, f"JIPE-2 by sweeps on {jm.num_states:,} states")
     start = operator.zero() if initial is None else _start(operator, initial, jm.return_offset)
-    goal = tol * operator.jm.reward_bound * (1.0 - jm.gamma)
-    state, residuals, rounding = iterate(operator, start, jm.gamma, goal, max_iterations, "JIPE-2")
+    name = "JIPE-2"
+    target = tol * operator.jm.reward_bound * (1.0 - jm.gamma)
+    state, residuals, rounding = iterate(operator, start, jm.gamma, target, max_iterations, name)
     rounding += rounding_of(0) * abs(jm.reward_offset)
-    allowed = tol * jm.reward_bound
+    error_tol = tol * jm.reward_bound
     sweeps = residuals.size
-    end = certify(residuals, rounding, jm.gamma, allowed, sweeps, "JIPE-2", max_iterations)
+    end = certify(residuals, rounding, jm.gamma, error_tol, sweeps, name, max_iterations)
     variance_error = 2.0 * operator.weight * end.error_bound
     variance_error += false_variance(jm.gamma, end.error_bound)
     return solution(
@@ -145,27 +147,28 @@ def _sweeps(
         covariance=state.blocks,
         source=StoredMoments(state.second),
         offset=jm.return_offset,
-        variance_error=min(variance_error, _unplayed(jm.gamma**sweeps, start, state)),
+        variance_error=min(variance_error, _tail_error(jm.gamma**sweeps, start, state)),
         route="sweeps",
         num_unknowns=jm.num_states * (jm.num_states + 1) // 2,
     )
 
 
-def _unplayed(left: float, *states: PairState) -> float:
-    """E[(Z - Z_k)^2] at most, for the moments of Z_k that k sweeps make of those of Z_0.
+def _tail_error(discount: float, *states: PairState) -> float:
+    """Upper bound on E[(Z - Z_k)^2], where k sweeps turn the moments of Z_0 into those of Z_k.
 
-    left: gamma^k. states: both. Z - Z_k is `left` times the difference of Z and Z_0 after k steps,
-    so that its L_2 norm is at most left / (1 - left) times the largest ||Z_k|| + ||Z_0||.
+    discount: gamma^k. states: moments of Z_0 and of Z_k. Z - Z_k is `discount` times the difference
+    of Z and Z_0 after k steps. So its L_2 norm is at most discount / (1 - discount) times the
+    largest ||Z_k|| + ||Z_0||.
     """
     seconds = [x.mean**2 + np.abs(np.einsum("sasa->sa", x.covariance)) for x in states]
     largest = sum(np.sqrt(second.max()) for second in seconds)
-    return float(largest * left / (1.0 - left)) ** 2
+    return float(largest * discount / (1.0 - discount)) ** 2
 
 
 def _start(
     operator: PairOperator, initial: Solution | Moments | tuple[ArrayLike, ArrayLike], offset: float
 ) -> PairState:
-    """M_0 of the returns minus `offset`."""
+    """Initial moments M_0, for returns minus `offset`."""
     given: Any = initial.moments if isinstance(initial, Solution) else initial
     if isinstance(given, Moments):
         offset -= given.offset
@@ -177,15 +180,15 @@ def _start(
 
 
 def _linear_systems(
-    operator: PairOperator, tol: float, wanted: Gaps, route: str, device: str | None
+    operator: PairOperator, tol: float, gaps: Gaps, route: str, device: str | None
 ) -> Solution:
-    """The fixed point, solved for returns without the reward offset."""
+    """Solve for the fixed point, for returns without the reward offset."""
     jm = operator.jm
     system = CollapsedT2(jm.without_offset, operator.policy, operator.coupling)
-    solved = solve_pairs(system, wanted, tol * system.jm.reward_bound, route, device)
+    solved = solve_pairs(system, gaps, tol * system.jm.reward_bound, route, device)
     rounding = solved.rounding + rounding_of(0) * jm.reward_bound
-    allowed = tol * jm.reward_bound
-    end = certify(solved.residuals, rounding, jm.gamma, allowed, solved.iterations, "JIPE-2")
+    error_tol = tol * jm.reward_bound
+    end = certify(solved.residuals, rounding, jm.gamma, error_tol, solved.iterations, "JIPE-2")
     last = float(solved.residuals[-1])
     solver_error = (last + solved.rounding) / (1.0 - jm.gamma)
     # A gap variance sums four entries of C, on which T_2 contracts by gamma^2.
@@ -195,7 +198,7 @@ def _linear_systems(
         end,
         order=2,
         centred_mean=solved.backup.mean,
-        covariance=system.blocks(solved.backup, solved.pairs, wanted),
+        covariance=system.blocks(solved.backup, solved.pairs, gaps),
         source=solved,
         offset=jm.return_offset,
         variance_error=variance_error + false_variance(jm.gamma, solver_error),

@@ -1,4 +1,4 @@
-"""Moments of any order (Section 5.3), JIPE-n: the fixed point of T_n on multisets of states."""
+"""Moments of any order, JIPE-n (Section 5.3): the fixed point of T_n on multisets of states."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ def jipe(
 ) -> Solution:
     """All moments of orders 1 to `order`: the fixed point of $T_n$, eqs. (31) to (33).
 
-    For means and covariances alone take `jipe2`: it is much faster, needs far less memory and
-    loses no digits to cancellation. `jipe(order=2)` gives the same numbers, and is there to
-    check one by the other.
+    For means and covariances alone use `jipe2`: it is much faster, needs far less memory and
+    loses no digits to cancellation. `jipe(order=2)` returns the same numbers, as a check.
 
-    State-actions that occur more than once in a coordinate are one random variable. What is solved
+    State-actions that occur more than once in a coordinate are one random variable. The unknowns
     are policy averages over multisets of states (Section 5.3), from which every coordinate follows
-    in one step; residuals are the paper's norm of these.
+    in one step. Residuals are in the paper's norm of these unknowns.
 
-    Moments of one state, and the multisets that they reach, are solved at once. Their number grows
-    fast with the order; `num_unknowns` of the solution has it. Others are solved when they are
-    read, to what `error_bound` says.
+    Moments of one state, and the multisets that they reach, are solved at once. Their number,
+    `num_unknowns` of the solution, grows fast with the order. Other moments are solved when they
+    are read, to an accuracy of `error_bound`.
 
     The sparse system of $T_n$ is solved by accelerated Gauss-Seidel. The residuals are those of its
-    steps, and the last one that of the moments.
+    steps, and the last one is the residual of the moments.
 
     Args:
         jm: the model.
@@ -68,17 +67,17 @@ def jipe(
     operator = PairOperator.of("jipe", jm, policy, coupling).without_offset
     order = checks.at_least("order", order, 1)
     multisets = MultisetOperator(operator.jm, operator.policy, order, operator.coupling)
-    goal = checks.positive("tol", tol) * operator.jm.reward_bound * (1.0 - jm.gamma)
-    source = MomentsFromMultisets(multisets, goal)
+    error_tol = checks.positive("tol", tol) * operator.jm.reward_bound
+    source = MomentsFromMultisets(multisets, error_tol * (1.0 - jm.gamma))
     solved = source.solve(multisets.system)
     longest_sum = int(np.diff(multisets.system.kernel.indptr).max(initial=0)) + 1
     largest = float(np.abs(solved.x).max(initial=0.0))
     rounding = order * rounding_of(longest_sum) * largest  # a state at a time
-    allowed = tol * jm.reward_bound
+    error_tol = tol * jm.reward_bound  # of returns with their offset
     claimed = rounding + rounding_of(0) * jm.reward_bound
-    end = certify(solved.residuals, claimed, jm.gamma, allowed, solved.iterations, source.name)
-    # What is solved when it is read is to be as near as this says, and rounding comes on top.
-    source = replace(source, goal=0.25 * end.error_bound * (1.0 - jm.gamma))
+    end = certify(solved.residuals, claimed, jm.gamma, error_tol, solved.iterations, source.name)
+    # Moments that are solved when they are read have the same error bound, with their rounding.
+    source = replace(source, residual_tol=0.25 * end.error_bound * (1.0 - jm.gamma))
     mean, covariance = source.same_state()
     solver_error = float(solved.residuals[-1] + rounding) / (1.0 - jm.gamma)
     return solution(
@@ -96,7 +95,7 @@ def jipe(
 
 
 def _variance_error(operator: PairOperator, mean: Floats, solver_error: float) -> float:
-    """How far off a variance may be, which multisets give as a difference of large numbers."""
+    """Bound on the error of a variance: from multisets it is a difference of large numbers."""
     gamma = operator.jm.gamma
     largest = operator.jm.reward_bound + float(np.abs(mean).max())
     from_solver = 2.0 * operator.weight * solver_error + false_variance(gamma, solver_error)

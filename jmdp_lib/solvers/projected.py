@@ -3,7 +3,7 @@
     mu(x) = phi(x)' theta,   Sigma(x, y) = phi(x)' Theta phi(y)
 
 theta is a least-squares step in the weights nu, Theta a least-squares step in the pair weights d
-over a cone: Theta >= 0 (the paper's), or [[1, theta'], [theta, Theta]] >= 0, which is the same as
+over a cone: Theta >= 0 (the paper's), or [[1, theta'], [theta, Theta]] >= 0, which is equivalent to
 Theta - theta theta' >= 0 and keeps variances from being negative.
 
 For any weights, with c_1^2 = max (nu P) / nu, c_2^2 = max (d P_2) / d, c_3^2 = max (d P_2)_2 / nu,
@@ -11,13 +11,14 @@ For any weights, with c_1^2 = max (nu P) / nu, c_2^2 = max (d P_2) / d, c_3^2 = 
     kappa = max{gamma c_1, 2 beta gamma r_max c_3 + gamma^2 c_2}
 
 is a modulus of Pi T_2 in max{||mu||_nu, beta ||Sigma||_d} for a fixed cone. (The augmented cone
-moves with theta, which converges by itself, at rate gamma c_1; once it stands, so does the cone.)
-The paper's weights are a stationary distribution of the pair chain P_2, for which all three are
-one. The diagonal is absorbing for that chain, so wherever branches meet at all they sit on it and
-say nothing about gaps. The discounted occupancy d = (1 - eta) sum_t eta^t xi_0 P_2^t with eta =
-gamma keeps every pair that xi_0 gives weight to, and d P_2 <= d / eta bounds all three by
-eta^(-1/2). For weights with kappa >= 1 nothing is promised: the equation may be solved, but
-error_bound is infinite and `converged` false.
+depends on theta, which converges by itself at rate gamma c_1, and the cone with it.)
+
+The paper's weights are a stationary distribution of the pair chain P_2, for which c_1, c_2 and c_3
+are one. The diagonal is absorbing for that chain: if two branches ever meet, these weights are zero
+off the diagonal and say nothing about gaps. The discounted occupancy
+d = (1 - eta) sum_t eta^t xi_0 P_2^t, eta = gamma, gives weight to every pair that xi_0 gives weight
+to, and d P_2 <= d / eta bounds all three constants by eta^(-1/2). For weights with kappa >= 1 there
+is no guarantee: error_bound is infinite and `converged` false, even if the equation is solved.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ Parameters = tuple[Floats, Floats]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ProjectedSolution(Solution):
-    """A `Solution` in a feature space; its residuals are in the weighted norm.
+    """`Solution` in a feature space; its residuals are in the weighted norm.
 
     Attributes:
         theta, Theta: (d,) and (d, d): $mu(x) = phi(x)' theta$,
             $Sigma(x, y) = phi(x)' Theta phi(y)$.
-        features: (S, A, d), $phi$; columns beyond 1e50, or below 1e-50, are scaled to at most one.
+        features: (S, A, d), $phi$; columns above 1e50, or below 1e-50, are scaled to at most one.
         pair_weights: (S, A, S, A), the weights $nu_2$ of pairs of state-actions.
         cone: "augmented", "psd" or "none".
         contraction, beta: $kappa$, and the $beta$ of the norm
@@ -72,26 +73,26 @@ class ProjectedSolution(Solution):
 
     @cached_property
     def projection(self) -> Projection:
-        """The projection $Pi$ onto the span of the features, and onto the cone."""
+        """Projection $Pi$ onto the span of the features and onto the cone."""
         num = self.moments.mean.size
         pairs = self.pair_weights.reshape(num, num)
         return Projection(self.features.reshape(num, -1), pairs, self.cone)
 
     def approximation_error(self, exact: Moments) -> float:
-        """The distance to the true moments in the weighted norm, $||hat M - M^pi||$.
+        """Distance to the true moments in the weighted norm, $||hat M - M^pi||$.
 
         Args:
-            exact: $M^pi$, from `jipe2` say.
+            exact: $M^pi$, for example from `jipe2`.
         """
         return self._distance(exact, self.theta, self.Theta)
 
     def approximation_bound(self, exact: Moments) -> float:
-        """The bound on that distance by Theorem B.4, eq. (78): $||Pi M^pi - M^pi|| / (1 - kappa)$.
+        """Bound on that distance by Theorem B.4, eq. (78): $||Pi M^pi - M^pi|| / (1 - kappa)$.
 
-        It includes error_bound, the distance that is left to the projected fixed point.
+        It includes error_bound, the remaining distance to the projected fixed point.
 
         Args:
-            exact: $M^pi$, from `jipe2` say.
+            exact: $M^pi$, for example from `jipe2`.
         """
         if self.contraction >= 1.0:
             return np.inf
@@ -102,7 +103,7 @@ class ProjectedSolution(Solution):
         return distance / (1.0 - self.contraction) + self.error_bound
 
     def _distance(self, exact: Moments, theta: Floats, matrix: Floats) -> float:
-        """||(phi theta, phi Theta phi') - exact|| in the weighted norm."""
+        """Distance of (phi theta, phi Theta phi') to `exact` in the weighted norm."""
         pi = self.projection
         phi = pi.phi
         mean = phi @ theta - exact.mean.ravel()
@@ -122,8 +123,7 @@ def projected_jipe2(
 ) -> ProjectedSolution:
     """Moments that are linear in features: the fixed point of $Pi T_2$ (Appendix B).
 
-    It is worked out by one linear and one conic solve; the iteration $M_{k+1} = Pi T_2 M_k$ then
-    certifies it.
+    One linear and one conic solve compute it; the iteration $M_{k+1} = Pi T_2 M_k$ certifies it.
 
     Args:
         jm: the model.
@@ -133,8 +133,8 @@ def projected_jipe2(
             occupancy), "stationary" (the paper's; the chain must be ergodic), or "product" (the
             occupancy's state-action weights with independent pairs, which has a closed-form
             projection).
-        cone: "augmented" keeps $Theta - theta theta'$ positive semidefinite, and so all variances
-            at zero or above; "psd" keeps $Theta$ so, as the paper does; "none".
+        cone: "augmented" keeps $Theta - theta theta'$ positive semidefinite, so that no variance is
+            negative; "psd" keeps $Theta$ positive semidefinite, as the paper does; "none".
         tol: accuracy in the weighted norm, relative to the largest absolute reward: the result has
             converged once error_bound is at most tol * jm.reward_bound.
 
@@ -150,7 +150,7 @@ def projected_jipe2(
         >>> import numpy as np
         >>> jm = jl.coupled_reward_chain(6, gamma=0.9)
         >>> policy = jl.uniform_policy(jm)
-        >>> groups = np.repeat(np.eye(3), 2, axis=0)  # two states after one another look alike
+        >>> groups = np.repeat(np.eye(3), 2, axis=0)  # two neighbouring states share a feature
         >>> features = jl.action_features(groups, jm.num_actions)
         >>> solution = jl.projected_jipe2(jm, policy, features)
         >>> solution.converged, solution.theta.shape, solution.Theta.shape
@@ -162,7 +162,7 @@ def projected_jipe2(
     """
     operator = PairOperator.of("projected_jipe2", jm, policy)
     policy = operator.policy
-    allowed = checks.positive("tol", tol) * jm.reward_bound
+    error_tol = checks.positive("tol", tol) * jm.reward_bound
     checks.one_of("weights", weights, get_args(Weights))
     checks.one_of("cone", cone, get_args(Cone))
     phi = projection.checked_features(features, policy.shape)
@@ -171,7 +171,7 @@ def projected_jipe2(
     pi = Projection(phi, pairs, cone)
     kappa, beta = modulus(jm, policy, pi)
     step = ProjectionStep(operator, pi, beta)
-    state, end = _certified(step, kappa, allowed)
+    state, end = _certified(step, kappa, error_tol)
     theta, big_theta = pi.unwhiten(*state)
     fit = step.fitted(phi, theta, big_theta)
     resolution = 1e-7 * float(np.abs(fit.mean).max())  # second moments are differences of squares
@@ -189,43 +189,43 @@ def projected_jipe2(
 
 
 def _certified(
-    step: ProjectionStep, kappa: float, allowed: float
+    step: ProjectionStep, kappa: float, error_tol: float
 ) -> tuple[Parameters, Certificate]:
-    """The solution, iterated until its certificate is small enough."""
+    """Iterate from the direct solution until the certificate is small enough."""
     name = "projected JIPE-2"
     if kappa < 1.0:
-        goal = allowed * (1.0 - kappa)
-        state, residuals, rounding = iterate(step, step.solve(), kappa, goal, name=name)
-        return state, certify(residuals, rounding, kappa, allowed, residuals.size, name)
-    # Without a contraction stop on the residual, as for a rate of zero, and claim nothing.
-    state, residuals, _ = iterate(step, step.solve(), 0.0, allowed, 10_000, name)
+        residual_tol = error_tol * (1.0 - kappa)
+        state, residuals, rounding = iterate(step, step.solve(), kappa, residual_tol, name=name)
+        return state, certify(residuals, rounding, kappa, error_tol, residuals.size, name)
+    # Without a contraction, stop at a small residual, as for a rate of zero, and claim nothing.
+    state, residuals, _ = iterate(step, step.solve(), 0.0, error_tol, 10_000, name)
     warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
     return state, Certificate(residuals, "no contraction", np.inf, residuals.size)
 
 
 def _pair_weights(jm: JMDP, policy: Floats, weights: str) -> Floats:
-    """(X, X) symmetric weights of pairs of state-actions."""
-    law = (stationary_pairs if weights == "stationary" else occupancy)(jm, policy)
-    pairs = law.reshape(policy.size, policy.size)
+    """Symmetric weights (X, X) of pairs of state-actions."""
+    chosen = (stationary_pairs if weights == "stationary" else occupancy)(jm, policy)
+    pairs = chosen.reshape(policy.size, policy.size)
     pairs = (pairs + pairs.T) / 2.0
     return np.outer(pairs.sum(1), pairs.sum(1)) if weights == "product" else pairs
 
 
 def _require_room(jm: JMDP, num: int, d: int) -> None:
-    """For vectors over all pairs of states and of state-actions, and products of all features."""
+    """Refuse a model whose vectors over pairs, or products of features, do not fit into memory."""
     size = 8.0 * (RESTART * jm.num_states**2 + 16 * num**2 + 6 * d**4)
     what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
     require(size, what, "jipe2 is exact and holds far less")
 
 
 def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
-    """kappa and the beta that makes it least; kappa >= 1 says that nothing is known."""
+    """Modulus kappa, and the beta that minimises it; kappa >= 1 guarantees nothing."""
     gamma = jm.gamma
     if gamma == 0.0:
         return 0.0, 1.0
     pushed = pair_step(jm, policy, pi.pairs.reshape(policy.shape * 2)).reshape(pi.pairs.shape)
-    alone = jm.transitions.T @ pi.nu  # of the next state
-    c_1 = _growth((policy * alone[:, None]).ravel(), pi.nu)
+    arrivals = jm.transitions.T @ pi.nu  # weights of the next state
+    c_1 = _growth((policy * arrivals[:, None]).ravel(), pi.nu)
     c_2 = _growth(pushed, pi.pairs)
     c_3 = _growth(pushed.sum(0), pi.nu)
     least = max(gamma * c_1, gamma**2 * c_2)
@@ -236,7 +236,7 @@ def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
 
 
 def _growth(after: Floats, before: Floats) -> float:
-    """sqrt(max after / before) of weights, any one shape; infinite where there were none before."""
+    """Square root of the largest after / before, of one shape; infinite if `before` is zero."""
     some = after > 1e-15
     with np.errstate(divide="ignore"):
         return float(np.sqrt((after[some] / before[some]).max()))
@@ -244,35 +244,35 @@ def _growth(after: Floats, before: Floats) -> float:
 
 @dataclass(frozen=True)
 class ProjectionStep:
-    """Pi T_2 on whitened (theta, Theta), for the one fixed-point loop."""
+    """Operator Pi T_2 on whitened (theta, Theta), for `fixed_point.iterate`."""
 
     operator: PairOperator
     pi: Projection
     beta: float
 
     def zero(self) -> Parameters:
-        """M = 0."""
+        """Parameters of M = 0."""
         size = self.pi.phi.shape[1]
         return np.zeros(size), np.zeros((size, size))
 
     def fitted(self, features: Floats, theta: Floats, big: Floats) -> PairState:
-        """M = (phi theta, phi Theta phi') for features phi (X, d)."""
+        """Moments (phi theta, phi Theta phi') for features phi (X, d)."""
         shape = self.operator.policy.shape
         second = features @ big @ features.T
         return self.operator.centre((features @ theta).reshape(shape), second.reshape(shape * 2))
 
     def applied(self, state: Parameters) -> PairState:
-        """T_2 M of whitened parameters."""
+        """Apply T_2 to the moments of whitened parameters."""
         return self.operator.apply(self.fitted(self.pi.psi, *state))
 
     def apply(self, state: Parameters) -> Parameters:
-        """Pi T_2 M."""
+        """Apply Pi T_2."""
         new = self.applied(state)
         theta = self.pi.mean_side(new.mean)
         return theta, self.pi.project(self.pi.second_side(new.second), theta)
 
     def distance(self, new: Parameters, old: Parameters) -> float:
-        """The weighted norm of a difference of parameters."""
+        """Weighted norm of a difference of parameters."""
         change = projection.to_vector(new[1] - old[1])
         second = np.sqrt(max(float(change @ self.pi.normal @ change), 0.0))
         return float(max(np.linalg.norm(new[0] - old[0]), self.beta * second))
@@ -282,7 +282,7 @@ class ProjectionStep:
         return rounding_of(self.operator.policy.size) * self.distance(state, self.zero())
 
     def solve(self) -> Parameters:
-        """The projected fixed point: theta by a linear solve, then Theta by one conic solve."""
+        """Solve for the projected fixed point: a linear solve for theta, then a conic one."""
         pi = self.pi
         zero, nothing = self.zero()
         source = pi.mean_side(self.applied((zero, nothing)).mean)
@@ -299,13 +299,13 @@ class ProjectionStep:
 
     @cached_property
     def _value(self) -> Floats:
-        """(S, d) E psi(s, A)."""
+        """Policy averages E psi(s, A), (S, d)."""
         return np.asarray(self.operator.average @ self.pi.psi)
 
     def second_slope(self) -> Floats:
-        """(p, p) Theta -> psi' (pairs o gamma^2 P_2 (psi Theta psi')) psi, by matrix products.
+        """Matrix (p, p) of Theta -> psi' (pairs o gamma^2 P_2 (psi Theta psi')) psi.
 
-        To apply T_2 to every unit matrix takes p times as long.
+        It is computed by matrix products; applying T_2 to every unit matrix takes p times as long.
         """
         jm = self.operator.jm
         psi = self.pi.psi

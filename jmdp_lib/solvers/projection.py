@@ -1,7 +1,7 @@
 """Weighted least squares for moments that are linear in features, over a cone (Appendix B).
 
-Symmetric matrices Theta (d, d) are handled as vectors (p,), p = d (d + 1) / 2, whose inner products
-are those of the matrices.
+Symmetric matrices Theta (d, d) are represented by vectors (p,), p = d (d + 1) / 2, with the same
+inner products.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from jmdp_lib.checks import Floats, Ints, Sized, frozen
 from jmdp_lib.machine import ReadOnly, progress, require
 from jmdp_lib.solvers.fixed_point import warn
 
-_EXTREME = 1e50  # features beyond this, or below its inverse, are scaled
-_TURNS = 20_000  # of ADMM, at most
+_EXTREME = 1e50  # features above this, or below its inverse, are scaled
+_TURNS = 20_000  # iterations of ADMM, at most
 Cone = Literal["augmented", "psd", "none"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Projection(ReadOnly):
-    """The projection Pi of eqs. (69) and (70).
+    """Projection Pi of eqs. (69) and (70).
 
-    Features are whitened: psi = phi whiten^-1 has psi' diag(nu) psi = 1. Cones do not change under
-    that, and the normal matrix becomes well scaled.
+    Features are whitened: psi = phi whiten^-1 satisfies psi' diag(nu) psi = 1. This does not change
+    the cones, and makes the normal matrix well scaled.
 
     Attributes:
         phi: (X, d) features of the state-actions x = s * A + a.
         pairs: (X, X) weights of pairs of state-actions, called d in the paper.
-        cone: a `Cone`.
+        cone: "augmented", "psd" or "none".
     """
 
     phi: Floats
@@ -43,47 +43,46 @@ class Projection(ReadOnly):
 
     @cached_property
     def nu(self) -> Floats:
-        """(X,) weights of state-actions: both marginals of `pairs`, which are symmetric."""
+        """Weights (X,) of state-actions: the marginals of `pairs`, which is symmetric."""
         return frozen(self.pairs.sum(1))
 
     @cached_property
     def whiten(self) -> Floats:
-        """(d, d) upper triangular: whitened parameters are whiten @ theta."""
+        """Upper triangular matrix (d, d): whitened parameters are whiten @ theta."""
         return np.asarray(np.linalg.qr(np.sqrt(self.nu)[:, None] * self.phi, mode="r"))
 
     def unwhiten(self, theta: Floats, matrix: Floats) -> tuple[Floats, Floats]:
-        """theta (d,) and Theta (d, d) of whitened ones."""
+        """Parameters theta (d,) and Theta (d, d) from whitened ones."""
         half = np.linalg.solve(self.whiten, matrix)
         return linalg.solve(self.whiten, theta), np.linalg.solve(self.whiten, half.T).T
 
     @cached_property
     def psi(self) -> Floats:
-        """(X, d) whitened features."""
+        """Whitened features (X, d)."""
         return linalg.solve_triangular(self.whiten, self.phi.T, trans="T").T
 
     @cached_property
     def normal(self) -> Floats:
-        """(p, p) N: the map Theta -> psi' (pairs o psi Theta psi') psi, which is symmetric."""
+        """Normal matrix N (p, p): the symmetric map Theta -> psi' (pairs o psi Theta psi') psi."""
         return symmetric_matrix(products_of(self.psi, self.psi, self.pairs))
 
     def mean_side(self, target: Floats) -> Floats:
-        """(d,) psi' diag(nu) target for a target (S, A): its projection, whitened."""
+        """Whitened projection psi' diag(nu) target, (d,), of a target (S, A)."""
         return self.psi.T @ (self.nu * target.ravel())
 
     def second_side(self, target: Floats) -> Floats:
-        """(p,) psi' (pairs o target) psi for a target (S, A, S, A), or (X, X)."""
+        """Right-hand side psi' (pairs o target) psi, (p,), for a target (S, A, S, A) or (X, X)."""
         return to_vector(self.psi.T @ (self.pairs * target.reshape(self.pairs.shape)) @ self.psi)
 
     def floor(self, theta: Floats) -> Floats:
-        """What Theta must not fall below: theta theta' in the augmented cone, else zero."""
-        moved = np.outer(theta, theta)
-        return moved if self.cone == "augmented" else np.zeros_like(moved)
+        """Lower bound on Theta: theta theta' in the augmented cone, else zero."""
+        return np.outer(theta, theta) * (self.cone == "augmented")
 
     def project(self, right: Floats, theta: Floats) -> Floats:
-        """argmin <Theta, N Theta> / 2 - <right, Theta> over the cone at whitened theta.
+        """Minimise <Theta, N Theta> / 2 - <right, Theta> over the cone at whitened theta.
 
-        Closed form where the constraint does not bind or N is the identity, as for product weights:
-        the search then starts at its end.
+        The solution has a closed form if the constraint does not bind, or if N is the identity, as
+        for product weights: the search then starts at the solution.
         """
         free = to_matrix(least_squares(self.normal, right))
         if self.cone == "none":
@@ -96,7 +95,7 @@ class Projection(ReadOnly):
 
 
 def tabular_features(model: Sized) -> Floats:
-    """One feature per state-action: with these the projection is exact.
+    """One feature per state-action, which makes the projection exact.
 
     Args:
         model: a JMDP, or anything with num_states and num_actions.
@@ -118,13 +117,13 @@ def tabular_features(model: Sized) -> Floats:
 def rbf_features(rows: int, columns: int, centres: int) -> Floats:
     """State features of a grid of cells: Gaussian bumps around centres on a grid, and a constant.
 
-    The standard deviation of a bump is the distance between two centres. `action_features` makes
-    features of state-actions of them.
+    The standard deviation of a bump is the distance between two centres. `action_features` turns
+    them into features of state-actions.
 
     Args:
-        rows: how many rows of cells.
-        columns: how many columns of cells.
-        centres: how many centres along each side.
+        rows: number of rows of cells.
+        columns: number of columns of cells.
+        centres: number of centres along each side.
 
     Returns:
         (rows * columns, centres**2 + 1), the cells row by row.
@@ -146,11 +145,11 @@ def rbf_features(rows: int, columns: int, centres: int) -> Floats:
 
 
 def action_features(state_features: ArrayLike, num_actions: int) -> Floats:
-    """Features of state-actions out of state features: a copy of their own for every action.
+    """Features of state-actions from state features: each action has its own copy of them.
 
     Args:
         state_features: (S, c).
-        num_actions: how many actions, A.
+        num_actions: number of actions, A.
 
     Returns:
         (S, A, c * A).
@@ -167,9 +166,9 @@ def action_features(state_features: ArrayLike, num_actions: int) -> Floats:
 
 
 def checked_features(features: ArrayLike, shape: tuple[int, ...]) -> Floats:
-    """Features (S, A, d) as (X, d), of full column rank (Assumption B.1); names a bad column.
+    """Check features (S, A, d), and return them as (X, d), of full column rank (Assumption B.1).
 
-    A column is divided by its largest entry if the squares of parameters would not be numbers.
+    A column is divided by its largest entry if squares of its parameters would overflow.
     """
     axes = ("state", "action", "feature")
     phi = checks.floats("features", features, *axes, shape=(*shape, None))
@@ -190,27 +189,28 @@ def checked_features(features: ArrayLike, shape: tuple[int, ...]) -> Floats:
 
 
 def least_squares(matrix: Floats, right: Floats) -> Floats:
-    """The smallest x with matrix @ x = right: weights may leave directions unseen."""
+    """Smallest least-squares solution of matrix @ x = right, since weights may leave N singular."""
     return np.asarray(linalg.lstsq(matrix, right, cond=1e-12, lapack_driver="gelsy")[0])
 
 
 def solve_in_cone(
     matrix: Floats, right: Floats, floor: Floats, start: Floats, tol: float = 1e-11
 ) -> Floats:
-    """X with X - floor >= 0 and <matrix X - right, Y - X> >= 0 for all Y with Y - floor >= 0.
+    """Find X >= floor with <matrix X - right, Y - X> >= 0 for all Y >= floor, by ADMM.
 
-    `matrix` (p, p) acts on `to_vector(X)`. Symmetric positive semidefinite, this is the constrained
-    least-squares problem; with a positive definite symmetric part alone, the fixed point of a
-    projected contraction. ADMM: a factored linear solve and an eigenvalue decomposition a turn.
+    `matrix` (p, p) acts on `to_vector(X)`. If it is symmetric and positive semidefinite, X solves
+    the constrained least-squares problem. If only its symmetric part is positive definite, X is the
+    fixed point of a projected contraction. An iteration is a factored linear solve and an
+    eigenvalue decomposition.
     """
-    size = max(float(np.abs(x).max()) for x in (start, floor)) or 1.0  # the unit from here on
+    size = max(float(np.abs(x).max()) for x in (start, floor)) or 1.0  # the unit below
     shift = (right - matrix @ to_vector(floor)) / size
     rho = float(np.diag(matrix).mean()) or 1.0
     inside = to_vector(psd_part(start - floor)) / size
     dual = (shift - matrix @ inside) / rho
     factors = linalg.lu_factor(matrix + rho * np.eye(len(right)))
     turns = range(1, _TURNS + 1)
-    for turn in progress(_TURNS, "projection onto the cone", "turn", turns):
+    for turn in progress(_TURNS, "projection onto the cone", "iteration", turns):
         free = linalg.lu_solve(factors, shift + rho * (inside - dual))
         relaxed = 1.6 * free - 0.6 * inside
         new = to_vector(psd_part(to_matrix(relaxed + dual)))
@@ -227,21 +227,21 @@ def solve_in_cone(
             dual /= factor
             factors = linalg.lu_factor(matrix + rho * np.eye(len(right)))
     else:
-        warn(f"the projection onto the cone stopped {primal:.1e} away from it")
+        warn(f"the projection onto the cone stopped at a distance of {primal:.1e} from it")
     return floor + size * to_matrix(inside)
 
 
 def psd_part(matrix: Floats) -> Floats:
-    """The nearest positive semidefinite matrix."""
+    """Nearest positive semidefinite matrix."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2.0)
     half = vectors * np.sqrt(np.maximum(values, 0.0))
     return half @ half.T
 
 
 def products_of(left: Floats, right: Floats, pairs: Floats) -> Floats:
-    """(d, d, d, d) sum_xy pairs[x,y] left[x,k] left[y,l] right[x,i] right[y,j], at [k,l,i,j].
+    """Sum over x, y of pairs[x,y] left[x,k] left[y,l] right[x,i] right[y,j], at [k,l,i,j].
 
-    left, right: (X, d). pairs: (X, X).
+    left, right: (X, d). pairs: (X, X). Returns (d, d, d, d).
     """
     both = (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
     size = left.shape[1]
@@ -249,7 +249,7 @@ def products_of(left: Floats, right: Floats, pairs: Floats) -> Floats:
 
 
 def symmetric_matrix(four: Floats) -> Floats:
-    """(p, p), in the coordinates of `to_vector`: the map Theta -> sum four[k,l,i,j] Theta[i,j]."""
+    """Matrix (p, p) of the map Theta -> sum four[k,l,i,j] Theta[i,j] on `to_vector(Theta)`."""
     rows, columns, scale = _triangle(len(four))
     one = four[rows, columns] + four[columns, rows]  # (p, d, d)
     both = one[:, rows, columns] + one[:, columns, rows]
@@ -258,19 +258,19 @@ def symmetric_matrix(four: Floats) -> Floats:
 
 @lru_cache(maxsize=8)
 def _triangle(size: int) -> tuple[Ints, Ints, Floats]:
-    """Rows, columns and scales of the entries of `to_vector`."""
+    """Rows, columns and scales of the entries of `to_vector`, (p,) each."""
     rows, columns = np.triu_indices(size)
     return rows, columns, np.where(rows == columns, 1.0, np.sqrt(2.0))
 
 
 def to_vector(matrix: Floats) -> Floats:
-    """(p,) upper triangle of the symmetric part, scaled so that inner products stay the same."""
+    """Upper triangle (p,) of the symmetric part, scaled so that inner products stay the same."""
     rows, columns, scale = _triangle(len(matrix))
     return scale * (matrix[rows, columns] + matrix[columns, rows]) / 2.0
 
 
 def to_matrix(vector: Floats) -> Floats:
-    """The inverse of `to_vector`."""
+    """Symmetric matrix (d, d) of a vector (p,): the inverse of `to_vector`."""
     size = int((np.sqrt(8 * len(vector) + 1) - 1) / 2)
     rows, columns, scale = _triangle(size)
     matrix = np.empty((size, size))

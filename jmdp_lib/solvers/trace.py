@@ -1,4 +1,4 @@
-"""How fast JIPE-2 settles, sweep by sweep."""
+"""Residuals of JIPE-2, sweep by sweep: the paper's curve."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from jmdp_lib.policies import Policy
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace(machine.ReadOnly):
-    """What `trace_jipe2` recorded: the largest changes from $M_k$ to $T_2 M_k$, $k = 0, 1, ...$
+    """Result of `trace_jipe2`: the largest changes from $M_k$ to $T_2 M_k$, $k = 0, 1, ...$
 
     Attributes:
         mean: (sweeps,), the largest change of any $mu(s, a)$.
-        second: (sweeps,), that of any $Sigma(s, a, t, b)$.
-        covariance: (sweeps,), that of any entry of $C = Sigma - mu mu'$.
-        weight: $lambda$, so that max(mean, second / weight) is the residual of eq. (23).
+        second: (sweeps,), the largest change of any $Sigma(s, a, t, b)$.
+        covariance: (sweeps,), the largest change of any entry of $C = Sigma - mu mu'$.
+        weight: $lambda$: the residual of eq. (23) is max(mean, second / weight).
     """
 
     mean: Floats
@@ -34,7 +34,7 @@ class Trace(machine.ReadOnly):
 
     @property
     def residuals(self) -> Floats:
-        """$||M_k - T_2 M_k||_lambda$."""
+        """Residuals $||M_k - T_2 M_k||_lambda$."""
         return np.maximum(self.mean, self.second / self.weight)
 
 
@@ -45,14 +45,14 @@ def trace_jipe2(
     *,
     coupling: CouplingName = DEFAULT_COUPLING,
 ) -> Trace:
-    """The changes of the first applications of $T_2$ from $M_0 = 0$.
+    """Record the changes in the first applications of $T_2$, from $M_0 = 0$.
 
-    Compares all of $Sigma$, (S, A, S, A), after every sweep: for small models.
+    All of $Sigma$, (S, A, S, A), is compared after every sweep, so this is for small models.
 
     Args:
         jm: the model.
         policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-        sweeps: how often $T_2$ is applied.
+        sweeps: number of applications of $T_2$.
         coupling: which branches share a draw, as in `jipe2`.
 
     Returns:
