@@ -190,13 +190,13 @@ plt.show()
 depot = jl.inventory(11, 4, gamma=0.9, holding_cost=0.0, lost_sale_cost=0.0)
 up_to_six = np.clip(6 - np.arange(12), 0, 4)
 question = {"gaps": [(0, 4, 3)], "width": 1e-9, "at": [1.5]}
-found, widths = {}, {}
+brackets, widths = {}, {}
 for resolution in resolutions:
     with warnings.catch_warnings(action="ignore", category=jl.ConvergenceWarning):
         (law,) = jl.laws.gap_law(depot, up_to_six, points=resolution, **question)
     stochastic, convex = jl.laws.GapLaw(law.gap, law.mean, law.steps), law.phi
     size = len(law.points)
-    found[size] = law, stochastic
+    brackets[size] = law, stochastic
     widths[size] = {
         ("P(G <= 0)", "stochastic"): np.ptp(stochastic.cdf(0.0)),
         ("P(G <= 0)", "convex"): np.ptp(convex.cdf(np.zeros(1))),
@@ -246,7 +246,7 @@ claims.check("width of CVaR against points, with atoms: slope > -1.5", f"{slope:
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.6))
 coarsest = widths.index[0]
-law, stochastic = found[coarsest]
+law, stochastic = brackets[coarsest]
 x = np.linspace(-1, 1, 2001)
 figures.bracket(axes[0], stochastic, color="0.75", label="stochastic order")
 axes[0].fill_between(x, *law.phi.cdf(x), color="#0072B2", alpha=0.6, lw=0, label="convex order")
@@ -287,7 +287,7 @@ share = (gaps <= 0).mean()
 variance = worst.var() + 0.9 * (worst[-1] - worst.mean()) ** 2
 centre = np.array([share, worst.mean()])
 error = np.sqrt([share * (1 - share) / gaps.size, variance / worst.size])
-law, _ = found[widths.index[-1]]
+law, _ = brackets[widths.index[-1]]
 low, high = np.transpose([law.cdf(0.0), law.cvar(0.1)])
 outside = np.maximum(low - centre, centre - high) / error
 columns = [low, high, centre - 1.96 * error, centre + 1.96 * error]
@@ -446,7 +446,7 @@ plt.show()
 # ## What to take away
 #
 # - `gap_law` brackets the probability that a choice turns out worse, and the truth is guaranteed to be inside. Stochastic order resolves atoms if all points that the equation needs are on the grid; convex order suits all other rewards, and CVaR above all.
-# - $P(G < 0)$ and $P(G = 0)$ are different things. Only the law tells them apart.
+# - $P(G < 0)$ and $P(G = 0)$ are different things. Only the distribution distinguishes them.
 # - If you do not know the coupling, `coupling_range` says how much the gap variances depend on it, among one-step couplings.
 #
 # ## Exercises

@@ -117,8 +117,8 @@ print(f"{relaxed.verdict}, after {relaxed.num_queries:,} queries")
 
 # %% tags=["hide-input"]
 gap = exact.gap_mean[0, 4, 3]
-alike = relaxed.verdict == "equivalent" and abs(gap) <= 1.0
-claims.check("orders 4 and 3: mean gap <= 1, and so decided", f"{gap:.2f}", alike)
+equivalent = relaxed.verdict == "equivalent" and abs(gap) <= 1.0
+claims.check("orders 4 and 3: mean gap <= 1, and so decided", f"{gap:.2f}", equivalent)
 
 # %% [markdown]
 # **Several pairs.** Five actions have ten pairs, whose intervals hold at once: `compare_actions` divides $\alpha$ by the number of pairs (the Bonferroni correction), which widens each of them.
@@ -162,7 +162,7 @@ claims.check(
 
 # %%
 def false_decisions(method, model, policy, state, budget):
-    """After how many runs actions 0 and 1, of equal mean, were told apart."""
+    """Numbers of runs of the calls that prefer one of the actions 0 and 1, of equal mean."""
     ask = partial(jl.simulators.compare_actions, model, policy, [0, 1], state=state)
     calls = [ask(rng=k, budget=budget, method=method) for k in range(num_decisions)]
     return [call.num_runs for call in calls if call.verdict == "better"]
@@ -315,7 +315,7 @@ walk = jl.simulators.compare_actions(lake, actions=[1, 0], reward_range=(0.0, 1.
 print(walk)
 
 # %% [markdown]
-# **A time limit is not an end.** Nobody knows what would have come. Gymnasium tells the two apart, `terminated` and `truncated`, and intervals allow for the rest. If that is too much, no budget decides.
+# **A time limit is not an end.** Nobody knows what would have come. Gymnasium distinguishes the two, `terminated` and `truncated`, and intervals allow for the truncated rewards. If these could be too large, no budget decides.
 
 # %%
 frozen = gymnasium.make(
@@ -328,10 +328,10 @@ short = jl.simulators.compare_actions(
 )
 
 # %% tags=["hide-input"]
-told = short.verdict == "undecided" and short.blocked_by == "time limit"
+blocked = short.verdict == "undecided" and short.blocked_by == "time limit"
 text = f"{walk.best}; {short.verdict}, {short.blocked_by}"
 claim = "FrozenLake: 1 (down) is better than 0 (left); undecided with a limit of ten steps"
-claims.check(claim, text, walk.best == 1 and told)
+claims.check(claim, text, walk.best == 1 and blocked)
 
 # %%
 slips = {

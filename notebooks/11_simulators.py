@@ -306,10 +306,10 @@ mean, reach = short.mean[0, 1], high[0, 1] - short.mean[0, 1] - short.truncation
 text = (
     f"{exact_gaps['joint'][0]:.2f}, {mean:.2f} +- {reach:.2f} +- {short.truncation_error[0, 1]:.0f}"
 )
-told = low[0, 1] < exact_gaps["joint"][0] < mean - reach
-told &= (np.abs(short.value - values) < short.value_error).all()
+covered = low[0, 1] < exact_gaps["joint"][0] < mean - reach
+covered &= (np.abs(short.value - values) < short.value_error).all()
 claim = "cut off after 20 days: values right; exact mean gap inside the whole interval alone"
-claims.check(claim, text, told)
+claims.check(claim, text, covered)
 
 # %% [markdown]
 # By the asymptotic sequence, filling up to six is better by more than 1, under every coupling.
@@ -347,7 +347,7 @@ def callers(env, line, calls):
         line.put(call)
 
 
-def play_day(roster, calls):
+def simulate_day(roster, calls):
     env = simpy.Environment()
     line, waits = simpy.Store(env), []
     env.process(callers(env, line, calls))
@@ -369,7 +369,7 @@ class CallCentre:
         came = np.sort(np.repeat([0.0, 120.0, 240.0], counts) + rng.uniform(0, 120, counts.sum()))
         talk, patience = rng.exponential([[10.0], [8.0]], (2, came.size)).tolist()
         calls = list(zip(came.tolist(), talk, patience, strict=True))
-        return [play_day(self.rosters[a], calls) for a in actions], [0] * len(actions)
+        return [simulate_day(self.rosters[a], calls) for a in actions], [0] * len(actions)
 
 
 # %% [markdown]
