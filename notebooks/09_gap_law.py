@@ -141,9 +141,7 @@ sampled = jl.laws.GapLaw.from_sample(law.gap, gaps, alpha=1e-4, truncation_error
 cuts = law.points[:, 1]
 bands = law.cdf(cuts), sampled.cdf(cuts)
 assert np.all((bands[0][1] >= bands[1][0]) & (bands[0][0] <= bands[1][1]))
-text = f"{law.prob_worse[0]:.4f} < {law.prob_tie[0]:.4f}"
-below = law.prob_worse[1] < law.prob_tie[0]
-claims.check("right against left: P(G < 0) < P(G = 0)", text, below)
+assert law.prob_worse[1] < law.prob_tie[0]
 
 
 # %%
@@ -409,10 +407,8 @@ claim = "paper's coupling in the range: chain at 1, the top; gridworld at 0"
 at_ends = top > 1 - 1e-5 and least < 1e-5  # of the width of the range
 claims.check(claim, f"{top:.4f}, {least:.4f}", at_ends)
 alone = place["independent"]
-text = f"{alone.min():.2f} to {alone.max():.2f}"
-claims.check(
-    "independent actions in the range: > 0, < 1", text, alone.min() > 0 and alone.max() < 1
-)
+assert alone.min() > 0
+assert alone.max() < 1
 means = data[data.world == "gridworld"][["common", "low"]].mean()
 text = ", ".join(f"{x:.2f}" for x in means)
 claim = "gridworld, mean variance: one gust for all < 0.4 x least of one-step"
