@@ -15,12 +15,14 @@ from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 from numpy.typing import ArrayLike
 
 from jmdp_lib.checks import Floats
+from jmdp_lib.laws import GapLaw
 from jmdp_lib.model import JMDP
 from jmdp_lib.policies import Policy, policy_matrix
+from jmdp_lib.simulators.decisions import History
 
 __all__ = ["gridworld", "transition"]
 __all__ += ["correlation_bar", "correlation_grid"]
-__all__ += ["agreement", "joint_returns", "plot_gap_law"]
+__all__ += ["agreement", "bracket", "intervals", "joint_returns", "plot_gap_law"]
 
 _GOAL = "#cdebdd"
 _BLUE = "#0072B2"
@@ -366,4 +368,67 @@ def plot_gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
     ax.axvline(0.0, color="0.45", lw=0.8)
     ax.set(xlim=(-limit, limit), ylim=(0.0, 1.25 * top), yticks=[])
     ax.grid(visible=False)
+    return ax
+
+
+def bracket(ax: Axes, law: GapLaw, color: str, label: str) -> Axes:
+    """The bracket of a distribution function as a band over x, which steps at every cut.
+
+    An atom is a vertical line.
+
+    Args:
+        ax: axes of Matplotlib, which are drawn on and returned.
+        law: the law in brackets.
+        color: of the band.
+        label: what the legend calls it.
+
+    Returns:
+        The same axes.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> from notebooks.tools import figures
+        >>> from matplotlib.figure import Figure
+        >>> law = jl.laws.GapLaw.from_sample((0, 0, 1), [-1.0, 0.0, 2.0], limits=(-3.0, 3.0))
+        >>> len(figures.bracket(Figure().subplots(), law, "0.8", "a sample").collections)
+        1
+    """
+    check_axes(ax)
+    cuts = np.repeat(law.points.ravel(), 2)[1:-1]
+    ends = np.repeat(law.low[:-1], 2), np.repeat(law.high[1:], 2)
+    ax.fill_between(cuts, *ends, lw=0.8, color=color, label=label)
+    return ax
+
+
+def intervals(ax: Axes, history: History, i: int, j: int, color: str, label: str) -> Axes:
+    """Both ends of the intervals of a decision for one mean gap, against the number of queries.
+
+    A dot marks the last look that changed them: then a branch was beaten, or the decision made.
+
+    Args:
+        ax: axes of Matplotlib, which are drawn on and returned.
+        history: that of the decision.
+        i: the branch whose mean gap it is, by its position.
+        j: that of the other one.
+        color: of both lines.
+        label: what the legend calls them.
+
+    Returns:
+        The same axes.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> from notebooks.tools import figures
+        >>> from matplotlib.figure import Figure
+        >>> jm, policy = jl.windy_gridworld(size=3, gamma=0.5), jl.goal_policy(3)
+        >>> found = jl.simulators.compare_actions(jm, policy, [0, 2], state=4, rng=0)
+        >>> len(figures.intervals(Figure().subplots(), found.history, 0, 1, "C0", "up").lines)
+        2
+    """
+    check_axes(ax)
+    ends = history.intervals[:, i, j]
+    until = np.flatnonzero(np.diff(np.ptp(ends, axis=1))).max(initial=0) + 2
+    look: dict[str, Any] = {"drawstyle": "steps-post", "marker": ".", "markevery": [-1]}
+    for end, name in zip(ends[:until].T, (label, None), strict=True):
+        ax.plot(history.num_queries[:until], end, color=color, label=name, **look)
     return ax
