@@ -44,11 +44,11 @@ def test_estimates_lie_within_errors_of_the_exact_solution():
     state, *pair = np.repeat(groups, 4000, axis=0).T
     records = tabular_records(state, state, np.column_stack(pair), 100, np.random.default_rng(0))
     cases = [(0.0, 0.7), (0.5, 0.7), (0.9, 0.7), (0.9, 0.0)]
-    found = pair_gaps(records, cases).groupby(["gamma", "sigma"])
+    estimates = pair_gaps(records, cases).groupby(["gamma", "sigma"])
     for gamma, sigma in cases:
         jm = with_shock(jl.windy_gridworld(3, gamma=gamma), sigma)
         m = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments
-        each = found.get_group((gamma, sigma))
+        each = estimates.get_group((gamma, sigma))
         assert each.state.tolist() == sorted(s for s, _, _ in groups)
         for row, (s, a, b) in zip(each.itertuples(), sorted(groups), strict=True):
             variances = np.diagonal(m.covariance[s])
@@ -64,8 +64,8 @@ def test_ended_branches_earn_and_shock_nothing():
     rows, actions = np.zeros(3, int), np.tile([0, 1], (3, 1))
     base = PairRecords(rows, actions, np.zeros((3, 2, 2)), nobody, nobody[:, 0].copy())
     base.alive[:, 0, 0] = base.same_state[:, 0] = True
-    [found] = pair_gaps(base, [(0.5, 2.0)]).itertuples()
-    assert found.mc == found.mc_independent == pytest.approx(4.0)
+    [estimates] = pair_gaps(base, [(0.5, 2.0)]).itertuples()
+    assert estimates.mc == estimates.mc_independent == pytest.approx(4.0)
 
 
 # ---- the rules -----------------------------------------------------------------------------------
@@ -125,5 +125,5 @@ def test_a_skill_is_missing_where_the_baseline_is_right(spread, error, skill):
     truth = pd.DataFrame({"mc": values, "mc_error": error * constant}).assign(**case)
     off = (values - constant).std() / 2  # a network that is half way to the truth
     run = case | {"kind": "near", "error": off / constant, "mc": constant}
-    (found,) = results.skills(pd.DataFrame([run]), truth, "constant")
-    assert found == pytest.approx(skill, abs=0.02, nan_ok=True)
+    (computed,) = results.skills(pd.DataFrame([run]), truth, "constant")
+    assert computed == pytest.approx(skill, abs=0.02, nan_ok=True)

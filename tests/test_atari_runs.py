@@ -110,9 +110,10 @@ def test_a_larger_budget_has_the_states_of_a_smaller_one():
 
 @pytest.mark.slow
 def test_a_part_and_its_search_in_pieces_are_the_whole(tmp_path, monkeypatch, capsys):
-    """Nothing is made again but what is lost: after a kill, or when the minutes are over."""
+    """Nothing is made again after a kill, or when the minutes are over."""
     trials = {name: PARTS["sigma"]["trials"][name] for name in ("base", "dim256")}
     monkeypatch.setitem(PARTS["sigma"], "trials", trials)
+    monkeypatch.setitem(PARTS["sigma"]["config"], "gammas", [[0.99]])
     monkeypatch.setattr(training, "SILENCE", 0.0)
     whole, pieces = (tmp_path / name / "work" / "results" for name in ("whole", "pieces"))
     monkeypatch.setattr(runs, "COMMITTED", pieces)  # where both look for the search
@@ -121,7 +122,7 @@ def test_a_part_and_its_search_in_pieces_are_the_whole(tmp_path, monkeypatch, ca
     assert "has no sigma_search.csv: make part sigma_search first" in capsys.readouterr().err
     search = ["sigma_search", *words[1:3], "--miniature"]
     assert command(tmp_path / "pieces", *search, "--minutes", "1e-9") == 1
-    left = "4 runs and 1 simulations of sigma_search are left: to go on, give the same command"
+    left = "2 runs and 1 simulations of sigma_search are left: to go on, give the same command"
     assert left in capsys.readouterr().out
     assert command(tmp_path / "pieces", *search) == 0
     assert command(tmp_path / "whole", *words) == 0
@@ -163,10 +164,10 @@ def test_states_and_pairs_are_the_committed_ones(tmp_path, monkeypatch):
     small = settings.MINIATURE["experiment"] | {"num_evaluation": 8, "pairs_per_state": 3}
     monkeypatch.setitem(settings.MINIATURE, "experiment", small)
     assert command(tmp_path, "told", "--miniature") == 0
-    found = pd.read_csv(tmp_path / "work" / "results" / "told_states.csv")
+    learned = pd.read_csv(tmp_path / "work" / "results" / "told_states.csv")
     path = ROOT / "figures" / "atari" / "calibrated_simulated.csv"
     simulated = pd.read_csv(path).query("game == 'Atlantis' and states == 1 and gamma == 0.1")
-    both = found.merge(simulated, on="state")
+    both = learned.merge(simulated, on="state")
     assert len(both) == 8
     constant = 2 * 0.1**2 / (1 - 0.1**2)
     assert np.ptp(both.mc) > 0.6 * constant  # some actions have one future
@@ -200,9 +201,9 @@ def test_a_training_that_diverges_leaves_the_others_alone(tmp_path, monkeypatch,
         monkeypatch.setattr(runs, name, lambda *_: None)
     monkeypatch.setattr(runs, "learned_from", lambda *_: (None, None))
     assert command(tmp_path, "tune", "--games", "Pong", "--miniature") == 1
-    said = capsys.readouterr().out
-    assert re.findall(r"FAILED .*/gaps-0-(\w+)-0-", said) == list(PARTS["calibrated"]["trials"])
-    assert "6 runs and 1 simulations of tune are left" in said
+    printed = capsys.readouterr().out
+    assert re.findall(r"FAILED .*/gaps-0-(\w+)-0-", printed) == list(PARTS["calibrated"]["trials"])
+    assert "6 runs and 1 simulations of tune are left" in printed
 
 
 @pytest.mark.slow

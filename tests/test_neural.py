@@ -107,9 +107,9 @@ def test_targets_and_gaps_are_the_operator_of_the_library(seed):
     gap_mean, gap_variance = gaps_of(*targets(network, data, range(4))[:2])
     same = centred[np.arange(4), :, np.arange(4)]
     variance = np.diagonal(same, axis1=1, axis2=2)
-    apart = variance[:, :, None] + variance[:, None]
+    sums = variance[:, :, None] + variance[:, None]
     assert_allclose(gap_mean[0], new_mean[:, :, None] - new_mean[:, None], atol=1e-5)
-    assert_allclose(gap_variance[0], apart - 2 * same, atol=1e-4)
+    assert_allclose(gap_variance[0], sums - 2 * same, atol=1e-4)
 
 
 def test_targets_are_the_same_for_a_part_of_the_actions():
@@ -142,13 +142,13 @@ def test_errors_of_known_numbers():
     own = np.array([[0.5, 0.0], [0.0, 0.0]])
     parts = (mean, shared, near, local, own, place)
     batch = Replay.of(observed(jm)).gather(torch.tensor([0, 1, 1]), pairs=1)
-    found = block_errors(tabulated(jm, parts), {}, {}, batch)[:, 0]
+    errors = block_errors(tabulated(jm, parts), {}, {}, batch)[:, 0]
     expected = {"mu": 5 / 6, "sigma_diag": (2.5**2 + 9**2 + 6**2 + 6**2) / 6}
     expected["sigma_same"] = (9 + 9) / 6
     expected["gap"] = (2 * 5.5**2 + 4 * 6.0**2) / 6  # 2.5 + 9 - 2 * 3 and 6 + 0
     # states 0 and 1, then 1 and 0; between is 1 and 1, which are one state; followed are 0 and 1
     expected["sigma_cross"] = expected["sigma_pairs"] = ((2 + np.exp(-1)) ** 2 + 36) / 4
-    assert dict(zip(TD_BLOCKS, found.tolist(), strict=True)) == pytest.approx(expected)
+    assert dict(zip(TD_BLOCKS, errors.tolist(), strict=True)) == pytest.approx(expected)
 
 
 def test_constant_features_are_left_out():

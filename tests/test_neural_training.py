@@ -109,8 +109,8 @@ def test_bad_configurations_are_refused(wrong, message):
 @pytest.mark.parametrize(
     ("name", "count", "message"),
     [
-        ("cuda", 0, "'cuda' was asked for, but there is no GPU"),
-        ("cuda:3", 1, "'cuda:3' was asked for, but there is 1 GPU"),
+        ("cuda", 0, "'cuda' was requested, but there is no GPU"),
+        ("cuda:3", 1, "'cuda:3' was requested, but there is 1 GPU"),
         ("cuda:first", 1, "'cuda:first' is unknown"),
     ],
 )

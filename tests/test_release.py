@@ -319,11 +319,13 @@ def test_simulated_variances_of_coins(same):
     coins = play.Pairs(rewards, alive, np.full((1, 4000, 30), same))
     returns = play.pair_returns(coins, 0.25, 0.9, np.random.default_rng(1))
     assert any(returns[0, -1, 1] == pytest.approx(value) for value in (0.0, 0.1 * 0.25))
-    found = play.simulated_variances(returns)
+    variances = play.simulated_variances(returns)
     independent = 2.0 / 64.0 * 0.1**2 * np.sum(0.9 ** (2 * np.arange(30)))
     exact = 2.0 * independent if same else independent  # one is paid what the other is not
-    assert found["independent_variance"] == pytest.approx(independent, rel=0.1)
-    assert abs(found["gap_variance"] - exact) < 4.0 * found["gap_variance_error"] < 0.2 * exact
+    assert variances["independent_variance"] == pytest.approx(independent, rel=0.1)
+    assert (
+        abs(variances["gap_variance"] - exact) < 4.0 * variances["gap_variance_error"] < 0.2 * exact
+    )
 
 
 def test_results_are_those_of_the_committed_figures():
@@ -412,7 +414,7 @@ def command(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_training_in_pieces_is_that_in_one_piece(command, tmp_path, capsys, monkeypatch):
-    """As if the minutes were over, after no play, after fewer steps, and after a single block."""
+    """A training is stopped before its play, after fewer steps, and after a single block."""
     status, tables = command("work", "whole")
     assert status == 0
     td = pd.read_csv(tmp_path / "whole" / "td_errors.csv")

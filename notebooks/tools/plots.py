@@ -107,7 +107,7 @@ def thousands(steps: float, _: float = 0.0) -> str:
 
 
 def first_and_last(ax: Axes, ends: pd.DataFrame) -> Axes:
-    """For each of a few settings how far an error falls, a line for each game.
+    """Falls of an error under a few settings, a line for each game.
 
     ends: rows of settings and game, columns first, last and floor. Rings are first errors, discs
     last ones, dashes floors.
@@ -175,7 +175,7 @@ def release_ratios(
 def gap_ratios(ax: Axes, table: pd.DataFrame, by: str = "gamma", ticks: str = "constant") -> Axes:
     """Learned / simulated gap variance with 95% intervals: a group per game, a column within.
 
-    table: rows of `results.ratios`. by: the column that tells the places of a group apart, gamma or
+    table: rows of `results.ratios`. by: the column that distinguishes the places of a group, gamma or
     sigma. ticks: rows of this kind are ticks.
 
     Example:
