@@ -23,7 +23,7 @@ def finished(*command, cwd=ROOT, timeout=None, **environment):
 
 
 def run(*command, **options):
-    """What a program that must not fail says; options as of `finished`."""
+    """The output of a program that must not fail; options as of `finished`."""
     done = finished(*command, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

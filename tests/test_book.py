@@ -1,4 +1,4 @@
-"""How the book is made: docstrings and notebooks become pages, and what is missing stops it."""
+"""The making of the book: docstrings and notebooks become pages, and errors stop it."""
 
 import re
 import shutil
@@ -174,7 +174,7 @@ def test_claims_become_a_table_that_tells_verdicts_apart():
     ]
 
 
-def test_what_only_prepares_draws_or_checks_is_folded():
+def test_cells_that_only_prepare_draw_or_check_are_folded():
     prompts = {
         'chapter.save(fig, "x", data, out_dir)': "Show how it is drawn",
         'near = off < 1e-6\nclaims.check("near", near, near)': "Show the check",
