@@ -33,7 +33,7 @@ def test_games_are_trained_anew_and_a_chapter_shows_them(project, run, tmp_path,
     (project.root / "pyproject.toml").touch()  # where chapters look for the root
     project.profile("quick", SMALL)
     (committed / "pairs.csv").unlink()  # what is made anew need not be there
-    again = ("--atari", "cpu", "--only", "06_table1")
+    again = ("--atari", "cpu", "--cores=1", "--only", "06_table1")
     code, printed = run(*again)
     assert code == 0, printed
     assert "Table 1: numbers within a factor of 1.5 | 0 of 2\n" in printed  # of one game
