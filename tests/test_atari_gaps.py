@@ -6,7 +6,7 @@ import pytest
 
 import jmdp_lib as jl
 from experiments.atari import results
-from experiments.atari.recursive_pairs import PairRecords, pair_gaps
+from experiments.atari.recursive_pairs import PairRecords, pair_gaps, variance_values
 from experiments.atari.small_models import with_shock
 from notebooks.tools import chapter
 
@@ -57,6 +57,11 @@ def test_estimates_lie_within_errors_of_the_exact_solution():
             assert abs(row.mc - variance) < 4.5 * row.mc_error + 1e-4
             assert row.mc_independent == pytest.approx(variances[a] + variances[b], rel=0.1)
         assert gamma == 0.0 or sigma == 0.0 or (each.mc_error < 0.05 * each.mc).all()
+
+
+def test_jackknife_values_of_a_variance_are_unbiased():
+    sample = np.array([1.0, 4.0, 4.0, 7.0, 9.0])
+    assert variance_values(sample).mean() == pytest.approx(sample.var(ddof=1))
 
 
 def test_ended_branches_earn_and_shock_nothing():
