@@ -55,8 +55,10 @@ figures: $(STAMP)
 	  $(if $(ATARI),--atari "$(ATARI)") $(if $(SLURM),--slurm) $(if $(SNAKEMAKE),-- $(SNAKEMAKE))
 
 # A thread for each process: two that train with two threads each on two cores wait for each other,
-# and take minutes for what takes seconds.
-test test-fast: export OMP_NUM_THREADS = 1
+# and take minutes for what takes seconds. Numba has a variable of its own; tests that need threads
+# set it.
+test test-fast test-random coverage: export OMP_NUM_THREADS = 1
+test test-fast test-random coverage: export NUMBA_NUM_THREADS = 1
 WORKERS  := 2
 PYTEST   := MPLBACKEND=Agg $(PY) -m pytest -p no:nbval -p no:randomly
 PROGRAMS := $(patsubst %,tests/test_%.py,batch_slurm batch batch_games batch_refusals book site lab)
@@ -87,7 +89,7 @@ test-programs: $(STAMP) $(IMPORTED)
 
 # New examples in a new order. The header names the order, and --randomly-seed=N repeats it.
 test-random: $(STAMP)
-	RANDOM_TESTS=1 OMP_NUM_THREADS=1 $(subst -p no:randomly,,$(PYTEST)) -n $(WORKERS) --dist worksteal
+	RANDOM_TESTS=1 $(subst -p no:randomly,,$(PYTEST)) -n $(WORKERS) --dist worksteal
 
 # Every committed notebook as it stands; its claims and their verdicts are compared with the committed
 # ones, their numbers are not: some depend on the processor. A cell that hangs is ended after an hour:
@@ -116,7 +118,7 @@ lint: $(STAMP)
 coverage: $(STAMP)
 	@rm -f .coverage .coverage.*
 	@for chapter in notebooks/0[1-6]_*.py; do echo $$chapter; \
-	  MPLBACKEND=Agg OMP_NUM_THREADS=1 $(PY) -m coverage run $$chapter > /dev/null || exit 1; done
+	  MPLBACKEND=Agg $(PY) -m coverage run $$chapter > /dev/null || exit 1; done
 	@$(PY) -m coverage combine --quiet && $(PY) -m coverage report
 
 notebooks: $(STAMP)

@@ -1,4 +1,4 @@
-"""How large the project is, in tokens of code, and what `make lint` refuses of it.
+"""Size of the project in tokens of code, and the faults that `make lint` refuses.
 
 Comments, docstrings and layout are no tokens, so that packed lines gain nothing. The list of public
 names, `__init__.pyi`, is not counted. Refused are lines that the formatter is told to leave alone,
@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# The uppermost layer of the import contract is beside the core: the paper's path, and its room.
+# The uppermost layer of the import contract has the extensions; all others are the core.
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
     "contracts"
 ]
-BESIDE_THE_CORE = {ROOT / "jmdp_lib" / room for room in CONTRACTS[0]["layers"][0].split(" | ")}
+EXTENSIONS = {ROOT / "jmdp_lib" / name for name in CONTRACTS[0]["layers"][0].split(" | ")}
 FAST = ROOT / "jmdp_lib" / "fast"
 FOLDERS = ("jmdp_lib", "tests", "experiments", "workflow", "book", "notebooks", "benchmarks")
 SHORT_FUNCTIONS = ("jmdp_lib", "experiments", "workflow", "book")
@@ -73,10 +73,10 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     files = {name: sorted((ROOT / name).rglob("*.py")) for name in FOLDERS}
     library = files["jmdp_lib"]
-    core = [path for path in library if not set(path.parents) & BESIDE_THE_CORE]
+    core = [path for path in library if not set(path.parents) & EXTENSIONS]
     for name, paths in {
         "jmdp_lib, the paper's path": [path for path in core if FAST not in path.parents],
-        "jmdp_lib, what makes it fast": [path for path in core if FAST in path.parents],
+        "jmdp_lib, the subpackage fast": [path for path in core if FAST in path.parents],
         "jmdp_lib, the core: both": core,
         "jmdp_lib": library,
         "tests": files["tests"],

@@ -85,7 +85,7 @@ def as_in_site(text: str) -> str:
 
 
 def prompt(cell: NotebookNode) -> str | None:
-    """What one clicks to see a code cell that only prepares, draws or checks; None for others."""
+    """Label that unfolds a code cell which only prepares, draws or checks; None for others."""
     code = cell.source
     if "hide-cell" in tags(cell):
         return "Show the code of the solution"
@@ -100,7 +100,7 @@ def prompt(cell: NotebookNode) -> str | None:
 
 
 def claims_table(nb: NotebookNode) -> NotebookNode:
-    """What the notebook found, as an output that shows a table."""
+    """The claims of a notebook, as an output that shows a table."""
     lines = ["| claim | value | verdict |", "|---|---|---|"]
     for *rest, verdict in claims_of(nb):
         row = [*rest, verdict if verdict == "holds" else f"*{verdict}*"]
@@ -126,8 +126,8 @@ def annotated(notebook: Notebook) -> str:
         if cell.cell_type == "markdown":
             cell.source = cell.source.replace("](../book/", "](../")
             continue
-        asked = prompt(cell)
-        cell.metadata.mystnb = {"code_prompt_show": asked or "Show the code"}
+        label = prompt(cell)
+        cell.metadata.mystnb = {"code_prompt_show": label or "Show the code"}
         if c in described:
             caption, alt = described[c]
             figure = {"caption": caption}
@@ -136,7 +136,7 @@ def annotated(notebook: Notebook) -> str:
             cell.metadata.mystnb |= {"image": {"alt": alt}, "figure": figure}
         if "summary" in tags(cell):
             cell.outputs = [claims_table(notebook.content)]
-        if asked:
+        if label:
             cell.metadata.tags = [*tags(cell), "hide-input"]
     content.cells = [cell for cell in content.cells if "caption" not in tags(cell)]
     return nbformat.writes(content)
@@ -161,7 +161,7 @@ def gallery(figures: Path, notebooks: list[Notebook]) -> str:
 
 
 def in_gallery(nb: Notebook, c: int, image: Path, root: Path) -> str:
-    """An image that cell c of a notebook draws, with its title and what can be downloaded."""
+    """An image that cell c of a notebook draws, with its title and links to its files."""
     described = nb.captions().get(c)
     caption, alt = described or (f"**{nb.title}**", f"A table of the chapter {nb.title}")
     place = f"#{image.stem}-{nb.name}" if described else f"notebooks/{nb.name}"
@@ -174,7 +174,7 @@ def in_gallery(nb: Notebook, c: int, image: Path, root: Path) -> str:
 
 
 def public_names() -> dict[str, Any]:
-    """`jmdp_lib` and its sub-packages, and then what each of them exports, by the full names."""
+    """`jmdp_lib`, its subpackages and all that they export, by full names."""
     library: Any = importlib.import_module("jmdp_lib")
     parts = {f"jmdp_lib.{name}": getattr(library, name) for name in library.__all__}
     found = {"jmdp_lib": library, **{path: x for path, x in parts.items() if inspect.ismodule(x)}}
@@ -182,7 +182,7 @@ def public_names() -> dict[str, Any]:
 
 
 def uses(code: str, path: str) -> bool:
-    """Whether code names a public object."""
+    """True if code names a public object."""
     return bool(re.search(rf"\b{path.rpartition('.')[2]}\b", code))
 
 

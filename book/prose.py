@@ -76,13 +76,13 @@ class Statements(SphinxTransform):
 
 
 def lead_of(paragraph: nodes.Node) -> re.Match[str] | None:
-    """What a paragraph says in its bold beginning, if it is that of a statement."""
+    """The bold beginning of a paragraph, if it is that of a statement."""
     begin = next((child for child in paragraph.children if child.astext()), None)
     return LEAD.fullmatch(begin.astext()) if isinstance(begin, nodes.strong) else None
 
 
 def goes_on(kind: str, last: nodes.Node, following: nodes.Node) -> bool:
-    """Whether a statement goes on: its sentence does, or "Then" follows; exercises always do."""
+    """True if a statement goes on: its sentence does, or "Then" follows; exercises always do."""
     if not isinstance(following, INSIDE) or lead_of(following):
         return False
     text = following.astext()
@@ -135,7 +135,7 @@ def in_opaque(node: nodes.Node) -> bool:
 
 
 def code_targets(env: Any) -> dict[str, tuple[str, str]]:
-    """What inline code can link to: chapters, `name`, `package.name`, `Class.member`."""
+    """Targets of inline code: chapters, `name`, `package.name`, `Class.member`."""
     found = {doc.rpartition("/")[2]: (doc, "") for doc in env.found_docs if "/" in doc}
     for path, item in env.domaindata["py"]["objects"].items():
         full = path.partition(".")[2]
@@ -168,7 +168,7 @@ def tex(formula: str) -> str:
 
 
 def on_docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: Any) -> None:
-    """Google style becomes lists, and formulas what Sphinx reads.
+    """Turn Google style into lists, and formulas into those of Sphinx.
 
     Napoleon is not told what is documented: it would take "What: it is", of a property, for a type.
     """

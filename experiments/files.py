@@ -62,7 +62,7 @@ def claim(path: Path, settings: dict[str, Any]) -> None:
 
 
 def save_once(path: Path, make: Callable[..., Arrays], *args: Any) -> None:
-    """Write what `make(*args)` gives, if it is not there yet."""
+    """Write the result of `make(*args)`, if it is not there yet."""
     if not path.exists():
         make(*args).save(path)
 
@@ -83,7 +83,7 @@ class Arrays:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote; no code in the file is executed."""
+        """Read a file of `save`; no code in it is executed."""
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return cls(**{name: x if x.ndim else int(x) for name, x in arrays.items()})

@@ -1,4 +1,4 @@
-"""A training step as one graph on a GPU, where launching its kernels takes longer than running."""
+"""A training step as one graph on a GPU: to launch its kernels takes longer than to run them."""
 
 from __future__ import annotations
 

@@ -96,13 +96,13 @@ def _in_time(work: Callable[..., Result], deadline: float, *job: Any) -> Result:
 def program(
     doc: str, games: Sequence[str] | None = None, seeds: Sequence[int] | None = None
 ) -> argparse.ArgumentParser:
-    """The options that all programs of experiments share; games, seeds: unless others are given."""
+    """The options that all programs of experiments share; games, seeds: by default."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", type=Path, required=True, help="folder of work in progress")
-    parser.add_argument("--out", type=Path, help="folder of results; WORK/results unless given")
-    parser.add_argument("--device", default="cpu", help="cpu (unless given), cuda or, say, cuda:1")
+    parser.add_argument("--out", type=Path, help="folder of results; by default WORK/results")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or, say, cuda:1")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) - 1))
     parser.add_argument("--games", nargs="+", default=games, help="any games of the emulator")
     parser.add_argument("--seeds", nargs="+", type=int, default=seeds)
@@ -116,7 +116,7 @@ def run_program(
     words: Sequence[str] | None,
     work: Callable[[argparse.Namespace], None],
 ) -> None:
-    """Do the work of a program by its options; what is wrong ends it with one line.
+    """Do the work of a program by its options; an error ends it with one line.
 
     The work finds its games by their titles, and a deadline on the clock of `time.monotonic`.
     """
@@ -150,7 +150,7 @@ def made_with(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def require_device(name: str) -> Any:
-    """The device `cpu`, `cuda` or, say, `cuda:1`; raises if the machine does not have it."""
+    """The device `cpu`, `cuda` or, say, `cuda:1`; raises if the machine lacks it."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", str(name)):
         raise ValueError(f"device {name!r} is unknown: give 'cpu', 'cuda' or, say, 'cuda:1'")
     with extra("torch"):
@@ -158,5 +158,5 @@ def require_device(name: str) -> Any:
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count() or "no"
-        raise ValueError(f"device {name!r} was asked for, but there is {count} GPU")
+        raise ValueError(f"device {name!r} was requested, but there is {count} GPU")
     return device

@@ -49,11 +49,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from experiments.release import plots, results, runs
+from experiments.release import results, runs
 from experiments.release.play import evaluation_starts
 from experiments.release.settings import PROTOCOL, settings_of
 from jmdp_lib.atari import CoupledAtari, Draw
-from notebooks.tools import chapter
+from notebooks.tools import chapter, plots
 
 assert film_steps >= 1, f"{film_steps=}: at least 1"
 chapter.style()

@@ -43,11 +43,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from experiments.release import plots, results
+from experiments.release import results
 from experiments.release.limits import copies_recursion
 from experiments.release.play import evaluation_starts
 from experiments.release.settings import PROTOCOL, settings_of
-from notebooks.tools import chapter
+from notebooks.tools import chapter, plots
 
 chapter.style()
 claims = chapter.Claims()
@@ -181,9 +181,9 @@ gamma = settings_of("launcher").gamma
 curves["recursion_ratio"] = results.recursion(curves, gamma)
 fig, axes = plt.subplots(2, 2, figsize=(6.75, 4.8), sharex=True, sharey=True, layout="constrained")
 for ax, (game, rows) in zip(axes.flat, curves.groupby("game", sort=False), strict=False):
-    plots.ratios(ax, rows, rule["paper"][game], step, 16.0)
+    plots.release_ratios(ax, rows, rule["paper"][game], step, 16.0)
     ax.set_title(game)
-noted = {"fontsize": "small", "va": "center"}
+noted = {"fontsize": "small", "va": "center", "clip_on": True}
 axes[0, 0].text(8_000, 130, "independent / MC", color="#D55E00", **noted)
 axes[0, 0].text(9_000, 1.7, "coupled / MC", color="#0072B2", **noted)
 for ax in axes[1]:

@@ -21,7 +21,7 @@ def project(tmp_path):
 
 @pytest.fixture
 def run(project, monkeypatch, capfd):
-    """The command in this process, which has imported what it needs: its code, and what it said."""
+    """The command in this process, which saves imports: its exit code and output."""
     import batch
 
     monkeypatch.setattr(batch.signal, "signal", lambda *_: None)

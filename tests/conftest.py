@@ -1,4 +1,4 @@
-"""Shared set-up: what is not installed is skipped, and no test leaves anything behind."""
+"""Shared set-up: tests skip for want of a package, and none leaves anything behind."""
 
 import importlib.util
 import os
@@ -43,7 +43,7 @@ BROUGHT_BY = dict.fromkeys(("fcntl", "resource"), "not on Windows") | {
 
 
 def missing(error):
-    """What a test needs, if an error comes of a module that an extra or the system lacks."""
+    """The need of a test, if an error comes of a module that is not installed."""
     while error is not None:
         module = (getattr(error, "name", None) or "").partition(".")[0]
         if module in BROUGHT_BY and not importlib.util.find_spec(module):
@@ -79,20 +79,20 @@ pytest_runtest_setup = pytest_runtest_call = skip_what_is_missing
 
 
 def state_of_the_process():
-    """What one test may change and another may depend on."""
-    found = {"folder": os.getcwd()}
+    """State of this process that one test may change and another may depend on."""
+    state = {"folder": os.getcwd()}
     foreign = ("PYTEST_", "PYGAME_")  # set by pytest, and by Gymnasium when it is imported
-    found |= {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    state |= {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     if matplotlib := sys.modules.get("matplotlib"):
         style = matplotlib.rcParams
         default = matplotlib.rcParamsOrig
         names = [name for name in style if name != "backend"]
-        found |= {name: style[name] for name in names if style[name] != default[name]}
+        state |= {name: style[name] for name in names if style[name] != default[name]}
     if pyplot := sys.modules.get("matplotlib.pyplot"):
-        found |= {f"figure {number}": "open" for number in pyplot.get_fignums()}
+        state |= {f"figure {number}": "open" for number in pyplot.get_fignums()}
     if torch := sys.modules.get("torch"):
-        found |= {"doubles in torch": True} if torch.get_default_dtype() == torch.float64 else {}
-    return found
+        state |= {"doubles in torch": True} if torch.get_default_dtype() == torch.float64 else {}
+    return state
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 import tomllib
 from pathlib import Path
 
@@ -22,7 +23,16 @@ def finished(*command, cwd=ROOT, timeout=None, **environment):
 
 
 def run(*command, **options):
-    """What a program that must not fail says; options as of `finished`."""
+    """The output of a program that must not fail; options as of `finished`."""
     done = finished(*command, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def stop_at_once(path):
+    """Begin a file, for longer than a test waits; here, where a process imports little."""
+    from experiments.files import replacing
+
+    with replacing(path) as part:
+        part.write_text("half")
+        time.sleep(60.0)

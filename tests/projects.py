@@ -54,12 +54,12 @@ class Project:
         return [sys.executable, batch.__file__, "--root", str(self.root), "--cores=2", *arguments]
 
     def refusal(self, *arguments):
-        """What the same command says where it refuses to start; in this process, for speed."""
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said):
+        """The errors of the same command, which refuses to start; in this process, for speed."""
+        printed = io.StringIO()
+        with contextlib.redirect_stderr(printed):
             assert batch.main(self.command(*arguments)[2:]) == 2
         assert not (self.root / "out").exists()
-        return said.getvalue()
+        return printed.getvalue()
 
     def out(self, *parts):
         return self.root.joinpath("out", "quick", *parts)

@@ -11,14 +11,9 @@ import pytest
 import torch._inductor  # noqa: F401, a first optimiser imports it, and that sets a variable
 from programs import ROOT, run
 
-import jmdp_lib as jl
 from experiments.atari import runs, settings, training
-from experiments.atari.networks import Network
-from experiments.atari.replay import Replay
 from experiments.atari.settings import PARTS, runs_of, table_of
-from experiments.atari.small_models import tables_of
 from experiments.atari.tables import Experiment
-from experiments.atari.training import train
 
 
 def command(folder, *words):
@@ -46,7 +41,7 @@ def test_bad_words_are_refused_before_any_work(tmp_path, capsys, words, message)
     assert not list(tmp_path.iterdir())
 
 
-def test_what_has_no_standard_error_is_not_begun():
+def test_two_repeats_have_no_standard_error():
     with pytest.raises(ValueError, match="repeats must be at least 3"):
         Experiment("Pong", repeats=2)
 
@@ -60,23 +55,17 @@ def test_streams_share_nothing():
     assert len(draws) == 9
 
 
-def test_the_list_of_runs_keeps_its_rules():
-    for part in PARTS:
-        every = runs_of(part, ROOT)  # all settings make sense
-        assert len({run.gaps for run in every}) == len(every)
+def test_reported_runs_are_not_those_of_their_search():
     for part in ("calibrated", "told", "sigma"):
-        reported = table_of(part, "")
-        search = table_of(reported["search"], "")
+        reported = table_of(part)
+        search = table_of(reported["search"])
         assert not set(search["seeds"]) & set(reported["seeds"])
         assert (search["fresh"], max(reported["fresh"])) == ([0], 1)  # states are kept back
         assert search["trials"] == reported["trials"]
         assert set(search["games"]) < set(reported["games"])
-    seen = set(table_of("calibrated", "")["games"]) | {"Breakout", "Seaquest", "Alien", "Enduro"}
-    assert len(set(table_of("sigma", "")["games"]) - seen) == 2
-    trials = [kind for trial in PARTS["sigma"]["trials"].values() for kind in trial["kinds"]]
-    assert {trials.count(kind) for kind in trials} == {3}  # an equal budget
-    first = runs_of("sigma", ROOT)[: 2 * 6 * 6]  # seeds, games, trials
-    assert {gamma for run in first for gamma, *_ in run.config.members} == {0.99}
+    for part in PARTS:
+        every = runs_of(part, ROOT)  # all settings make sense
+        assert len({run.gaps for run in every}) == len(every)
 
 
 def test_a_run_has_the_members_that_chose_its_trial():
@@ -91,62 +80,53 @@ def test_a_run_has_the_members_that_chose_its_trial():
     }
 
 
-def test_a_game_or_a_seed_that_no_list_has_gets_the_settings_of_the_part():
-    new = runs_of("calibrated", ROOT, games=["Tennis"], seeds=[7])
-    of_list = runs_of("calibrated", ROOT, games=["SpaceInvaders"], seeds=[10])
-    assert {run.experiment for run in new} == {Experiment("Tennis", pairs_per_state=3)}
-    assert {run.pieces for run in new} == {((7, 0),)}
-    assert [run.config for run in new] == [run.config for run in of_list]
-    [first, *_] = runs_of("budget", ROOT, games=["Tennis"], seeds=[23])
-    assert first.pieces == ((20, 0),)  # of the pool of the others
-
-
-def test_a_new_game_is_said(tmp_path, monkeypatch, capsys):
+def test_a_new_game_or_seed_gets_the_settings_of_the_part(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runs, "work_through", lambda *_: None)
     assert command(tmp_path, "calibrated", "--games", "Tennis", "Pong", "--seeds", "10") == 1
-    said = capsys.readouterr().out
-    assert "Tennis is new to part calibrated: 30,000 states, all of 18 actions\n" in said
-    assert "Pong is new" not in said
-
-
-def test_a_training_says_where_it_is(monkeypatch, capsys):
-    monkeypatch.setattr(training, "SILENCE", 0.0)
-    tables = tables_of(jl.windy_gridworld(3), np.eye(9, dtype=np.uint8))
-    config = settings.Config(((0.5, "near", 1.0),), steps=2, batch=4, hidden=4)
-    train(Network(tables, config), Replay.of(tables), 0)
-    assert capsys.readouterr().out == "step 1 of 2\nstep 2 of 2\n"
+    printed = capsys.readouterr().out
+    assert "Tennis is new to part calibrated: 30,000 states, all of 18 actions\n" in printed
+    assert "Pong is new" not in printed
+    new = runs_of("calibrated", ROOT, games=["Tennis"], seeds=[7])
+    listed = runs_of("calibrated", ROOT, games=["SpaceInvaders"], seeds=[10])
+    assert {run.experiment for run in new} == {Experiment("Tennis", pairs_per_state=3)}
+    assert {run.pieces for run in new} == {((7, 0),)}
+    assert [run.config for run in new] == [run.config for run in listed]
 
 
 def test_a_larger_budget_has_the_states_of_a_smaller_one():
-    runs = runs_of("budget", ROOT, {(0.99, "near", 0.0): "base"})
-    of_pong = [run for run in runs if run.experiment.game == "Pong"]
-    chosen = [run for run in of_pong if len(run.config.members) == 1]
+    runs = runs_of("budget", ROOT, {(0.99, "near", 0.0): "base"}, games=["Pong"])
+    chosen = [run for run in runs if len(run.config.members) == 1]
     assert len(chosen) == 3 * 6 - 1
     for seed in (20, 21, 22):
         pieces = [run.pieces for run in chosen if run.seed == seed]
         assert all(more[: len(less)] == less for less, more in pairwise(pieces))
-    assert {run.pieces for run in chosen if len(run.pieces) == 3} == {
-        tuple((20, piece) for piece in third) for third in ((0, 1, 2), (3, 4, 5), (6, 7, 8))
-    }
-    every = [run for run in of_pong if len(run.config.members) > 1]
+    thirds = {run.pieces for run in chosen if len(run.pieces) == 3}
+    assert sorted(sum(thirds, ())) == [(20, piece) for piece in range(9)]
+    every = [run for run in runs if len(run.config.members) > 1]
     largest = {"num_states": 180_000, "steps": 10_000}
     assert {(run.seed, *run.budget.values()) for run in every} == {(20, *largest.values())}
     assert {run.trial for run in every} == set(PARTS["sigma"]["trials"])
 
 
 @pytest.mark.slow
-def test_pieces_of_a_part_are_the_whole(tmp_path, monkeypatch, capsys):
-    """A command that was killed, and one whose minutes were over, go on where they ended."""
-    part = {"games": {"Pong": {}}, "seeds": [20, 21], "plays": 2, "every_trial": ["Pong", 20]}
+def test_a_part_and_its_search_in_pieces_are_the_whole(tmp_path, monkeypatch, capsys):
+    """Nothing is made again after a kill, or when the minutes are over."""
     trials = {name: PARTS["sigma"]["trials"][name] for name in ("base", "dim256")}
-    config = {"gammas": [[0.99]], "sigmas": [0.0, 0.03]}
-    mine = PARTS["budget"] | part | {"trials": trials, "config": config}
-    monkeypatch.setitem(PARTS, "budget", mine)
-    members = [("near", 0.0), ("near", 0.03), ("local", 0.0)]
-    chosen = {(0.99, *member): "base" for member in members} | {(0.99, "gram told", 0.0): "dim256"}
-    monkeypatch.setattr(runs, "best_trials", lambda *_: chosen)
-    words = ["budget", "--miniature"]
+    monkeypatch.setitem(PARTS["sigma"], "trials", trials)
+    monkeypatch.setitem(PARTS["sigma"]["config"], "gammas", [[0.99]])
+    monkeypatch.setattr(training, "SILENCE", 0.0)
+    whole, pieces = (tmp_path / name / "work" / "results" for name in ("whole", "pieces"))
+    monkeypatch.setattr(runs, "COMMITTED", pieces)  # where both look for the search
+    words = ["budget", "--games", "pong", "--seeds", "20", "--miniature"]
+    assert command(tmp_path / "pieces", *words) == 2
+    assert "has no sigma_search.csv: make part sigma_search first" in capsys.readouterr().err
+    search = ["sigma_search", *words[1:3], "--miniature"]
+    assert command(tmp_path / "pieces", *search, "--minutes", "1e-9") == 1
+    left = "2 runs and 1 simulations of sigma_search are left: to go on, give the same command"
+    assert left in capsys.readouterr().out
+    assert command(tmp_path / "pieces", *search) == 0
     assert command(tmp_path / "whole", *words) == 0
+    assert "step 2 of 4\nstep 3 of 4\n" in capsys.readouterr().out
 
     train, calls = runs.train, []
 
@@ -160,56 +140,21 @@ def test_pieces_of_a_part_are_the_whole(tmp_path, monkeypatch, capsys):
         patch.setattr(runs, "train", killed)
         with pytest.raises(KeyboardInterrupt):
             command(tmp_path / "pieces", *words)
-    assert "10 runs and" in capsys.readouterr().out
-    assert command(tmp_path / "pieces", *words, "--minutes", "1e-9") == 1
+    kept = {path: path.stat().st_mtime_ns for path in pieces.parent.glob("*/*/[tegr]*-*.*")}
     assert command(tmp_path / "pieces", *words) == 0
-    whole, pieces = ((tmp_path / name / "work" / "results") for name in ("whole", "pieces"))
-    names = sorted(path.name for path in whole.glob("*.csv"))
-    assert names == ["budget.csv", "budget_simulated.csv", "budget_states.csv"]
-    assert [(pieces / n).read_bytes() for n in names] == [(whole / n).read_bytes() for n in names]
-    found = pd.read_csv(whole / "budget.csv")
-    assert len(found) == 2 * (2 * 3 * 4 + 2)  # states; seeds, budgets, members; others at the last
-
-
-@pytest.mark.slow
-def test_a_part_and_its_search_in_miniature(tmp_path, monkeypatch, capsys):
-    """As documented; what is there is not made again, what is lost alone is."""
-    words = ["sigma", "--games", "pong", "--seeds", "20", "--miniature"]
-    trials = {name: PARTS["sigma"]["trials"][name] for name in ("base", "dim256")}
-    monkeypatch.setitem(PARTS["sigma"], "trials", trials)
-    monkeypatch.setattr(runs, "COMMITTED", tmp_path)  # without a search
-    work, out = tmp_path / "work", tmp_path / "work" / "results"
-    assert command(tmp_path, *words) == 2
-    assert "has no sigma_search.csv: make part sigma_search first" in capsys.readouterr().err
-    assert (
-        command(tmp_path, "sigma_search", "--games", "Pong", "--miniature", "--minutes", "1e-9")
-        == 1
-    )
-    said = "4 runs and 1 simulations of sigma_search are left: to go on, give the same command"
-    assert said in capsys.readouterr().out
-    assert command(tmp_path, "sigma_search", "--games", "Pong", "--miniature") == 0
-    assert command(tmp_path, *words) == 0
-    gaps = work / "sigma" / "Pong" / "gaps-20-base-0-40-4.csv"
-    gaps.unlink()  # as if the command had been stopped here
-    kept = {path: path.stat().st_mtime_ns for path in work.glob("*/*/[tegr]*-*.*")}
-    assert len(kept) == 2 * 3 + 4 + 3  # tables, states and pairs; gaps of both parts
-    tables = {path: path.read_bytes() for path in out.glob("*.csv")}
-    assert command(tmp_path, *words) == 0
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert {path: path.read_bytes() for path in out.glob("*.csv")} == tables
-
-    found = pd.read_csv(out / "sigma.csv")
-    assert len(found) == 2 * 3 * 5  # discounts, kinds, shocks
-    assert np.isfinite(found[["coupled", "table", "mc"]].to_numpy()).all()
-    committed = ROOT / "figures" / "atari"
-    for ending in ("", "_states", "_simulated"):
-        columns = list(pd.read_csv(out / f"sigma{ending}.csv").columns)
-        assert columns == list(pd.read_csv(committed / f"calibrated{ending}.csv").columns), ending
-    assert json.loads((out / "sigma.json").read_text())["device"] == "cpu"
+    names = {f"budget{ending}.csv" for ending in ("", "_simulated", "_states")}
+    assert names == {path.name for path in whole.glob("*.csv")}
+    for name in names:
+        assert (whole / name).read_bytes() == (pieces / name).read_bytes()
+    for name in ("budget.csv", "budget_simulated.csv"):
+        committed = pd.read_csv(ROOT / "figures" / "atari" / name)
+        assert list(pd.read_csv(whole / name).columns) == list(committed.columns)
+    assert json.loads((whole / "budget.json").read_text())["device"] == "cpu"
 
 
 @pytest.mark.slow
-def test_states_and_pairs_are_those_of_the_committed_ones(tmp_path, monkeypatch):
+def test_states_and_pairs_are_the_committed_ones(tmp_path, monkeypatch):
     """After a backup, a gap varies where the committed, simulated one does."""
     members = {"kinds": ["gram told"], "gammas": [[0.1]], "sigmas": [1.0]}
     part = table_of("told", "") | {"search": "", "trials": {"base": {}}, "seeds": [10]}
@@ -219,19 +164,17 @@ def test_states_and_pairs_are_those_of_the_committed_ones(tmp_path, monkeypatch)
     small = settings.MINIATURE["experiment"] | {"num_evaluation": 8, "pairs_per_state": 3}
     monkeypatch.setitem(settings.MINIATURE, "experiment", small)
     assert command(tmp_path, "told", "--miniature") == 0
-    found = pd.read_csv(tmp_path / "work" / "results" / "told_states.csv")
+    learned = pd.read_csv(tmp_path / "work" / "results" / "told_states.csv")
     path = ROOT / "figures" / "atari" / "calibrated_simulated.csv"
     simulated = pd.read_csv(path).query("game == 'Atlantis' and states == 1 and gamma == 0.1")
-    both = found.merge(simulated, on="state")
+    both = learned.merge(simulated, on="state")
     assert len(both) == 8
     constant = 2 * 0.1**2 / (1 - 0.1**2)
     assert np.ptp(both.mc) > 0.6 * constant  # some actions have one future
     assert (both.table - both.mc).abs().max() < 0.3 * constant
 
 
-def test_a_folder_of_other_settings_or_with_a_damaged_file_is_refused(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_folder_of_other_settings_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runs, "work_through", lambda *_: None)
 
     def refused():
@@ -258,13 +201,13 @@ def test_a_training_that_diverges_leaves_the_others_alone(tmp_path, monkeypatch,
         monkeypatch.setattr(runs, name, lambda *_: None)
     monkeypatch.setattr(runs, "learned_from", lambda *_: (None, None))
     assert command(tmp_path, "tune", "--games", "Pong", "--miniature") == 1
-    said = capsys.readouterr().out
-    assert re.findall(r"FAILED .*/gaps-0-(\w+)-0-", said) == list(PARTS["calibrated"]["trials"])
-    assert "6 runs and 1 simulations of tune are left" in said
+    printed = capsys.readouterr().out
+    assert re.findall(r"FAILED .*/gaps-0-(\w+)-0-", printed) == list(PARTS["calibrated"]["trials"])
+    assert "6 runs and 1 simulations of tune are left" in printed
 
 
 @pytest.mark.slow
-def test_a_machine_that_only_trains_needs_no_notebook_software():
+def test_training_needs_no_notebook_software():
     code = "import sys, experiments.atari.runs; print(*sys.modules)"
     imported = set(run(sys.executable, "-c", code).split())
     assert not {"nbformat", "jupytext", "papermill", "snakemake", "matplotlib"} & imported

@@ -1,4 +1,4 @@
-"""What the batch refuses before any work, and how it says so."""
+"""Wrong input is refused before any work, in a line that names it."""
 
 import re
 
@@ -9,7 +9,7 @@ CELL = '# %% tags=["parameters"]\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("01_first: {levle: 1.0}", "01_first.*'levle'.*level, num_points"),
         ("03_third: {level: 1.0}", "'03_third'.*02_second"),
@@ -25,14 +25,13 @@ CELL = '# %% tags=["parameters"]\n'
         ("01_first: {a: 1, b: 2}\n04_none: {}", "'a'.*'b'.*04_none"),  # all at once
     ],
 )
-def test_a_bad_profile(project, text, said):
+def test_a_bad_profile(project, text, message):
     project.profile("quick", text)
-    told = project.refusal("--profile", "quick")
-    assert re.search(rf"quick\.yaml.*{said}", told, re.DOTALL)
+    assert re.search(rf"quick\.yaml.*{message}", project.refusal("--profile", "quick"), re.DOTALL)
 
 
 @pytest.mark.parametrize(
-    ("cells", "said"),
+    ("cells", "message"),
     [
         ("# %%\nlevel = 1\n", r'tags=\["parameters"\].*found 0'),
         (f'{CELL}level = 2 * 3\nout_dir = ""\n', "parameters cell.*BinOp"),
@@ -43,27 +42,28 @@ def test_a_bad_profile(project, text, said):
         (f'{CELL}result_files = ["pair.py", "two.csv"]\nout_dir = ""\n', "no file two.csv\n$"),
     ],
 )
-def test_a_bad_parameters_cell(project, cells, said):
+def test_a_bad_parameters_cell(project, cells, message):
     project.notebook("03_bad", cells)
     (project.root / "pair.py").touch()
-    assert re.search(rf"03_bad\.py.*{said}", project.refusal(), re.DOTALL)
+    assert re.search(rf"03_bad\.py.*{message}", project.refusal(), re.DOTALL)
 
 
-def test_bad_entries_of_lists_and_empty_lists_of_which_every_claim_would_hold(project):
+def test_bad_entries_of_lists_and_empty_lists(project):
+    """Every claim of an empty list would hold."""
     cell = 'gammas = [0.9]\nsizes = (3, 4)\nothers = []\nlabels = ["a"]\npairs = [[3], [4]]\n'
     project.notebook("01_first", f'{CELL}{cell}out_dir = ""\n')
     project.profile("quick", "01_first:\n  gammas: [1, 0.5]\n  sizes: [5]\n  others: [a, 1]\n")
     assert batch.make_plan(project.root, "quick")["notebooks"]["01_first"]["sizes"] == [5]
     wrong = "gammas: [0.9, 1e-8], sizes: [5, 0.5], labels: [], others: [], pairs: [[5], []]"
     project.profile("quick", f"01_first: {{{wrong}}}")
-    said = project.refusal()
-    assert "01_first: gammas: 1: '1e-8' is not of type 'number'; in YAML write 1.0e-8" in said
-    assert "01_first: sizes: 1: 0.5 is not of type 'integer'" in said
-    assert re.findall("01_first: (.*) should ", said) == ["labels: []", "pairs: 1: []"]
+    message = project.refusal()
+    assert "01_first: gammas: 1: '1e-8' is not of type 'number'; in YAML write 1.0e-8" in message
+    assert "01_first: sizes: 1: 0.5 is not of type 'integer'" in message
+    assert re.findall("01_first: (.*) should ", message) == ["labels: []", "pairs: 1: []"]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--profile", "quik"], "unknown profile 'quik'; known profiles: paper, quick"),
         (["--only", "01_first", "09_nine"], "'09_nine'; known: 01_first, 02_second"),
@@ -71,12 +71,12 @@ def test_bad_entries_of_lists_and_empty_lists_of_which_every_claim_would_hold(pr
         (["--slurm"], "--slurm: there is no command sbatch"),
     ],
 )
-def test_bad_options(project, monkeypatch, options, said):
+def test_bad_options(project, monkeypatch, options, message):
     monkeypatch.setenv("PATH", str(project.root))  # there is no Slurm
-    assert said in project.refusal(*options)
+    assert message in project.refusal(*options)
 
 
 def test_a_link_to_a_disk_that_is_not_there(project):
     (project.root / "out").symlink_to("/disk/of/another/machine")
-    said = "out is a link to /disk/of/another/machine, which is no folder\n"
-    assert project.refusal().endswith(said)
+    message = "out is a link to /disk/of/another/machine, which is no folder\n"
+    assert project.refusal().endswith(message)

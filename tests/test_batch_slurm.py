@@ -1,4 +1,4 @@
-"""A real Slurm cluster of one node: what the batch sends there, and cancels."""
+"""Jobs that the batch sends to a real Slurm cluster of one node, and cancels."""
 
 import contextlib
 import os
@@ -74,31 +74,29 @@ def cluster(monkeypatch):
         monkeypatch.setenv("PATH", f"{srun.parent}{os.pathsep}{os.environ['PATH']}")
         munged = ["munged", "--force", "--foreground", f"--socket={folder}/munge.socket"]
         munged += [f"--{file}-file={folder}/{file}" for file in ("key", "pid", "log", "seed")]
-        said = stack.enter_context(open(place / "said", "w"))
+        log = stack.enter_context(open(place / "printed", "w"))
         for command in (munged, ["slurmctld", "-D"], ["slurmd", "-D", "-N", "localhost"]):
-            started = subprocess.Popen(command, stdout=said, stderr=said)
+            started = subprocess.Popen(command, stdout=log, stderr=log)
             stack.callback(started.wait)
             stack.callback(started.terminate)
         idle = ["sinfo", "--noheader", "--format=%T"]
         try:
             wait_until(lambda: "idle" in finished(*idle).stdout)
         except TimeoutError:
-            pytest.fail((place / "said").read_text())
+            pytest.fail((place / "printed").read_text())
         yield
 
 
 def slurm_jobs(*options):
-    """State, memory and time limit of each job; of those alive unless asked for all."""
-    told = run("squeue", "--noheader", "--format=%T %m %l", *options)
-    return [line.split() for line in told.splitlines()]
+    """State, memory and time limit of each job; by default of those alive."""
+    printed = run("squeue", "--noheader", "--format=%T %m %l", *options)
+    return [line.split() for line in printed.splitlines()]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_slurm_jobs_end_with_the_batch_and_run_to_their_end_with_the_next(
-    project, tmp_path, family
-):
-    gate, said = tmp_path / "gate", tmp_path / "said"
+def test_slurm_jobs_end_with_the_batch_and_run_with_the_next(project, tmp_path, family):
+    gate, output = tmp_path / "gate", tmp_path / "output"
     project.notebook("01_first", WAITING)
     project.notebook("02_second", WAITING + "\n# %%\nraise RuntimeError")
     names = ("01_first", "02_second")
@@ -107,10 +105,10 @@ def test_slurm_jobs_end_with_the_batch_and_run_to_their_end_with_the_next(
 
     def started():
         """A batch that has a job running and one waiting, as all clusters keep some waiting."""
-        with open(said, "w") as file:
+        with open(output, "w") as file:
             running = psutil.Popen(command, stdout=file, stderr=file)
         family.append(running)
-        wait_until(lambda: said.read_text().count(" has been submitted with ") == 2)
+        wait_until(lambda: output.read_text().count(" has been submitted with ") == 2)
         wait_until(lambda: sorted(state for state, *_ in slurm_jobs()) == ["PENDING", "RUNNING"])
         family.extend(running.children(recursive=True))
         return running
@@ -120,9 +118,9 @@ def test_slurm_jobs_end_with_the_batch_and_run_to_their_end_with_the_next(
         process.kill()  # as when the login node goes down
     running.wait()
     running = started()  # not four jobs: two were cancelled
-    assert "Cancelling Slurm jobs that were left: " in said.read_text()
+    assert "Cancelling Slurm jobs that were left: " in output.read_text()
     running.terminate()
-    assert running.wait() == batch.INTERRUPTED, said.read_text()
+    assert running.wait() == batch.INTERRUPTED, output.read_text()
     wait_until(lambda: not slurm_jobs() and not any(map(alive, family)))
 
     gate.touch()
@@ -133,4 +131,4 @@ def test_slurm_jobs_end_with_the_batch_and_run_to_their_end_with_the_next(
     assert project.out("figures", "wait.txt").read_text() == "whole"
     jobs = slurm_jobs("--states=all")
     assert [state for state, *_ in jobs].count("COMPLETED") == 1
-    assert all(asked == ["4000M", "2:00:00"] for _, *asked in jobs)
+    assert all(limits == ["4000M", "2:00:00"] for _, *limits in jobs)

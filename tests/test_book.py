@@ -1,4 +1,4 @@
-"""How the book is made: docstrings and notebooks become pages, and what is missing stops it."""
+"""The making of the book: docstrings and notebooks become pages, and errors stop it."""
 
 import re
 import shutil
@@ -70,7 +70,7 @@ def test_statements_become_boxes_and_names_become_links(tmp_path):
     lemma, rest = shown.split("Proof.")
     assert '<admonition classes="statement lemma" ids="lemma-5-2-01-one">' in lemma
     inside = lemma.partition("<admonition")[2]
-    assert re.search(r"math_block.*?Then", inside, re.DOTALL)
+    assert re.search(r"\n( +)<math_block.*?\n\1<paragraph>\s+Then", inside, re.DOTALL)
     assert '<admonition classes="statement exercise" ids="exercise-1-1-01-one">' in rest
     links = re.findall(r'refid="([^"]+)".*>\n\s+(?:<literal>\n\s+)?(\S.*)\n', shown)
     assert ("lemma-5-2-01-one", "Lemma 5.2") in links
@@ -174,7 +174,7 @@ def test_claims_become_a_table_that_tells_verdicts_apart():
     ]
 
 
-def test_what_only_prepares_draws_or_checks_is_folded():
+def test_cells_that_only_prepare_draw_or_check_are_folded():
     prompts = {
         'chapter.save(fig, "x", data, out_dir)': "Show how it is drawn",
         'near = off < 1e-6\nclaims.check("near", near, near)': "Show the check",
@@ -184,5 +184,6 @@ def test_what_only_prepares_draws_or_checks_is_folded():
     }
     assert {code: pages.prompt(cell(code)) for code in prompts} == prompts
     assert pages.prompt(cell("seed = 0", "parameters")) == "Show the parameters"
+    assert pages.prompt(cell("claims.print()", "summary")) == "Show the check"
     shown = pages.annotated(pages.Notebook("01_one", notebook(*map(cell, prompts))))
     assert shown.count("hide-input") == 3

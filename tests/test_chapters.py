@@ -1,4 +1,4 @@
-"""The chapters and the map of the paper: what each of them has to say."""
+"""The chapters: their figures, the public names that they use, and the tools that they share."""
 
 import inspect
 import re
@@ -34,13 +34,13 @@ def test_every_figure_has_a_number_a_caption_and_alt_text(path):
 
 
 def test_no_two_chapters_draw_figures_of_one_name():
-    """The batch shows the figures of all of them in one folder."""
+    """The batch shows all figures in one folder."""
     names = re.findall(r'chapter\.save\(\w+, "(\w+)"', CODE)
     assert len(names) == len(set(names)) > 30
 
 
 def test_every_public_name_is_used_by_a_chapter():
-    """But for what is caught, and classes that others take or return."""
+    """Exceptions and classes that other names take or return need not be."""
     names = {path: x for path, x in pages.public_names().items() if not inspect.ismodule(x)}
     signatures = [inspect.signature(x) for x in names.values() if inspect.isfunction(x)]
     code = f"{CODE} {signatures} {[getattr(x, '__annotations__', '') for x in names.values()]}"
@@ -52,7 +52,8 @@ def test_every_public_name_is_used_by_a_chapter():
 # ---- what chapters share ------------------------------------------------------------------------
 
 
-def test_explore_shows_all_frames_and_a_slider_that_needs_no_kernel(monkeypatch):
+def test_explore_shows_all_frames_and_a_slider(monkeypatch):
+    """It needs no kernel."""
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
     chapter.explore(lambda value: plt.figure(figsize=(1, value)), [0.5, 1.0, 1.5], "height")
@@ -77,8 +78,8 @@ def test_in_a_notebook_the_saved_file_is_shown(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["", "notebooks", "out/quick/notebooks"])
-def test_results_are_found_wherever_in_the_project_a_notebook_lies(tmp_path, place, monkeypatch):
-    """An executed notebook looked for them in out/quick/figures, and failed where it lies."""
+def test_results_are_found_from_any_folder(tmp_path, place, monkeypatch):
+    """An executed notebook looked for them in out/quick/figures, and failed."""
     (tmp_path / "pyproject.toml").touch()
     for part, value in {"": 7, "out/quick": 8}.items():
         (tmp_path / part / "notebooks").mkdir(parents=True)
@@ -91,7 +92,7 @@ def test_results_are_found_wherever_in_the_project_a_notebook_lies(tmp_path, pla
 
 
 def test_a_parameter_of_another_type_is_refused_in_a_line(monkeypatch):
-    """Where papermill runs a chapter by itself; a profile's schema refuses it before."""
+    """By papermill alone; in the batch the profile's schema refuses it before."""
     defaults = 'sweeps = 400  # at least 200\ngammas = [0.9]\nlevel = 0.5\nout_dir = ""'
 
     def claims(given):
@@ -101,22 +102,22 @@ def test_a_parameter_of_another_type_is_refused_in_a_line(monkeypatch):
         return chapter.Claims()
 
     assert claims('sweeps = 300\ngammas = [1]\nlevel = 1\nout_dir = "here"\nother = 3')
-    for wrong, told in {
+    for wrong, message in {
         'sweeps = "x"': "^sweeps='x': must be like its default, 400$",
         "gammas = 0.9": "^gammas=0.9: must be like",
         "level = 'a'": "^level='a': must be like",
     }.items():
-        with pytest.raises(TypeError, match=told):
+        with pytest.raises(TypeError, match=message):
             claims(wrong)
 
 
-def test_claims_keep_what_was_found_apart_from_what_holds(capsys):
+def test_claims_have_verdicts(capsys):
     claims = chapter.Claims()
     for name, *verdict in (("a",), ("b", "not reproduced"), ("c", "goal missed")):
         claims.check(name, 3, True, *verdict)
     claims.print()
-    told = "a | 3 | holds\nb | 3 | not reproduced\nc | 3 | goal missed\n"
-    assert capsys.readouterr().out == told
+    lines = "a | 3 | holds\nb | 3 | not reproduced\nc | 3 | goal missed\n"
+    assert capsys.readouterr().out == lines
     with pytest.raises(AssertionError, match=r"c \| 3 \| FAILS"):
         claims.check("c", 3, False, "differs from the paper")
     with pytest.raises(ValueError, match="verdict must be one of"):

@@ -1,14 +1,13 @@
-"""Figures: what they read from models, and that what they show is what they were given."""
-
-from inspect import signature
+"""Figures of the chapters show what they were given, and what they read from models."""
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 import jmdp_lib as jl
-from notebooks.tools import figures
+from notebooks.tools import figures, plots
 
 
 @pytest.fixture
@@ -26,19 +25,6 @@ def patches(ax, kind):
     return [patch for patch in ax.patches if isinstance(patch, kind)]
 
 
-@pytest.mark.parametrize("name", sorted({*figures.__all__} - {"correlation_bar"}))
-def test_what_is_no_axes_is_refused(name):
-    draw = getattr(figures, name)
-    needed = [x for x in signature(draw).parameters.values() if x.default is x.empty]
-    with pytest.raises(ValueError, match=r"ax must be axes of Matplotlib.*, got None"):
-        draw(*[None] * len(needed))
-
-
-def test_gridworld_without_wind_has_no_gusts(ax):
-    figures.gridworld(ax, jl.windy_gridworld(3, gust_prob=0.0), jl.goal_policy(3), columns=3)
-    assert not [text for text in ax.texts if "gust" in text.get_text()]
-
-
 def test_gridworld_shows_the_policy_and_where_gusts_lead(ax):
     figures.gridworld(ax, jl.windy_gridworld(3), jl.goal_policy(3), columns=3)
     assert len(patches(ax, Rectangle)) == 9
@@ -47,6 +33,9 @@ def test_gridworld_shows_the_policy_and_where_gusts_lead(ax):
     assert len(patches(ax, Circle)) == 6
     assert "Goal" in texts(ax)
     assert any("in a gust, probability 0.2" in text for text in texts(ax))
+    ax.clear()
+    figures.gridworld(ax, jl.windy_gridworld(3, gust_prob=0.0), jl.goal_policy(3), columns=3)
+    assert not [text for text in texts(ax) if "gust" in text]
 
 
 def test_transition_says_what_each_action_earns(ax):
@@ -77,7 +66,8 @@ def test_correlation_grid_is_laid_out_as_the_grid(ax):
 # ---- two actions together -----------------------------------------------------------------------
 
 
-def test_joint_returns_are_blue_where_the_first_wins_and_orange_where_it_does_not(ax, monkeypatch):
+def test_joint_returns_are_blue_where_the_first_wins(ax, monkeypatch):
+    """And orange elsewhere, on one scale."""
     monkeypatch.setattr("notebooks.tools.figures._CELLS", 4)
     pairs = np.array([[3.0, 1.0], [3.0, 1.0], [1.0, 2.0]])
     figures.joint_returns(ax, pairs, (0.0, 4.0))
@@ -100,3 +90,32 @@ def test_gap_law_says_how_often_the_gap_is_negative(ax, monkeypatch):
         0.0: False,
         3.0: False,
     }
+
+
+# ---- learned returns ----------------------------------------------------------------------------
+
+
+def test_a_screen_boxes_what_differs(ax):
+    left = np.zeros((30, 60, 3), dtype=np.uint8)
+    right = left.copy()
+    right[5:8, 10:12] = 200  # two things, far from each other
+    right[20:24, 50:52] = 200
+    plots.screen(ax, right, "after", left)
+    boxes = sorted(patch.get_bbox().bounds for patch in ax.patches)
+    assert boxes == [(7, 2, 7, 8), (47, 17, 7, 9)]
+
+
+def test_gap_ratios_stand_in_groups_of_a_game(ax):
+    rows = [(game, sigma, 1 + sigma, 0.1) for game in ("Pong", "Boxing") for sigma in (0.0, 1.0)]
+    table = pd.DataFrame(rows, columns=["game", "sigma", "ratio", "half"]).assign(kind="near")
+    plots.gap_ratios(ax, table, by="sigma")
+    points = ax.containers[0][0]
+    assert points.get_ydata().tolist() == [1.0, 2.0, 1.0, 2.0]
+    assert np.diff(points.get_xdata()).tolist() == [1.0, 2.5, 1.0]
+    assert texts(ax) == ["Pong", "Boxing"]
+
+
+def test_verdict_bars_are_stacked(ax):
+    counts = pd.DataFrame({"outside": [3, 1], "inside": [1, 4]}, index=["near", "gram"])
+    plots.verdict_bars(ax, counts)  # the first row is drawn last, on top
+    assert [(bar.get_x(), bar.get_width()) for bar in ax.containers[2]] == [(4, 1), (1, 3)]

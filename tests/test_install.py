@@ -1,4 +1,4 @@
-"""What is packed, what it says of itself, and that it installs and runs on its own."""
+"""The packages: what they hold, and that a wheel runs on its own."""
 
 import importlib
 import importlib.metadata
@@ -45,24 +45,24 @@ def distributions(tmp_path_factory):
     return sdist, wheel
 
 
-def test_the_packages_have_the_library_and_no_part_of_the_tests_or_experiments(distributions):
+def test_the_packages_hold_the_library_and_nothing_else(distributions):
     files = [path for path in (ROOT / "jmdp_lib").rglob("*.*") if "__pycache__" not in path.parts]
-    wanted = {path.relative_to(ROOT).as_posix() for path in files}
+    library = {path.relative_to(ROOT).as_posix() for path in files}
     with tarfile.open(distributions[0]) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
-    assert wanted | set(SOURCE) <= names
+    assert library | set(SOURCE) <= names
     assert not [name for name in names if name.startswith(("experiments", "tests", "workflow"))]
     wheel = zipfile.ZipFile(distributions[1]).namelist()
-    assert {name for name in wheel if "dist-info" not in name} == wanted
-    assert "jmdp_lib/py.typed" in wanted
+    assert {name for name in wheel if "dist-info" not in name} == library
+    assert "jmdp_lib/py.typed" in library
     assert any(name.endswith("licenses/LICENSE") for name in wheel)
 
 
 def needed(lines, extra=""):
-    """The packages, each with an extra or "", that these requirements ask for."""
-    asked = [Requirement(line) for line in lines]
-    asked = [r for r in asked if r.marker is None or r.marker.evaluate({"extra": extra})]
-    return {(r.name, inner) for r in asked for inner in ("", *r.extras)}
+    """The packages, each with an extra or "", that these requirements name."""
+    named = [Requirement(line) for line in lines]
+    named = [r for r in named if r.marker is None or r.marker.evaluate({"extra": extra})]
+    return {(r.name, inner) for r in named for inner in ("", *r.extras)}
 
 
 def with_needs(lines):
@@ -77,7 +77,7 @@ def with_needs(lines):
 
 
 def link_packages(names, packages):
-    """Have an environment find packages of this one, and no others."""
+    """Link packages of this environment into another one."""
     for name in names:
         distribution = importlib.metadata.distribution(name)
         tops = {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}
@@ -93,8 +93,8 @@ def new_environment(folder):
     return folder / "venv" / "bin" / "python", packages
 
 
-def take_what_is_compiled(packages):
-    """Give a wheel what Numba has compiled of this source, which it knows by size and time."""
+def copy_compiled_code(packages):
+    """Copy Numba's compiled code to a wheel, with the times of files by which it is found."""
     for path in (ROOT / "jmdp_lib").rglob("*.py"):
         installed = packages / path.relative_to(ROOT)
         assert installed.read_bytes() == path.read_bytes()
@@ -105,7 +105,7 @@ def take_what_is_compiled(packages):
         shutil.copy(path, copy)
 
 
-# What a plain install lacks: every call names the extra that brings it.
+# Calls that a plain install refuses: each names the extra that it needs.
 LACKING = """
 import importlib
 
@@ -123,7 +123,7 @@ for extra, call in [
     except ImportError as error:
         assert f'pip install "jmdp_lib[{extra}]"' in str(error), error
     else:
-        raise AssertionError(f"{extra} was not missed")
+        raise AssertionError(f"{extra} was not needed")
 """
 
 
@@ -131,7 +131,8 @@ for extra, call in [
 SHORTER = {"2_000": "20", "100_000": "1_000", "range(100)": "range(3)", "width=0.02": "width=0.5"}
 
 
-def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(tmp_path, distributions):
+def test_a_plain_wheel_runs_the_tabular_examples(tmp_path, distributions):
+    """And it names the extras that it lacks."""
     tabular = [x for x in BLOCKS if "gymnasium" not in x and "matplotlib" not in x]
     assert len(tabular) == len(BLOCKS) - 2
     for long, short in SHORTER.items():
@@ -144,13 +145,13 @@ def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(tmp_pat
     shutil.unpack_archive(distributions[1], packages, "zip")  # installed, as it is pure Python
     [metadata] = packages.glob("jmdp_lib-*.dist-info")
     link_packages(with_needs(importlib.metadata.Distribution.at(metadata).requires), packages)
-    take_what_is_compiled(packages)
+    copy_compiled_code(packages)
     code = "import runpy, sys; [runpy.run_path(path) for path in sys.argv[1:]]"
     run(python, "-I", "-c", code, *files, cwd=tmp_path)
 
 
-# Files of tests that take little time, of the core and of what needs an extra. All others are
-# collected, too, where Python has no more than on Windows.
+# Files of fast tests, some of which need an extra. All others are collected, too, where Python has
+# no more than on Windows.
 CORE = "environments figures model neural readme"
 PLUGIN = """
 import sys
@@ -164,15 +165,14 @@ def pytest_collection_modifyitems(items):
 """
 
 
-def test_the_cores_tests_pass_where_nothing_but_the_core_is_installed(tmp_path):
-    """What needs an extra or is not on Windows is skipped, and told; nothing fails."""
+def test_the_tests_of_the_core_pass_without_extras(tmp_path):
+    """Tests that need an extra or more than Windows has are skipped, and say so."""
     python, packages = new_environment(tmp_path)
-    asked = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"]
-    link_packages(with_needs(asked), packages)
+    plain = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"]
+    link_packages(with_needs(plain), packages)
     (packages / "plugin.py").write_text(f"CORE = {CORE!r}\n{PLUGIN}")
     command = [python, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider"]
-    told = run(*command, "-p", "plugin", cwd=ROOT, SKIPPED_TESTS="")
-    skipped = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", told, re.MULTILINE)
-    extras = {found[1] for reason in skipped if (found := re.search(r"\[(\w+)\]\"$", reason))}
+    report = run(*command, "-p", "plugin", cwd=ROOT, SKIPPED_TESTS="")
+    extras = set(re.findall(r"^SKIPPED .*\[(\w+)\]\"$", report, re.MULTILINE))
     assert extras >= {"atari", "dev", "notebooks", "pandas", "torch"}
-    assert int(re.search(r"(\d+) passed", told)[1]) >= 10
+    assert int(re.search(r"(\d+) passed", report)[1]) >= 10

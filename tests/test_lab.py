@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 class Lab:
-    """A server for a copy of the chapters, and its contents API."""
+    """A server for a copy of the chapters, with its contents API."""
 
     def __init__(self, root, address):
         self.root, self.address = root, address
@@ -28,12 +28,12 @@ class Lab:
         return self.root / "notebooks" / f"{chapter}{suffix}"
 
     def age(self, chapter, **seconds):
-        """Write files of a chapter anew at these times, with what they hold: `py=0, ipynb=60`."""
+        """Set the times of a chapter's files: `py=0, ipynb=60`."""
         for suffix, second in seconds.items():
             os.utime(self.file(chapter, f".{suffix}"), (1e9 + second, 1e9 + second))
 
     def request(self, chapter, body=None):
-        """What the server answers when a chapter is opened, or saved with this content."""
+        """The server's answer when a chapter is opened, or saved with this content."""
         place = f"/api/contents/notebooks/{chapter}.ipynb"
         own = {"Authorization": "token lab"}
         with closing(http.client.HTTPConnection(urlsplit(self.address).netloc)) as server:
@@ -44,10 +44,10 @@ class Lab:
 def addresses(base):
     """The address of the server that keeps its files in `base`, once it answers."""
     try:
-        found = [
+        running = [
             json.loads(path.read_text())["url"] for path in base.glob("RUNTIME/jpserver-*.json")
         ]
-        return [address for address in found if urlopen(f"{address}api").read()]
+        return [address for address in running if urlopen(f"{address}api").read()]
     except (OSError, ValueError):  # not yet
         return []
 
@@ -74,10 +74,10 @@ def lab(tmp_path_factory):
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
-def test_a_chapter_opens_after_every_update_and_is_saved_as_it_was(lab, chapter):
-    """`git pull`, `make notebooks` and `git checkout` of one file write the two in any order.
+def test_a_chapter_opens_and_is_saved_as_it_was(lab, chapter):
+    """Either file may be the newer one: git writes the two in any order.
 
-    Lab writes down the kernel's language, takes that for an edit, and saves after a while.
+    Lab notes the kernel's language, takes that for an edit, and saves after a while.
     """
     before = [lab.file(chapter, suffix).read_bytes() for suffix in (".py", ".ipynb")]
     for times in ({"py": 60, "ipynb": 0}, {"py": 0, "ipynb": 60}):
@@ -92,7 +92,7 @@ def test_a_chapter_opens_after_every_update_and_is_saved_as_it_was(lab, chapter)
 
 
 def test_a_chapter_that_was_run_is_saved_as_it_was(lab):
-    """Erased progress bars, the line on compiling and lost alt texts made a run a change."""
+    """Erased progress bars, the line on compiling and lost alt texts are no change."""
     chapter = "09_gap_law"
     before = lab.file(chapter, ".ipynb").read_bytes()
     opened = lab.request(chapter)
@@ -119,25 +119,5 @@ def test_a_chapter_that_was_run_is_saved_as_it_was(lab):
 
 
 def test_make_lab_hands_on_its_options():
-    told = run("make", "-n", "lab", "STAMP=", "STALE=", "LAB=--allow-root --no-browser")
-    assert "/lab.py --allow-root --no-browser notebooks/00_start_here.ipynb" in told
-
-
-def test_an_edit_of_one_file_alone_is_taken_or_refused_and_never_lost(lab):
-    chapter = CHAPTERS[0]
-    source, notebook = (lab.file(chapter, suffix) for suffix in (".py", ".ipynb"))
-    committed = source.read_bytes(), notebook.read_bytes()
-    title = next(line for line in source.read_text().splitlines() if line.startswith("# # "))
-    source.write_text(source.read_text().replace(title, "# # Edited in an editor", 1))
-    lab.age(chapter, ipynb=0, py=60)
-    cells = lab.request(chapter)["content"]["cells"]
-    assert cells[0]["source"].startswith("# Edited in an editor")
-    assert any(cell.get("outputs") for cell in cells)
-    source.write_bytes(committed[0])
-    edited = notebook.read_text().replace(title.removeprefix("# "), "# Edited elsewhere", 1)
-    notebook.write_text(edited)
-    lab.age(chapter, py=0, ipynb=60)
-    told = lab.request(chapter)["message"]
-    assert "is more recent than" in told
-    assert "+# # Edited elsewhere" in told or "-# # Edited elsewhere" in told
-    notebook.write_bytes(committed[1])
+    command = run("make", "-n", "lab", "STAMP=", "STALE=", "LAB=--allow-root --no-browser")
+    assert "/lab.py --allow-root --no-browser notebooks/00_start_here.ipynb" in command

@@ -1,4 +1,4 @@
-"""Figures that texts quote: each names where it comes from, and is what stands there.
+"""Figures that texts quote: each names its source, and is the number that stands there.
 
 A figure is a number with a unit of time, memory or sizes, a share, or a ratio; on the page of
 limitations every decimal is one. The comment that follows it names its source,
@@ -8,8 +8,8 @@ limitations every decimal is one. The comment that follows it names its source,
 a file, words that one row of it has, or `states=100` for a whole cell, and columns of that row, all
 separated by semicolons. Rows of a file that is no table are its lines, and have no columns. A
 comment belongs to all figures that stand before it in its paragraph or row of a table, from the
-last comment on. What no file has says `<!-- by hand: when and how -->`. In Python, `# source: `
-and the same follows the docstring, where only digits are figures.
+last comment on. A figure that no file has says `<!-- by hand: when and how -->`. In Python,
+`# source: ` and the same follows the docstring, where only digits are figures.
 """
 
 import ast
@@ -31,7 +31,7 @@ FIGURE = re.compile(rf"{NUMBER}(?:[ -]?({'|'.join(sorted(UNITS, key=len, reverse
 SMALL = re.compile(rf"(?:\d{{1,3}}|{WORD})[ -](?:states|cells)")  # those of an example, and no size
 NOMINAL = "95%"  # of intervals
 SOURCE = re.compile(r"<!-- ((?:by hand|[\w/]+\.(?:md|csv|py)): [^>]+?) -->")
-# What is no sentence: code, what a program writes, formulas, tags of HTML, and links' addresses.
+# Not sentences: code, output of programs, formulas, tags of HTML, and addresses of links.
 NO_TEXT = re.compile(
     r"^```.*?^```$|^<!-- begin.*?^<!-- end[^>]*-->$|`[^`]*`|\$[^$]*\$|<\w[^>]*>|\]\([^)]*\)",
     re.MULTILINE | re.DOTALL,
@@ -69,8 +69,8 @@ def rows_of(path):
     return rows
 
 
-def is_meant(row, words):
-    """Whether every word is in a cell of this row, or is `head=cell`."""
+def has_words(row, words):
+    """True if every word is in a cell of this row, or is `head=cell`."""
     cells = [f"{head}={cell}" for head, cell in row.items()]
     return all(word in cells or any(word in cell for cell in row.values()) for word in words)
 
@@ -80,11 +80,11 @@ def listed(words):
 
 
 def quoted(source):
-    """All numbers that a source has, in base units."""
+    """All numbers of a source, in base units."""
     file, words, *columns = source.split(": ")
     names = listed(columns[0]) if columns else [""]
     rows = [row for row in rows_of(ROOT / file) if row.keys() >= {*names}]
-    rows = [row for row in rows if is_meant(row, listed(words))]
+    rows = [row for row in rows if has_words(row, listed(words))]
     assert len(rows) == 1, f"{source}: {len(rows)} rows"
     return [value(*found)[0] for found in FIGURE.findall(" ; ".join(rows[0][x] for x in names))]
 
@@ -99,7 +99,7 @@ def sentences(text):
 
 
 def figures(text, decimals=False):
-    """The figures of a text: what is shown, its number and unit, and its source or None."""
+    """The figures of a text: as printed, number and unit, and the source or None."""
     for block in sentences(text):
         start = 0
         parts = [(m.start(), m.end(), m[1]) for m in SOURCE.finditer(block)]
@@ -115,8 +115,8 @@ DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
 PAGES = {"README.md": False, "book/limitations.md": True, "book/own_simulator.md": False}
 
 
-def check(where, found):
-    for shown, number, unit, source in found:
+def check(where, quotes):
+    for shown, number, unit, source in quotes:
         assert source, f"{where}: {shown} names no source"
         if not source.startswith("by hand"):
             x, reach = value(number, unit)
@@ -128,31 +128,27 @@ def check(where, found):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_figure_of_a_page_is_that_of_its_source(page):
-    found = list(figures((ROOT / page).read_text(encoding="utf-8"), decimals=PAGES[page]))
-    assert found
-    check(page, found)
+    quotes = list(figures((ROOT / page).read_text(encoding="utf-8"), decimals=PAGES[page]))
+    assert quotes
+    check(page, quotes)
 
 
 def test_every_figure_of_a_docstring_is_that_of_its_source():
-    num_found = 0
     for path in sorted((ROOT / "jmdp_lib").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(text)):
             doc = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
-            if found := [x for x in figures(doc or "") if x[1] not in VALUES]:
-                below = text.splitlines()[node.body[0].end_lineno :]
-                source = re.match(r" *# source: (.*)", "\n".join(below))
-                given = source and source[1]
-                check(f"{path.name}: {doc.splitlines()[0]}", [(*x[:3], given) for x in found])
-                num_found += len(found)
-    assert num_found
+            quotes = [x[:3] for x in figures(doc or "") if x[1] not in VALUES]
+            below = text.splitlines()[node.body[0].end_lineno :] if quotes else [""]
+            source = re.match(r" *# source: (.*)", below[0])
+            check(f"{path.name}: {(doc or '')[:60]}", [(*x, source and source[1]) for x in quotes])
 
 
 LARGEST = "<!-- benchmarks/scaling.csv: goal policy; reachable; states=99856:"
 WHOLE = "<!-- benchmarks/local.md: all pairs; 10,000: CPU, wall -->"
 
 
-def test_a_figure_that_is_not_that_of_its_source_is_found():
+def test_a_figure_that_its_source_does_not_have_is_an_error():
     for text in (
         f"It takes 18 s. {LARGEST} seconds -->",
         f"| 100,000 states: 18 s, 3.5 GB {LARGEST} states; seconds; bytes --> |",

@@ -27,16 +27,16 @@ def texts(site):
 
 
 def html_pages(texts):
-    """All but the theme's own, and the source of the library."""
+    """Names of the pages, without the theme's own and the library's source."""
     return sorted(name for name in texts if not name.startswith(("_static/", "_modules/")))
 
 
 @pytest.fixture
 def problems(tab, address):
-    """What pages complain of, or ask of other hosts, while a test reads them."""
+    """Errors of pages, and their requests to other hosts, while a test reads them."""
     found = []
     own = (address, "data:", "blob:")
-    tab.on("console", lambda said: said.type == "error" and found.append(said.text))
+    tab.on("console", lambda line: line.type == "error" and found.append(line.text))
     tab.on("pageerror", lambda error: found.append(str(error)))
     tab.on("response", lambda r: r.status >= 400 and found.append(f"{r.status} {r.url}"))
     tab.on("request", lambda r: r.url.startswith(own) or found.append(f"another host: {r.url}"))
@@ -64,9 +64,8 @@ TOO_WIDE = """() => {
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_every_page_loads_without_errors_or_network_and_does_not_scroll_sideways(
-    texts, address, tab, problems, part
-):
+def test_every_page_loads_without_errors(texts, address, tab, problems, part):
+    """Nor does it ask another host, or scroll sideways."""
     for name in html_pages(texts)[part::4]:
         tab.set_viewport_size({"width": 390, "height": 800})
         tab.goto(address + name)
@@ -80,13 +79,13 @@ BAD_PAGE = """<link rel="icon" href="data:,"><img src="missing.png">
 <script>console.error("said so"); setTimeout(() => { throw Error("thrown") }, 0)</script>"""
 
 
-def test_the_browser_sees_what_is_wrong(address, tab, problems):
+def test_the_browser_reports_errors(address, tab, problems):
     tab.goto(address)
     tab.set_content(BAD_PAGE)
     tab.wait_for_timeout(300)
-    said = "\n".join(problems)
+    lines = "\n".join(problems)
     for problem in ("404", "missing.png", "example.invalid/away.png", "said so", "thrown"):
-        assert problem in said
+        assert problem in lines
 
 
 # One page of each sort: axe-core takes seconds for a page.
@@ -163,8 +162,8 @@ LEVELS = np.linspace(0.0, 1.0, 201)
         ("notebooks/03_correlation_grids.html", ".explore img"),
     ],
 )
-def test_figures_on_a_dark_page_are_dimmed_and_keep_their_colours(address, tab, name, choice):
-    """Captions name colours, black and white among them, so that nothing is inverted."""
+def test_figures_on_a_dark_page_are_dimmed(address, tab, name, choice):
+    """They keep their colours: captions name black and white, so nothing is inverted."""
     tab.goto(address + name)
     figure = tab.locator(f".bd-article {choice}").first
     figure.scroll_into_view_if_needed()
@@ -190,7 +189,7 @@ def test_search_finds_a_word(address, tab):
 
 
 def fair(coupling, gamma, shock):
-    """The world of the sliders, its two normal shocks on twelve nodes each."""
+    """A model of the sliders' world, its two normal shocks on twelve nodes each."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(12)
     odds = np.outer(weights, weights).ravel() / weights.sum() ** 2
 
@@ -240,8 +239,8 @@ def test_the_sliders_solve_what_jipe2_solves(address, tab, name):
 def test_without_a_shock_no_number_is_made_up(address, tab):
     tab.goto(address + "index.html")
     tab.evaluate(SET_SLIDERS, {"coupling": 1.0, "gamma": 0.0, "shock": 0.0})
-    said = tab.locator("[data-number=correlation]").text_content()
-    assert said == "none: nothing is random"
+    shown = tab.locator("[data-number=correlation]").text_content()
+    assert shown == "none: nothing is random"
     assert not tab.locator("[data-live] > p").first.is_visible()  # the printed figure
 
 
@@ -290,9 +289,9 @@ def test_every_definition_lemma_and_exercise_is_in_a_box(texts):
     )
     for nb in NOTEBOOKS:
         prose = "\n\n".join(c.source for c in nb.cells if c["cell_type"] == "markdown")
-        said = len(re.findall(kinds, prose, re.MULTILINE))
+        statements = len(re.findall(kinds, prose, re.MULTILINE))
         page = texts[f"notebooks/{nb.name}.html"]
-        assert len(re.findall(r'class="[^"]*\bstatement\b', page)) == said, nb.name
+        assert len(re.findall(r'class="[^"]*\bstatement\b', page)) == statements, nb.name
 
 
 def test_no_page_names_the_folder_it_was_built_in(site, texts):

@@ -1,4 +1,4 @@
-"""Run every notebook of a profile and say which claims held: `make figures` calls this.
+"""Run every notebook of a profile and print the verdicts of its claims: `make figures` calls this.
 
 Everything that can be wrong in profiles and parameters is refused before any work, and so is a
 missing result that a notebook reads (a parameter named *_files, paths from the project's folder).
@@ -61,7 +61,7 @@ def notebook_names(root: Path) -> list[str]:
 
 
 def schema_of(default: Any) -> dict[str, Any]:
-    """What a profile may give in place of this default."""
+    """Schema of the values that a profile may have in place of this default."""
     if isinstance(default, dict):
         fields = {name: schema_of(value) for name, value in default.items() if name != OUT_DIR}
         return {"type": ["object", "null"], "properties": fields, "additionalProperties": False}
@@ -123,7 +123,7 @@ def atari_jobs(entry: dict[str, Any] | None, device: str, elsewhere: bool) -> di
 def make_plan(
     root: Path, profile: str, device: str | None = None, elsewhere: bool = False
 ) -> dict[str, Any]:
-    """What the Snakefile works through; raises on anything wrong.
+    """The plan that the Snakefile works through; raises on anything wrong.
 
     notebooks: the parameters that each is given; atari: the games to be trained on `device`, if
     there is one.
@@ -148,14 +148,14 @@ def make_plan(
 
 
 def name_of_jobs(out: Path) -> str:
-    """What the names of Slurm jobs begin with whose results are in `out`."""
+    """Beginning of the names of Slurm jobs whose results are in `out`."""
     return f"jmdp-{hashlib.sha256(bytes(out.resolve())).hexdigest()[:12]}"
 
 
 def slurm_options(out: Path) -> list[str]:
-    """Options for Snakemake; `squeue` tells how jobs ended where no accounting database does."""
-    asked = subprocess.run("sacct --noheader --allocations", shell=True, capture_output=True)
-    options = ["--slurm-status-command", "squeue" if asked.returncode else "sacct"]
+    """Options for Snakemake; it asks `squeue` about its jobs where `sacct` has no database."""
+    answered = subprocess.run("sacct --noheader --allocations", shell=True, capture_output=True)
+    options = ["--slurm-status-command", "squeue" if answered.returncode else "sacct"]
     options += ["--slurm-jobname-prefix", name_of_jobs(out)]
     return ["--executor", "slurm", "--jobs", "100", *options]
 
@@ -224,7 +224,7 @@ def run_snakemake(out: Path, plan: dict[str, Any], options: list[str], visible: 
 
 
 def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
-    """Print what came out; the exit code of the batch. log: where Snakemake's messages are."""
+    """Print the results; the exit code of the batch. log: the place of Snakemake's messages."""
     finished = [name for name in selected if record_of(out, name).exists()]
     verdicts: Counter[str] = Counter()
     print("\nClaims checked: verdict, notebook, claim | value")
@@ -254,7 +254,7 @@ def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
 
 
 def run_batch(given: argparse.Namespace) -> int:
-    """Check what is asked for, run it and say what came out; the exit code."""
+    """Check the request, run it and print the results; the exit code."""
     root = given.root.resolve()
     out = root / "out" / given.profile
     if given.cores is not None and given.cores < 1:

@@ -18,7 +18,7 @@ def on_signals(handler: Any) -> None:
 
 
 def family_of(process: psutil.Process) -> list[psutil.Process]:
-    """All that a process has started, and what these have."""
+    """All processes that a process has started, directly or not."""
     try:
         found: list[psutil.Process] = process.children(recursive=True)
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""What programs share that run for long: a terminal that may close, and how results were made.
+"""Long programs share this: a terminal that may close, and the record of how results were made.
 
 Standard library only: the import of jmdp_lib takes seconds.
 """
@@ -24,7 +24,7 @@ jupytext nbclient ipykernel snakemake
 
 
 class Unfailing(io.FileIO):
-    """Where messages go: what cannot be written is lost, and whoever wrote it goes on."""
+    """A file of messages: one that cannot be written is lost, and its program goes on."""
 
     def write(self, message: Any) -> int:
         try:

@@ -14,7 +14,7 @@ COMPILES = "jmdp_lib compiles"  # so begins the line that jmdp_lib.machine print
 
 
 def says_anything(output: nbformat.NotebookNode) -> bool:
-    """Whether an output says anything, once the line on compiling is taken from it.
+    """Remove the line on compiling from an output; True if anything is left.
 
     A progress bar that was erased leaves nothing but blanks, which Lab shows as a coloured stripe.
     """
@@ -26,7 +26,7 @@ def says_anything(output: nbformat.NotebookNode) -> bool:
 
 
 def tidy(model: dict[str, Any], **_: object) -> None:
-    """Save a notebook without what differs from reader to reader, and with its alt texts.
+    """Save a notebook with its alt texts, and without parts that differ between readers.
 
     Lab adds the version of the reader's Python when it opens one, and the reader's run adds what
     was printed beside the outputs; git would show it as changed.

@@ -75,7 +75,7 @@ def describe_figures(nb: NotebookNode) -> None:
 
 
 def folded(cell: NotebookNode) -> bool:
-    """Whether the code of a cell is a solution or only draws: the book and JupyterLab fold it."""
+    """True if a cell is a solution or only draws: the book and JupyterLab fold its code."""
     return bool({"hide-cell", "hide-input"} & set(tags(cell))) or "chapter.save(" in cell.source
 
 
@@ -110,7 +110,7 @@ def claims_of(nb: NotebookNode) -> list[list[str]]:
 
 
 def record_of(out: Path, name: str) -> Path:
-    """Where the record of a notebook is. It is there only once the notebook is finished."""
+    """Path of the record of a notebook, which is there only once the notebook is finished."""
     return out / "provenance" / f"{name}.json"
 
 
@@ -145,7 +145,7 @@ def clock(seconds: float) -> str:
 
 @contextlib.contextmanager
 def progress(name: str, num_cells: int, reached: list[int]) -> Iterator[None]:
-    """Print that a notebook starts, now and then that it is alive, and how it ends.
+    """Print lines when a notebook starts and ends, and now and then between.
 
     reached: the indices of the cells that have begun, which others write.
     """

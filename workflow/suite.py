@@ -1,4 +1,4 @@
-"""`suite.py COMMAND...`: run a command that runs tests; at its end, say what they skipped.
+"""`suite.py COMMAND...`: run a command that runs tests, and print the skipped ones at its end.
 
 `make test` and `make test-fast` call this. tests/conftest.py writes what was skipped into the file
 that the variable SKIPPED_TESTS names. A signal ends all that the command has started.

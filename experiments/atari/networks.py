@@ -15,7 +15,7 @@ Each term is a Gram kernel: k is one, and so are its products with <q, q>, the v
 and sqrt(own) 1_x. So C is positive semidefinite whatever the weights. The terms are the ways in
 which two branches can be related. At distinct states they may merge later, more likely if the
 states are near; at one state they share a table; or they are one branch. "local" and "near" are
-told the reward shock sigma U of a table: it is a coordinate of u that is not learned. "gram" is
+given the reward shock sigma U of a table: it is a coordinate of u that is not learned. "gram" is
 not. For a fair comparison, "gram told" has that coordinate and no other of u, and "local learned"
 and "near learned" have to learn it.
 
@@ -83,15 +83,14 @@ def inner(left: Tensor, right: Tensor | None = None) -> Tensor:
 class Network:
     """The parts of the ensemble that are not learned.
 
-    columns: numbers of the `ram_features` that vary in the tables; the others say nothing, and are
-    left out.
+    columns: indices of the `ram_features` that vary in the tables; the others are left out.
     gammas, sigmas: (E, 1, 1, 1). local, near, told: (E, 1, 1, 1) 1 for kinds with that term, and
-    that are told the shock.
+    that are given the shock.
     mean_offset, mean_scale: (E, 1, 1), scale (E, 1, 1, 1): units of mu and C, so that the outputs
     of the last layers are near one in size at every discount. Rewards of mean r and variance s^2 in
     every step give returns of mean r / (1 - gamma) and variance (s^2 + sigma^2) / (1 - gamma^2);
-    who is told the shock has to learn only what comes a step later. Only a unit: it need not be
-    right.
+    a network that is given the shock has to learn only what comes a step later. Only a unit: it
+    need not be right.
     """
 
     def __init__(
@@ -116,12 +115,12 @@ class Network:
 
     @property
     def policy(self) -> Tensor:
-        """(A,) what every branch plays: uniform random actions."""
+        """The policy (A,) of every branch: uniform random actions."""
         return torch.full((self.num_actions,), 1.0 / self.num_actions, device=self.scale.device)
 
     @property
     def dimensions(self) -> list[int]:
-        """Sizes of what the covariance's trunk says of an action: v, q, u, own."""
+        """Sizes of the covariance trunk's outputs for an action: v, q, u, own."""
         config = self.config
         return [config.shared_dim, config.near_dim, config.local_dim, 1]
 
@@ -179,7 +178,7 @@ def _dense(params: Params, trunk: str, x: Tensor) -> Tensor:
 
 
 def varied_features(tables: QueryTables) -> list[int]:
-    """Numbers of the `ram_features` that are not the same at all states of the tables."""
+    """Indices of the `ram_features` that are not the same at all states of the tables."""
     after = tables.next_observations.reshape(-1, tables.observations.shape[1])
     seen = np.concatenate([tables.observations, after])
     bits = np.bitwise_or.reduce(seen ^ seen[0])

@@ -1,4 +1,4 @@
-"""Gaps as networks predict them, from what they see of a state, or from the state's own tables."""
+"""Gaps as networks predict them, from an observation or from the state's own tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def gaps_of(mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
 def evaluate(
     network: Network, params: Params, tables: QueryTables, actions: Sequence[Ints]
 ) -> pd.DataFrame:
-    """What a network predicts at S states: a row for each member and state.
+    """Predicted gaps at S states: a row for each member and state.
 
     tables: of the states, one after the other, as many of each, with all actions. actions: (P, 2)
     for each state, the pairs whose gaps are averaged, each once. gap_mean and coupled are of the

@@ -1,4 +1,4 @@
-"""Recursive-pair Monte Carlo on the emulator: what gaps really are, for any discount and shock.
+"""Recursive-pair Monte Carlo on the emulator: true gaps, for any discount and shock.
 
 Two branches start at one state with two actions and play uniform random actions, independently.
 While they stand at the same JMDP state they read the same table; at distinct states their tables
@@ -117,9 +117,9 @@ def _play_state(
 
 
 def _play_pair(world: EnvironmentWorld, records: PairRecords, pair: int, drawn: Ints) -> None:
-    """Play two branches by actions (H, 2) that were drawn beforehand, and record what they do.
+    """Play two branches by actions (H, 2) that were drawn beforehand, and record both.
 
-    Branches that are one take the action of the first.
+    Coalesced branches take the action of the first.
     """
     joint = Coupling.named(DEFAULT_COUPLING)
     states = world.start(2)

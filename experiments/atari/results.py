@@ -83,7 +83,7 @@ def ratios(
     ratio: the mean over seeds. half: half a 95% interval for the given states (other states would
     have another average), from the simulation (normal) and the seeds (Student's t; zero if there is
     only one seed). verdict: whether the interval lies inside 1 +- the tolerance, outside, or
-    neither; "-" where the simulated variance is not told from zero.
+    neither; "-" where the simulated variance is not distinguished from zero.
     """
     groups = runs.assign(ratio=runs[column] / runs.mc).groupby(_learned(runs), sort=False)
     table = groups[["mc", "mc_error"]].first()
@@ -95,7 +95,7 @@ def ratios(
 
 
 def _learned(runs: pd.DataFrame) -> list[str]:
-    """The columns that tell networks apart which differ in more than their seeds."""
+    """Columns in which networks differ, but for their seeds."""
     return [*CASE, "kind", *(name for name in BUDGET if name in runs)]
 
 
@@ -115,7 +115,7 @@ def never_met(sigma: Any, gamma: Any) -> Any:
 
 
 def constants(simulated: pd.DataFrame, tolerance: float = RULES["ratio"]) -> pd.DataFrame:
-    """What needs no network, as rows of `ratios`: kinds "constant" and "tuning mean".
+    """Baselines that need no network, as rows of `ratios`: "constant" and "tuning mean".
 
     The first is `never_met`, the second the simulated average at the states of number 0.
     """

@@ -55,13 +55,13 @@ COMMITTED = PROJECT / "figures" / "atari"
 
 
 def missing(run: Run) -> list[Path]:
-    """Files that are played before a run can be trained and evaluated."""
+    """Missing files of play that the training and the evaluation of a run need."""
     files = *run.tables, *map(run.states, run.fresh)
     return [path for path in files if not path.exists()]
 
 
 def play(run: Run, processes: int, deadline: float) -> None:
-    """Play what is missing, until the deadline."""
+    """Play the missing files, until the deadline."""
     for path, (seed, piece) in zip(run.tables, run.pieces, strict=True):
         if time.monotonic() < deadline:
             save_once(path, collect, run.experiment, _stream(0, seed, piece), processes)
@@ -85,7 +85,7 @@ def _starts(run: Run, fresh: int, processes: int) -> tuple[list[Snapshot], Query
 
 
 def simulations(runs: list[Run]) -> dict[Path, tuple[Run, int, int]]:
-    """Files of the recursive pairs that runs are compared with, and what `simulate` needs."""
+    """Files of the recursive pairs that runs are compared with, and arguments of `simulate`."""
     return {
         run.pairs(fresh)[number]: (run, fresh, number)
         for run in runs
@@ -94,7 +94,7 @@ def simulations(runs: list[Run]) -> dict[Path, tuple[Run, int, int]]:
 
 
 def _stream(purpose: int, number: int, piece: int = 0) -> np.random.SeedSequence:
-    """Of a seed's states, 0, or of the states and the pairs of a number, 2 and 3."""
+    """Stream of a seed's states, 0, or of the states and the pairs of a number, 2 and 3."""
     return np.random.SeedSequence([purpose, number, piece])
 
 
@@ -106,7 +106,7 @@ def learned_from(paths: tuple[Path, ...], device: str) -> tuple[QueryTables, Rep
 
 
 def finish(run: Run, device: str) -> None:
-    """Train and evaluate; a training that diverges is said, and leaves no file."""
+    """Train and evaluate; a training that diverges prints a line and leaves no file."""
     tables, data = learned_from(run.tables, device)
     network = Network(tables, run.config, device)
     started = time.perf_counter()
@@ -131,7 +131,7 @@ def finish(run: Run, device: str) -> None:
 
 
 def learned_in(home: Path) -> pd.DataFrame:
-    """Learned gaps of the finished runs of a game beside simulated ones, where both are there."""
+    """Learned gaps of the finished runs of a game beside simulated ones, if there are both."""
     gaps = pd.concat([pd.read_csv(path) for path in sorted(home.glob("gaps-*.csv"))])
     cases = [*gaps.groupby(["gamma", "sigma"]).groups]
     truth = []
@@ -167,7 +167,7 @@ def work_through(runs: list[Run], options: argparse.Namespace) -> None:
 
 
 def _unfinished(jobs: list[Future[None]]) -> list[Future[None]]:
-    """The jobs that are not done; raises what one of them has raised."""
+    """The jobs that are not done; raises the error of one that failed."""
     done = [job for job in jobs if job.done()]
     for job in done:
         job.result()

@@ -17,7 +17,7 @@ RULES: dict[str, Any] = PARTS.pop("rules")
 MINIATURE: dict[str, Any] = PARTS.pop("miniature")
 
 
-# Whether a kind of network has the local term, the near term, and is told the shock.
+# 1 if a kind of network has the local term, the near term, and is given the shock.
 NETWORK_KINDS = {
     "gram": (0.0, 0.0, 0.0),
     "gram told": (0.0, 0.0, 1.0),
@@ -31,7 +31,7 @@ TD_BLOCKS = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "sigma_pairs", "ga
 
 @dataclass(frozen=True)
 class Config:
-    """What is learned, by which networks, and how.
+    """Networks, and the settings of their training.
 
     One run trains all members at once, E of them, on the same batches.
 
@@ -92,7 +92,7 @@ class Run(NamedTuple):
 
     @property
     def budget(self) -> dict[str, int]:
-        """What it learns from, and for how long."""
+        """Numbers of states and of training steps."""
         states = len(self.pieces) * self.experiment.num_states
         return {"num_states": states, "steps": self.config.steps}
 

@@ -123,7 +123,7 @@ atexit.register(_emulator.cache_clear)  # else threads keep them, and ale-py com
 
 
 def draws_of(env: CoupledAtari) -> dict[int, float]:
-    """How many frames the lottery of a table may repeat, with probabilities."""
+    """Numbers of frames that the lottery of a table may repeat, with probabilities."""
     sticky, frames = env.sticky_prob, env.frame_skip
     repeats = {k: sticky**k * (1.0 - sticky) for k in range(frames)} | {frames: sticky**frames}
     return {k: prob for k, prob in repeats.items() if prob > 0.0}
@@ -205,13 +205,13 @@ def _play_trajectory(
 class _Trajectory:
     """Plays, queries states on the way, and records them.
 
-    room: states still to be recorded. snapshots: of the queried states. rows: of their tables, as
-    columns by name. pairs: rows of the two branches of a query that were followed.
+    missing: number of states still to be recorded. snapshots: of the queried states. rows: of their
+    tables, as columns by name. pairs: rows of the two branches of a query that were followed.
     """
 
     def __init__(self, experiment: Experiment, size: int, seed: np.random.SeedSequence) -> None:
         self.experiment = experiment
-        self.room = size
+        self.missing = size
         self.env = experiment.emulator()
         self.draws = draws_of(self.env)
         table_seed, choice_seed = seed.spawn(2)
@@ -222,9 +222,9 @@ class _Trajectory:
         self.pairs: list[list[int]] = []
 
     def play(self) -> None:
-        """Record states until there is no room; start anew where the game ends."""
+        """Record states until there are enough; start anew where the game ends."""
         ended = True
-        while self.room:
+        while self.missing:
             while ended:  # every reset is the same state: random actions make the start
                 self.env.reset()
                 ended = self.wander(int(self.choices.integers(_START_STEPS)))
@@ -247,7 +247,7 @@ class _Trajectory:
         return outcomes[self.choices.integers(len(outcomes))].snapshot
 
     def wander(self, steps: int) -> bool:
-        """Uniform random actions; whether the game ended."""
+        """Play uniform random actions; True if the game ended."""
         for _ in range(steps):
             action = self.choices.integers(self.env.num_actions)
             _, _, terminated, truncated, _ = self.env.step(action)
@@ -271,14 +271,14 @@ class _Trajectory:
                 [same] = self.env.query(queried[:1], clones=True)
                 outcomes[repeats] = tuple(same._replace(action=action) for action in queried)
             self.rows.append(_row(here, outcomes[repeats], prob))
-        self.room -= 1
+        self.missing -= 1
         return outcomes[here.draw.repeats]
 
     def follow(self, branches: list[Snapshot]) -> None:
-        """Move on with independent actions; query where two branches stand, ever less often."""
+        """Move two branches with independent actions; query their states ever less often."""
         for age in range(1, _AGES[-1] + 1):
             left, right = branches
-            if left.over or right.over or left.identity == right.identity or self.room < 2:
+            if left.over or right.over or left.identity == right.identity or self.missing < 2:
                 return
             rows = []
             branches = []
@@ -310,5 +310,5 @@ def _row(here: Snapshot, outcomes: tuple[Outcome, ...], prob: float) -> dict[str
 
 
 def _seen(snapshot: Snapshot) -> Bytes:
-    """What is seen of a state, and its previous action, which the lottery may repeat."""
+    """Observation of a state, with its previous action, which the lottery may repeat."""
     return np.append(snapshot.observation.ravel(), np.uint8(snapshot.previous))

@@ -37,7 +37,7 @@ def learning_rate(config: Config, step: int) -> float:
 
 
 class Descent:
-    """The weights that learn, `online`, those of the target network, and what a step needs."""
+    """Weights that learn, `online`, those of the target network, and the input of a step."""
 
     def __init__(self, network: Network, data: Replay, seed: int) -> None:
         config = network.config

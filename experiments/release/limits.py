@@ -1,4 +1,4 @@
-"""What no network of the release can escape: too few copies of its target, and the shock's noise.
+"""Limits of all networks of the release: few copies of the target, and the noise of the shock.
 
 In the release's training a reward, shock included, is 0 or 1 with equal chances at almost every
 step, and returns are divided by 1 / (1 - gamma). The target network stands still between two
@@ -46,7 +46,7 @@ def copies_recursion(
 def shock_floors(b: float, mean: Floats, gamma: float) -> dict[str, Floats]:
     """The variances (N,) that the shock alone gives the targets of four blocks.
 
-    mean: (N,) what the target network says of a next state. Where the game pays nothing, a reward
+    mean: (N,) the target network's mean at a next state. Where the game pays nothing, a reward
     is 0 or (1 - gamma) b with equal chances. The two actions of one query are never paid both.
 
     Example:

@@ -31,7 +31,7 @@ NUM_PRESENT, NUM_FUTURE = 4, 6
 
 
 class Coordinates(NamedTuple):
-    """mean (..., B) and what the head compares, features (..., B, F), of B states and actions."""
+    """mean (..., B) and the input of the head, features (..., B, F), of B states and actions."""
 
     mean: Tensor
     features: Tensor
@@ -69,16 +69,16 @@ class Network(nn.Module):  # type: ignore[misc]
         return self.encoder(screens.unsqueeze(1).float() / 255.0)
 
     def at(self, encoded: Tensor, chosen: Tensor) -> Coordinates:
-        """Of encoded states (..., hidden) and actions, rows (..., A) of the identity matrix."""
+        """Evaluate encoded states (..., hidden) at actions, rows (..., A) of the identity."""
         z = torch.cat([encoded, chosen @ self.embedding.weight], -1)
         return Coordinates((self.mean(encoded) * chosen).sum(-1), self.head.features(z))
 
     def fitted(self, x: Coordinates, y: Coordinates) -> Tensor:
-        """What the head is fitted to, (..., B): covariances ("covgram") or second moments."""
+        """Values of the head (..., B): covariances ("covgram") or second moments."""
         return self.head(x.features, y.features)
 
     def beyond(self, x: Coordinates, y: Coordinates) -> Tensor | float:
-        """What a second moment has beyond `fitted`."""
+        """Part of a second moment that `fitted` leaves out."""
         return x.mean * y.mean if self.head.centred else 0.0
 
     def second(self, x: Coordinates, y: Coordinates) -> Tensor:
@@ -143,7 +143,7 @@ def one_hot(pairs: tuple[tuple[int, int], ...], size: int) -> Tensor:
 
 
 def picked(ends: Tensor, part: Tensor) -> Tensor:
-    """(P, ...) of (n, ...): what one end of each pair, a row of `ends` (P, n), has."""
+    """(P, ...) of (n, ...): the values at one end of each pair, a row of `ends` (P, n)."""
     return torch.tensordot(ends, part, 1)
 
 
@@ -153,7 +153,7 @@ def paired(coordinates: Coordinates, pairs: Tensor) -> list[Coordinates]:
 
 
 class Future(NamedTuple):
-    """What followed the six coordinates of FUTURE_PAIRS, (6, B) each.
+    """Rewards and ends after the six coordinates of FUTURE_PAIRS, (6, B) each.
 
     rewards: with shocks, times 1 - gamma. alive: 0 where the branch ended.
     """
@@ -190,7 +190,7 @@ def losses(
     """(5,) mean squared TD errors, in the order of LOSSES.
 
     now: the online network at the four present coordinates (4, B, ...). mean, second: the targets.
-    old: what the target network says of `beyond` there: "covgram" fits covariances, that is second
+    old: the target network's `beyond` there: "covgram" fits covariances, that is second
     moments minus the product of the target network's own means at the present pair.
     """
     x, y = paired(now, network.present)
@@ -202,7 +202,7 @@ def losses(
 
 @torch.no_grad()
 def predictions(network: Network, screens: Tensor, chosen: Tensor) -> dict[str, float]:
-    """What the network says at S states, on average; screens (S, 84, 84), chosen (S, 2, A).
+    """Average predictions at S states; screens (S, 84, 84), chosen (S, 2, A).
 
     mean: of the chosen actions. coupled: their gap's variance. negative: at how many of the states
     the second moments make it negative, as a share; it counts as 0 there. independent: the sum of

@@ -36,7 +36,7 @@ SIDE = 84  # pixels of a screen, each way
 
 @dataclass(frozen=True, eq=False)
 class Collected(Arrays):
-    """N steps of play: what was seen, asked and answered.
+    """N steps of play: screens, queries and their outcomes.
 
     Attributes:
         screens: (N + 1, 84, 84) grey screens of the states. screens[t + 1] is the successor of the
@@ -74,7 +74,7 @@ class Pairs(Arrays):
 
 
 class Start(NamedTuple):
-    """An evaluation state: the emulator's, the last chosen action, its screen, the pair asked."""
+    """An evaluation state: the emulator's, the last chosen action, its screen, the queried pair."""
 
     state: ALEState
     last: int
@@ -90,12 +90,12 @@ class Emulator:
         self.legal = list(self.ale.getMinimalActionSet())
 
     def screen(self) -> Screens:
-        """(84, 84) what is on the screen: RGB to grey, then resized, both by PIL."""
+        """The screen (84, 84): RGB to grey, then resized, both by PIL."""
         grey = Image.fromarray(self.ale.getScreenRGB()).convert("L")
         return np.asarray(grey.resize((SIDE, SIDE), Image.Resampling.BILINEAR))
 
     def act(self, action: int) -> tuple[float, bool]:
-        """The raw reward of one frame, and whether the game is over or has been cut off."""
+        """The raw reward of one frame, and True if the game is over or has been cut off."""
         reward = self.ale.act(self.legal[action])
         return reward, self.ale.game_over() or self.ale.getEpisodeFrameNumber() >= MAX_FRAMES
 

@@ -3,8 +3,8 @@
 Into the folder of results go, for all runs of a work folder,
 
     td_errors.csv    squared TD errors, means of `window` updates
-    predictions.csv  what networks say at the evaluation states during training
-    pairs.csv        what recursive pairs show there
+    predictions.csv  predictions at the evaluation states during training
+    pairs.csv        simulated variances there
     runs.csv         every run: how far it went, and where and with what it was made
 
 The first two have the authors' two settings; crossed ones are in td_errors_extra.csv and
@@ -58,7 +58,7 @@ def simulated_pairs(options: argparse.Namespace) -> pd.DataFrame:
 
 
 def place(path: Path) -> tuple[int, int, int]:
-    """Where a file stands: settings and games as in settings.toml, other games last; then seeds."""
+    """Place of a file: settings and games as in settings.toml, other games last; then seeds."""
     names = [*PROTOCOL["settings"], *PROTOCOL["couplings"], *PROTOCOL["games"]]
     first, game, seed = path.stem.split("-")
     return names.index(first), names.index(game) if game in names else len(names), int(seed)
@@ -90,7 +90,7 @@ def figure7(td: pd.DataFrame, step: int) -> pd.DataFrame:
 
 
 def floors(td: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
-    """For each row of `td` and each block: what the shock alone leaves of the error.
+    """Floors of the errors of each row of `td` and each block: the noise of the shock alone.
 
     The target in use is the network of the last record before it was copied, and at first, when
     there is none, that of the first record.

@@ -65,7 +65,7 @@ def runs_of(options: argparse.Namespace) -> list[Run]:
 
 
 def play_all(runs: list[Run], options: argparse.Namespace, deadline: float) -> None:
-    """Play what the runs learn from, and their recursive pairs."""
+    """Play the games that the runs learn from, and their recursive pairs."""
     plays = {run.play(options.work): (collect, run) for run in runs}
     pairs = {run.pairs(options.work): (simulate, run) for run in runs}
     jobs = [
@@ -97,7 +97,7 @@ def groups_of(runs: list[Run], states: dict[Run, Any], device: str) -> list[list
 def learn(
     runs: list[Run], states: dict[Run, Any], options: argparse.Namespace, deadline: float
 ) -> None:
-    """Train networks side by side from where they stopped, and write what they do on the way."""
+    """Train networks side by side from where they stopped, and write their records."""
     work = options.work
     facts = made_with(options)
     facts |= {name: facts["versions"].get(name) for name in PACKAGES}
@@ -128,7 +128,7 @@ def learn(
 
 
 def write_records(learner: Learner, work: Path) -> None:
-    """Write what a network did so far."""
+    """Write the records of a network."""
     run = learner.run
     key = {"settings": run.name, "game": run.game, "seed": run.seed}
     rows = pd.DataFrame([key | record for record in learner.records])

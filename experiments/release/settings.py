@@ -16,7 +16,7 @@ LOSSES = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "gap")
 
 @dataclass(frozen=True)
 class Settings:
-    """Of one run; settings.toml says what each field is. coupling, network: its tables there."""
+    """Settings of one run, as settings.toml explains them. coupling, network: its tables there."""
 
     coupling: str
     network: str
@@ -50,7 +50,7 @@ class Settings:
             )
 
     def copies(self, step: int) -> int:
-        """How many copies of the target were in use at the update of a step."""
+        """Number of the copy of the target that the update of a step uses."""
         return max(0, (step - 1) // self.copy_every - (self.learn_from - 1) // self.copy_every)
 
 

@@ -101,9 +101,9 @@ class Learner:
         self.written = torch.zeros((longest, len(LOSSES)), device=device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)  # in the block
         starts = evaluation_starts(self.settings, self.run.game, self.run.seed)
-        asked = torch.from_numpy(np.array([start.asked for start in starts])).to(device)
+        actions = torch.from_numpy(np.array([start.asked for start in starts])).to(device)
         screens = torch.from_numpy(np.array([start.screen for start in starts])).to(device)
-        self.evaluated = (screens, self.identity[asked])
+        self.evaluated = (screens, self.identity[actions])
 
     def begin_block(self, stop: int) -> None:
         """Bring the draws of all updates after `self.step` up to the step `stop`."""
@@ -113,25 +113,25 @@ class Learner:
         self.position.zero_()
 
     def update(self) -> None:
-        """One step of Adam. All that it reads stays at its place in memory; no host is asked."""
+        """Make one step of Adam. Its input stays in place in memory; the host does nothing."""
         rows = self.rows.index_select(0, self.position).squeeze(0)
         next_actions = self.next_actions.index_select(0, self.position).squeeze(0)
-        found = self._losses(rows, self.identity[next_actions])
+        errors = self._losses(rows, self.identity[next_actions])
         self.optimiser.zero_grad(set_to_none=True)
-        (found * self.weights).sum().backward()
+        (errors * self.weights).sum().backward()
         nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.gradient_norm)
         self.optimiser.step()
-        self.written.index_copy_(0, self.position, found.detach()[None])
+        self.written.index_copy_(0, self.position, errors.detach()[None])
         self.position.add_(1)
 
     def state(self) -> dict[str, Any]:
-        """What a training goes on from: weights, the optimiser's memory, and what was noted."""
+        """State of the training: weights, the optimiser's memory, and the records so far."""
         parts = {name: getattr(self, name).state_dict() for name in STATEFUL}
         made = {"torch": str(torch.__version__), "device": self.data.screens.device.type}
         return parts | made | {"step": self.step, "records": self.records}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Become what `state` returned."""
+        """Take over a state that `state` returned."""
         for name in STATEFUL:
             getattr(self, name).load_state_dict(state[name])
         self.step = state["step"]
@@ -175,7 +175,7 @@ class Learner:
             kept.copy_(learned)
 
     def end_block(self, stop: int) -> None:
-        """Note what the network says at the evaluation states, and the block's mean losses.
+        """Record the predictions at the evaluation states, and the block's mean losses.
 
         These are means of `window` updates, up to the step td_step. The first block has one more.
         """
@@ -263,13 +263,13 @@ def train_block(learners: list[Learner], update: Callable[[], None]) -> None:
 
 
 def save_state(path: Path, learner: Learner) -> None:
-    """Write what a learner goes on from."""
+    """Write the state of a learner."""
     with replacing(path) as part:
         torch.save(learner.state(), part)
 
 
 def load_state(path: Path, device: str) -> dict[str, Any]:
-    """Read what `save_state` wrote; a damaged file, or one of another torch, is refused."""
+    """Read a file of `save_state`; a damaged one, or one of another torch, is refused."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         made = {name: state[name] for name in ("torch", "device")}
