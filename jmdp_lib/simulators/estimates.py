@@ -266,6 +266,28 @@ def estimated(
         require(
             3.0 * bytes_kept, f"the returns of num_runs = {num_runs:,}", "do without keep_returns"
         )
+    parts, ends, done, failure = _simulated(plan, num_runs, root, keep_returns, executor)
+    estimate = None
+    if done >= 3:
+        others = {"num_runs": done, "entropy": randomness.entropy(root)}
+        estimate = _estimate(plan, parts, ends, keep_returns, others)
+    if estimate is not None and failure is None:
+        return estimate
+    ours = isinstance(failure, SimulatorError)
+    why = f"{failure}" if ours else f"the executor failed: {failure!r}"
+    stopped = SimulatorError(f"{why} ({done:,} runs went well)")
+    stopped.result = estimate
+    raise stopped from failure
+
+
+def _simulated(
+    plan: Plan,
+    num_runs: int,
+    root: np.random.SeedSequence,
+    keep_returns: bool,
+    executor: Executor | None,
+) -> tuple[list[Any], list[Any], int, Exception | None]:
+    """Parts of the runs; of runs to the end, for values alone; complete runs; and the failure."""
     summed = plan.world.sums_chunks and not keep_returns
 
     parts: list[Any] = []
@@ -289,17 +311,7 @@ def estimated(
     if isinstance(complete, Runs):  # those of the chunk that failed
         done += complete.totals.shape[1] if stage is parts else 0
         stage.append(complete)
-    estimate = None
-    if done >= 3:
-        others = {"num_runs": done, "entropy": randomness.entropy(root)}
-        estimate = _estimate(plan, parts, ends, keep_returns, others)
-    if estimate is not None and failure is None:
-        return estimate
-    ours = isinstance(failure, SimulatorError)
-    why = f"{failure}" if ours else f"the executor failed: {failure!r}"
-    stopped = SimulatorError(f"{why} ({done:,} runs went well)")
-    stopped.result = estimate
-    raise stopped from failure
+    return parts, ends, done, failure
 
 
 def joined(parts: Sequence[Runs]) -> Runs:
