@@ -260,6 +260,7 @@ REFUSED = {
         },
         "it must be a CoupledEnv": {"env": frozen_lake},
         "all distinct": {"actions": [1, 1], "state": 4},
+        "actions must be a sequence of actions, got None": {"actions": None, "state": 4},
         r"gamma must lie in \[0, 1\)": {"gamma": 1.0},
         "num_runs must be at least 3": {"num_runs": 2},
     },

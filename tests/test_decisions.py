@@ -244,6 +244,7 @@ def test_a_failure_after_the_verdict_leaves_values_unknown():
         ({"alpha": 0.0}, r"alpha must lie in \(0, 1\)"),
         ({"margin": -1.0}, "margin"),
         ({"actions": [0]}, "two actions or more"),
+        ({"actions": None}, "actions must be a sequence of actions, got None"),
         ({"reward_range": (1, 0)}, "lo <= hi"),
         ({"method": "unknown"}, "method must be one of 'betting', 'asymptotic', got 'unknown'"),
         ({"method": "asymptotic", "reward_range": (0, 1)}, "uses no reward_range: pass one"),

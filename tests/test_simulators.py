@@ -75,7 +75,7 @@ def test_bad_calls():
             jl.JMDP.from_simulator(SMALL, count, rng=0)
     with pytest.raises(ValueError, match="is not a simulator: it has no num_states"):
         jl.JMDP.from_simulator(object(), 10, rng=0)
-    failed = r"query\(state 1, actions \[0, 1\]\) must return .*licence server is gone"
+    failed = r"query\(state 1, actions \[0, 1\]\) failed: .*licence server is gone"
     with pytest.raises(ValueError, match=failed):
         jl.JMDP.from_simulator(Broken(), 100, rng=0)
 

@@ -286,6 +286,7 @@ def test_a_policy_may_not_write_into_tensors():
         ({"state": 12}, r"state \(of 12, .*\) 12 is out of range"),
         ({"state": 2.5}, r"state \(of 12, .*\) must be an integer"),
         ({"state": [[1, 2]]}, "state must be a number"),
+        ({"state": "5"}, "state must be a number"),
         ({"actions": [2, 5]}, "action 5 is out of range"),
         ({"policy": 0.9 * UNIFORM}, "sum of policy.*is not one"),
     ],

@@ -187,7 +187,12 @@ def checked_query(
     Plain numbers stay as they are: a query should cost little more than the simulator.
     """
     try:
-        rewards, states = simulator.query(state, actions, rng)
+        answer = simulator.query(state, actions, rng)
+    except Exception as error:
+        asked = f"simulator.query(state {state!r}, actions {list(actions)})"
+        raise SimulatorError(f"{asked} failed: {error!r}") from error
+    try:
+        rewards, states = answer
         if type(rewards) is np.ndarray:
             rewards = rewards.tolist()
         if type(states) is np.ndarray:

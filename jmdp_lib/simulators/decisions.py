@@ -227,7 +227,7 @@ def compare_actions(
     options = Options(
         state, alpha, margin, budget, rng, coupling, reward_range, method, gamma, horizon, executor
     )
-    return _compared(env, [policy], actions, options)
+    return _compared(env, [policy], checks.listed("actions", actions, "action"), options)
 
 
 def compare_policies(

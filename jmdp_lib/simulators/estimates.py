@@ -136,7 +136,9 @@ def estimate_gaps(
     keep_returns = checks.flag("keep_returns", keep_returns)
     within = discount_and_horizon(env, gamma, horizon, truncation)
     sharing = coupling_of(env, coupling)
-    plan = plan_of(world_of(env, state, sharing), [policy], actions, within, sharing, None)
+    world = world_of(env, state, sharing)
+    actions = checks.listed("actions", actions, "action")
+    plan = plan_of(world, [policy], actions, within, sharing, None)
     root = randomness.seed_of(rng, "estimate_gaps")
     return estimated(plan, num_runs, root, keep_returns, executor)
 

@@ -113,12 +113,12 @@ class VectorWorld(World):
 
     def __init__(self, simulator: VectorSimulator, state: Any) -> None:
         self.here = state if array_api_compat.is_array_api_obj(state) else np.asarray(state)
-        if len(self.here.shape) > 1 or str(self.here.dtype) == "object":
-            raise ValueError(f"state must be a number, or a row (d,) of numbers, got {state!r}")
         self.simulator = simulator
         self.num_actions = simulator.num_actions
         self.limits = simulator.reward_range
         self.arrays = Arrays.of(self.here)
+        if len(self.here.shape) > 1 or not self.arrays.xp.isdtype(self.here.dtype, _REAL):
+            raise ValueError(f"state must be a number, or a row (d,) of numbers, got {state!r}")
         if self.arrays.on_gpu:
             self.chunk = _GPU_CHUNK // max(1, math.prod(self.here.shape))
         # Small states have small actions: then less is moved.
