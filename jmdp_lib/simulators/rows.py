@@ -130,7 +130,8 @@ class RowWorld(World):
         """A step of all branches that go on, draw by draw.
 
         limits: (lo, hi) of rewards; raise `outside` for any other one. noise: where draws come
-        from. coupling: if `across_states`, all of them are equal.
+        from. coupling: if `across_states`, all of them are equal. Check what the user's object
+        returns: nothing else refuses a reward that is no number or a state that has no hash.
         """
 
     def number(self, action: Any) -> Any:
