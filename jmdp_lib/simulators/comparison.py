@@ -193,19 +193,19 @@ class Comparison:
             self.plan = replace(self.plan, horizon=min(self.plan.horizon + steps, LONGEST))
 
     def _is_cut(self, a: int, b: int) -> bool:
-        """Whether the present horizon cuts too much off the gaps of a pair."""
+        """True if the present horizon cuts too much off the gaps of a pair."""
         _, tails, limited = self.columns[a, b]
         tail = self.plan.gamma**self.plan.horizon
         cut = self.cut(np.minimum(tails - limited, tail)).mean()
         return bool(cut > _CUT * self._half_width(a, b))
 
     def _half_width(self, a: int, b: int) -> float:
-        """Of an interval, without cuts."""
+        """Half the width of the interval of a pair, without cuts."""
         width = -self.lows[a, b] - self.lows[b, a]
         return float(0.5 * width - self.cut(self.columns[a, b][1]).mean())
 
     def estimates(self) -> GapEstimate | None:
-        """What the runs say about all gaps, if there are enough of them."""
+        """Estimates of all gaps, if there are enough runs."""
         if self.num_runs < 3:
             return None
         plan = self.full_plan

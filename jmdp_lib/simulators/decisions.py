@@ -1,4 +1,4 @@
-"""Which action, or which policy, is best, decided with as few queries as certainty needs."""
+"""Decisions which action, or which policy, is best, with as few queries as certainty needs."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Decision(ReadOnly):
 
     @property
     def _outlook(self) -> str:
-        """What would decide, in words: the leader against the others."""
+        """The leader against the others, and the budget that would decide, in words."""
         if not self.open_pairs or self.estimates is None:
             return ""
         leader = self.open_pairs[0][0]

@@ -153,7 +153,7 @@ def check_executor(executor: Any) -> None:
 
 
 def world_of(env: Any, state: Any, coupling: Coupling) -> World:
-    """What simulates a simulator; arguments as of `estimate_gaps`. Another kind has a line here."""
+    """The world of a simulator; arguments as of `estimate_gaps`. Another kind has a line here."""
     if isinstance(env, Environment):
         return EnvironmentWorld(inside_episode(env, state), [env.twin()])
     queried = hasattr(env, "query") and hasattr(env, "num_actions")

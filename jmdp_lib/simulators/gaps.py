@@ -61,7 +61,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, gaps: Any, tails: Any, future: float, tie: float, xp: Any) -> Sums:
-        """Of gaps (N,), an array of the library `xp`.
+        """Sums over gaps (N,), an array of the library `xp`.
 
         tails: (N,) a gap may still change by this times `future`. tie: gaps up to it are zero.
         """
@@ -78,7 +78,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def merged(cls, parts: Sequence[Sequence[Sums]]) -> Sums:
-        """Of parts (K, P) of P samples, arrays (P,) (Pébay 2008): nothing large is subtracted."""
+        """Sums (P,) of P samples from K parts (K, P) (Pébay 2008): nothing large is subtracted."""
         rows = np.reshape(np.array(parts, float), (len(parts), -1, len(cls._fields)))
         sums = cls(*np.moveaxis(rows, 2, 0))  # (K, P) each
         n = sums.size.sum(0)
@@ -92,7 +92,7 @@ class Sums(NamedTuple):
         return cls(n, mean, square.sum(0), cube.sum(0), fourth.sum(0), *counts)
 
     def both_ways(self, size: int) -> Sums:
-        """Of all entries (m, m), from those of all pairs (P,); a branch ties with itself."""
+        """Sums of all entries (m, m) from those of all pairs (P,); a branch ties with itself."""
         back = self._replace(mean=-self.mean, cube=-self.cube, worse=self.better, better=self.worse)
         rows, columns = np.triu_indices(size, 1)
         tables = np.zeros((len(self), size, size))
@@ -323,7 +323,7 @@ class GapEstimate(ReadOnly):
         return sampled_law(pair, ends, alpha, (-self.largest_gap, self.largest_gap))
 
     def _warn_of_few_runs(self) -> None:
-        """Of n runs, n / kurtosis carry a variance: k, if these met an event and no others did."""
+        """Warn where few runs carry a variance: about n / kurtosis; k, if only k met an event."""
         n = np.asarray(self.num_runs)
         square = self.variance**2
         enough = n * square >= _ENOUGH * (square + n * self.variance_error**2)
