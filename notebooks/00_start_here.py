@@ -182,6 +182,7 @@ for name, row in table.iterrows():
     text = f"{row['gap variance']:.2f}; {row['simulated']:.2f}, {row['bound']:.2f}"
     claim = f"{name}: Var G = simulated; P(G < 0), simulated, in its bracket <= bound"
     claims.check(claim, text, abs(z) < 5 and inside, enough=enough)
+assert round(table["correlation"]["nuts"], 3) == 0.149  # as the text says
 marginals = np.array([(m.mean, m.variance) for m in solved.values()])
 assert np.ptp(marginals, axis=0).max() < 1e-6
 assert table["P(G < 0), from"]["umbrellas"] > 1 / 3
@@ -486,7 +487,7 @@ learned = jl.incremental_jipe2(
 # %% [markdown]
 # `incremental_jipe2` (Section 5.2 of the paper) updates one number per query. The centred form, which we use here, learns means and
 # covariances, because these are what gaps need (chapter 8). We ask that the gap variance be right within 10%. Lemonade's is a small
-# difference of large numbers; from tables, which answer queries in compiled code, it must be right within 15% after three million.
+# difference of large numbers: it must be right within 15% after three million updates, from tables, whose queries are compiled.
 
 # %%
 lemonade = jl.incremental_jipe2(
