@@ -613,7 +613,7 @@ claims.check(claim, text, apart.max() < 5, enough=enough)
 #
 # </details>
 #
-# Where $\mu_G \le 0$ there is no such bound, and `inferiority_bound` is 1. A gap that is $x > 0$ with probability $1 - p$ and otherwise 0 attains it: the bound is $p$.
+# Where $\mu_G \le 0$ there is no such bound, and `inferiority_bound` is 1. A gap that is 2 with probability 0.7 and otherwise 0 attains it: the bound is 0.3.
 
 # %%
 m = jl.jipe2(grid, even).moments
