@@ -424,7 +424,7 @@ claim = f"right against left, Var G = simulated: separate > {' > '.join(coupling
 claims.check(claim, text, order)
 
 # %% [markdown]
-# **If the coupling is unknown,** `coupling_range` gives the least and the largest gap variance over all ways to couple the actions of one state with the same marginals (with more than two actions, bounds on these). Independence lies inside; it is not a cautious choice. Here it is for umbrellas, with ten kinds of sky. Then we check it by brute force: if all states have two equally likely tables, an extreme coupling keeps or exchanges the outcomes of action 1 in each state.
+# **If the coupling is unknown,** `coupling_range` gives the least and the largest gap variance over all ways to couple the actions of one state with the same marginals (with more than two actions, bounds on these). Independence lies inside; it is not a cautious choice. Here is the range for umbrellas, with ten kinds of sky. Then we check by brute force: if all states have two equally likely tables, an extreme coupling keeps or exchanges the outcomes of action 1 in each state.
 
 # %%
 kinds = ndtri((np.arange(10) + 0.5) / 10)
