@@ -361,7 +361,7 @@ assert 0.19 < measured["5x5 WGW"] < 0.34
 #
 # ## What to take away
 #
-# - Figure 2's straight lines are reproduced, under our choice of rewards: the residual is then exactly $\gamma^k$ in both worlds. The line comes from the absorbing state that pays and says nothing about the coupling.
+# - Figure 2's straight lines are reproduced, under our choice of rewards: the residual is then exactly $\gamma^k$ in both worlds. The line comes from the absorbing state that pays, and says nothing about the coupling.
 # - The certificate always holds and, for means, is tight here. For gap variances it is often pessimistic, but it does not say in which cases.
 # - The changes of covariances have an asymptotic factor of at most $\max(\gamma\zeta_\mu, \gamma^2)$. It is attained on the inventory and on the grid under the uniform policy.
 #
