@@ -389,8 +389,8 @@ claims.check("factor of Var G > 1 on average; tables, returns (largest)", text, 
 # %% [markdown]
 # A shared first gust and merging are all the coupling there is here. Without the first,
 # variances are about a quarter too large on average; without both, more than two fifths. The second factor is
-# what the coupling saves: to estimate a mean gap with a given error, separate runs need that many times
-# as many pairs. Separate runs that merge need the first.
+# what the coupling saves against separate runs: to estimate a mean gap with a given error, these need that many times
+# as many pairs. Against runs that merge, it saves the first.
 #
 # ## What to take away
 #
