@@ -256,7 +256,7 @@ class Depot:
 
 # %% [markdown]
 # A gap variance is a small difference of large second moments, so it is easily lost in their noise. The **centred** form learns
-# covariances directly. Let $m$ and $c$ be the learned mean and covariance of returns whose first actions are drawn from the policy, $C$ the covariance between two actions of one state, and
+# covariances directly. Let $m$ and $c$ be the learned mean and covariance of returns whose first actions are drawn independently from the policy, $C$ that between two actions of one state, and
 # $y = R + \gamma\, m(S')$. The target of $C(s, a, b)$ is then, for $a \ne b$, $(y_a - \mu_a)(y_b - \mu_b) + \gamma^2 c(S'_a, S'_b)$. For $a = b$ there is one branch with one next action, so a variance takes the place of $c$, and the target is $(y_a - \mu_a)^2 + \gamma^2\, \mathrm{Var}\, Z(S'_a, A')$ with
 #
 # $$\mathrm{Var}\, Z(s', A') = \sum_{a'} \pi(a' \mid s') \Big( C(s', a', a') + \big(\mu(s', a') - m(s')\big)^2 \Big) .$$
