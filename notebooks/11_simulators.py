@@ -314,7 +314,7 @@ claims.check(claim, text, covered)
 # %% [markdown]
 # Under every coupling, filling up to six is better by more than 1.
 #
-# Two checks: `mixed` policies, which draw their actions, have the exact variance only if they share their numbers; and if runs end after 20 days, the mean gap is far off, but its interval is right, since it allows for all later rewards. Values include what all later rewards have in common, here an income of 1,000 a day.
+# Two checks: gaps of `mixed` policies, which draw their actions, have the exact variance only if branches share these draws; and if runs end after 20 days, the mean gap is off, but its interval is right, since it allows for all later rewards. Values include what all later rewards have in common, here an income of 1,000 a day.
 #
 # ## 11.4 A call centre in SimPy
 #
