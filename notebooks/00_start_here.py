@@ -212,6 +212,7 @@ for name, answer in answers.items():
 (law,) = jl.laws.gap_law(grid, goal, gaps=[(12, right, left)])
 for name, (low, high) in {"P(G < 0)": law.prob_worse, "P(G = 0)": law.prob_tie}.items():
     print(f"{name}: {low:.4f} to {high:.4f}")
+assert np.allclose([law.prob_worse, law.prob_tie], [[0.0121], [0.0914]], rtol=0, atol=5e-5)
 
 # %% [markdown]
 # The bounds agree to four digits. So $P(G \le 0)$ is $0.0121 + 0.0914$, about 0.10; the bound
@@ -394,6 +395,7 @@ chapter.explore(merging, gust_probs, "gust probability")
 saved = [1 - one / merged for _, merged, one in map(variances_of, windy.values())]
 print(f"saved by one first gust: {saved[0]:.0%} to {saved[-1]:.0%}")
 assert np.all(np.diff(saved) < 0)
+assert np.allclose([saved[0], saved[-1]], [0.31, 0.06], rtol=0, atol=0.005)
 
 # %% [markdown]
 # ## 0.5 Who shares a shock? Three couplings
