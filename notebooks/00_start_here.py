@@ -182,6 +182,7 @@ for name, row in table.iterrows():
     text = f"{row['gap variance']:.2f}; {row['simulated']:.2f}, {row['bound']:.2f}"
     claim = f"{name}: Var G = simulated; P(G < 0), simulated, in its bracket <= bound"
     claims.check(claim, text, abs(z) < 5 and inside, enough=enough)
+assert round(table["correlation"]["nuts"], 3) == 0.149  # as the text says
 marginals = np.array([(m.mean, m.variance) for m in solved.values()])
 assert np.ptp(marginals, axis=0).max() < 1e-6
 assert table["P(G < 0), from"]["umbrellas"] > 1 / 3
@@ -211,6 +212,7 @@ for name, answer in answers.items():
 (law,) = jl.laws.gap_law(grid, goal, gaps=[(12, right, left)])
 for name, (low, high) in {"P(G < 0)": law.prob_worse, "P(G = 0)": law.prob_tie}.items():
     print(f"{name}: {low:.4f} to {high:.4f}")
+assert np.allclose([law.prob_worse, law.prob_tie], [[0.0121], [0.0914]], rtol=0, atol=5e-5)
 
 # %% [markdown]
 # The bounds agree to four digits. So $P(G \le 0)$ is $0.0121 + 0.0914$, about 0.10; the bound
@@ -393,6 +395,7 @@ chapter.explore(merging, gust_probs, "gust probability")
 saved = [1 - one / merged for _, merged, one in map(variances_of, windy.values())]
 print(f"saved by one first gust: {saved[0]:.0%} to {saved[-1]:.0%}")
 assert np.all(np.diff(saved) < 0)
+assert np.allclose([saved[0], saved[-1]], [0.31, 0.06], rtol=0, atol=0.005)
 
 # %% [markdown]
 # ## 0.5 Who shares a shock? Three couplings
@@ -423,7 +426,7 @@ claim = f"right against left, Var G = simulated: separate > {' > '.join(coupling
 claims.check(claim, text, order)
 
 # %% [markdown]
-# **If the coupling is unknown,** `coupling_range` gives the least and the largest gap variance over all ways to couple the actions of one state with the same marginals (with more than two actions, bounds on these). Independence lies inside; it is not a cautious choice. Here it is for umbrellas, with ten kinds of sky. Then we check it by brute force: if all states have two equally likely tables, an extreme coupling keeps or exchanges the outcomes of action 1 in each state.
+# **If the coupling is unknown,** `coupling_range` gives the least and the largest gap variance over all ways to couple the actions of one state with the same marginals (with more than two actions, bounds on these). Independence lies inside; it is not a cautious choice. Here is the range for umbrellas, with ten kinds of sky. Then we check by brute force: if all states have two equally likely tables, an extreme coupling keeps or exchanges the outcomes of action 1 in each state.
 
 # %%
 kinds = ndtri((np.arange(10) + 0.5) / 10)
@@ -486,7 +489,7 @@ learned = jl.incremental_jipe2(
 # %% [markdown]
 # `incremental_jipe2` (Section 5.2 of the paper) updates one number per query. The centred form, which we use here, learns means and
 # covariances, because these are what gaps need (chapter 8). We ask that the gap variance be right within 10%. Lemonade's is a small
-# difference of large numbers; from tables, which answer queries in compiled code, it must be right within 15% after three million.
+# difference of large numbers: it must be right within 15% after three million updates, from tables, whose queries are compiled.
 
 # %%
 lemonade = jl.incremental_jipe2(

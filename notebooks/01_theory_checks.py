@@ -352,7 +352,7 @@ plt.show()
 #
 # **In code.** Average out the next actions first: $v(s) = \mathbb E\, M_\mu(s, A')$; $w(s, t) = \mathbb E\, M_\Sigma(s, A', t, \tilde A')$ for two branches, with independent next actions; $d(s) = \mathbb E\, M_\Sigma(s, A', s, A')$ for one branch. Then average over the tables.
 #
-# **Two branches that arrive at one state, $s = t$, and draw the same action are one branch from then on.** In $w(s, s)$ these are the terms with $A' = \tilde A'$, which take the diagonal of $M_\Sigma$.
+# **Two branches that arrive at one state, $s = t$, and draw the same action are one branch from then on.** In $w(s, s)$, the terms with $A' = \tilde A'$ are those on the diagonal of $M_\Sigma$.
 
 
 # %%
@@ -613,7 +613,7 @@ claims.check(claim, text, apart.max() < 5, enough=enough)
 #
 # </details>
 #
-# Where $\mu_G \le 0$ there is no such bound, and `inferiority_bound` is 1. A gap that is $x > 0$ with probability $1 - p$ and otherwise 0 attains it: the bound is $p$.
+# Where $\mu_G \le 0$ there is no such bound, and `inferiority_bound` is 1. A gap that is 2 with probability 0.7 and otherwise 0 attains it: the bound is 0.3.
 
 # %%
 m = jl.jipe2(grid, even).moments

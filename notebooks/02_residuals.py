@@ -227,7 +227,7 @@ claims.check("two worlds, tol 0.01: error of the mean = 0.95 bound (ratios)", te
 
 # %% [markdown]
 # But we are after **gaps**, and $\mathrm{Var}\,G$ is a small difference of large second moments. As far as a bound of 0.01 on $M$ can tell, with
-# $\lambda = 40$ each $\Sigma$ could be off by 0.4, and a gap variance, which takes four of them and the square of a difference of means, by somewhat more than 1.6. In the two worlds above that is almost as large as the largest gap variance itself, 1.8. How far off are the gap variances really?
+# $\lambda = 40$ each $\Sigma$ could be off by 0.4. A gap variance takes four of them and the square of a difference of means, so it could be off by somewhat more than 1.6. In these two worlds the largest is 1.8. How far off are the gap variances really?
 
 # %%
 name, case = "5x5 WGW, uniform policy", (grid, jl.uniform_policy(grid))
@@ -361,7 +361,7 @@ assert 0.19 < measured["5x5 WGW"] < 0.34
 #
 # ## What to take away
 #
-# - Figure 2's straight lines are reproduced, under our choice of rewards: the residual is then exactly $\gamma^k$ in both worlds. The line comes from the absorbing state that pays and says nothing about the coupling.
+# - Figure 2's straight lines are reproduced, under our choice of rewards: the residual is then exactly $\gamma^k$ in both worlds. The line comes from the absorbing state that pays, and says nothing about the coupling.
 # - The certificate always holds and, for means, is tight here. For gap variances it is often pessimistic, but it does not say in which cases.
 # - The changes of covariances have an asymptotic factor of at most $\max(\gamma\zeta_\mu, \gamma^2)$. It is attained on the inventory and on the grid under the uniform policy.
 #
@@ -414,6 +414,7 @@ assert abs(head_start - 82) < 1
 mixed = jl.epsilon_mixture(jl.windy_gridworld(5), jl.goal_policy(5), 0.05)
 moves = np.einsum("sa,sat->st", mixed, grid.marginal_mdp()[0])
 theory = 0.95 * np.sort(np.abs(np.linalg.eigvals(moves)))[-2]
+assert round(theory, 3) == 0.484
 settling = jl.trace_jipe2(grid, mixed, 60).covariance
 rates_seen = [decay_rate(settling, first) for first in (12, 18, 24)]
 assert rates_seen[0] > rates_seen[1] > rates_seen[2] > theory

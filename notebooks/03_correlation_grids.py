@@ -109,6 +109,7 @@ assert most > 1e-3
 # %%
 pair = np.delete(joint.correlation[:, U, R], 2)
 print("U against R:", np.round(pair, 3))
+assert np.allclose([pair.min(), pair.max()], [0.02, 0.6], rtol=0, atol=0.005)
 
 # %% [markdown]
 # ## 3.2 Walls, twins and a common sign
@@ -393,10 +394,12 @@ for name in worlds:
 
 # %%
 DEPOT, QUEUES = "depot: order 1, order 2", "queues: fast, slow"
-for name, coupling in [(DEPOT, "joint"), (DEPOT, "common"), (QUEUES, "common")]:
+better = {(DEPOT, "joint"): 0.545, (DEPOT, "common"): 0.94, (QUEUES, "common"): 0.05}
+for (name, coupling), said in better.items():
     jm, policy, gap = worlds[name]
     (law,) = jl.laws.gap_law(jm, policy, gaps=[gap], width=0.01, coupling=coupling)
     low, high = np.transpose([law.prob_worse, law.prob_tie, law.prob_better])
+    assert np.allclose([low[2], high[2]], said, rtol=0, atol=0.006)  # as the text says
     shares = three.loc[(name, coupling), SIGNS].to_numpy()
     error = 4.5 * np.sqrt(high * (1 - low) / simulated[name, coupling].size)
     inside = (low - error <= shares) & (shares <= high + error)

@@ -175,7 +175,7 @@ claims.check(claim, f"{np.mean(wrong**2):.0f}", unlike, enough=enough)
 # $$P(G \le 0) \le \frac{\sigma_G^2}{\sigma_G^2 + \mu_G^2} \quad\text{if } \mu_G > 0, \qquad \text{else } P(G \le 0) \le 1.$$
 #
 # The paper shows the distribution of $\hat P(G \le 0)$ / bound over all gaps, with two denominators: moments from JIPE-2
-# (blue) and from Monte Carlo (orange), "separating intrinsic bound looseness from moment-estimation error". It does not say whether that is the sample of the numerator; here it is.
+# (blue) and from Monte Carlo (orange), "separating intrinsic bound looseness from moment-estimation error". It does not say whether numerator and denominator come from one sample; here they do.
 
 # %%
 inferior = played.prob_worse + played.prob_tie
@@ -261,7 +261,7 @@ plt.show()
 # <!-- alt: Three panels. In the first two, marks lie on the diagonal and their errors below scatter within three standard errors. In the third, two nearly identical distribution functions of the ratio rise between 0.05 and 0.87 and stay left of the line at one. -->
 
 # %% [markdown]
-# The two curves coincide. So looseness of the bound is intrinsic: this is what the paper draws both for.
+# The two curves nearly coincide. So looseness of the bound is intrinsic: this is what the paper draws both for.
 #
 # All ratios are below one; if numerator and denominator come from one sample, none can exceed one. A sample is a distribution too, with
 # its own mean, variance and share of $G \le 0$, and Cantelli's inequality holds for every distribution. Only the blue curve can fail. With a handful of pairs it does, by
@@ -387,10 +387,10 @@ more = all(np.mean(x) > 1 for x in factors.values())
 claims.check("factor of Var G > 1 on average; tables, returns (largest)", text, more)
 
 # %% [markdown]
-# A shared first gust, and paths that merge, are all the coupling there is here. Without the first,
+# A shared first gust and merging are all the coupling there is here. Without the first,
 # variances are about a quarter too large on average; without both, more than two fifths. The second factor is
-# what common random numbers save: to estimate a mean gap with a given error, separate runs need that many times
-# as many pairs. The first is the same for runs that merge.
+# what the coupling saves against separate runs: to estimate a mean gap with a given error, these need that many times
+# as many pairs. Against runs that merge, it saves the first.
 #
 # ## What to take away
 #

@@ -322,7 +322,13 @@ plt.show()
 # <!-- alt: Three panels on logarithmic axes. The time of the exact routes grows with the number of states, that of the reachable route least under the goal policy; the literal operator stops early, and projected Monte Carlo lies orders of magnitude above. -->
 
 # %% [markdown]
-# Under the goal policy all gaps of 10,000 states took 0.6 seconds and 120 MB, and those of 100,000 states 18 seconds and 3.5 GB. Under the uniform policy, which reaches all pairs, 10,000 states took 54 seconds and 5.6 GB, and 0.4 seconds on the GPU. For these states Monte Carlo would take 4 minutes under the goal policy and 1.5 hours under the uniform one.
+# Under the goal policy all gaps of 10,000 states took 0.6 seconds and 120 MB, <!-- benchmarks/scaling.csv: goal policy; reachable; states=10000: states; seconds; bytes -->
+# and those of 100,000 states 18 seconds and 3.5 GB. <!-- benchmarks/scaling.csv: goal policy; reachable; states=99856: states; seconds; bytes -->
+# Under the uniform policy, which reaches all pairs, 10,000 states took 54 seconds and 5.6 GB, <!-- benchmarks/scaling.csv: uniform policy; dense; states=10000: states; seconds; bytes -->
+# and 0.4 seconds on the GPU. <!-- benchmarks/gpu.csv: uniform policy; torch, cuda; states=10000: seconds -->
+# For these states Monte Carlo would take 4 minutes <!-- benchmarks/scaling.csv: goal policy; Monte Carlo; states=10000: seconds -->
+# under the goal policy and 1.5 hours <!-- benchmarks/scaling.csv: uniform policy; Monte Carlo; states=10000: seconds -->
+# under the uniform one.
 
 # %% [markdown]
 # ## 7.7 One state of a trillion

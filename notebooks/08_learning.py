@@ -256,8 +256,8 @@ class Depot:
 
 # %% [markdown]
 # A gap variance is a small difference of large second moments, so it is easily lost in their noise. The **centred** form learns
-# covariances directly. Let $m$ be the learned mean of each state's return, $c$ the learned covariance between two states, $C$ that between two actions of one state, and
-# $y = R + \gamma\, m(S')$. The target of $C(s, a, b)$ is then, for $a \ne b$, $(y_a - \mu_a)(y_b - \mu_b) + \gamma^2 c(S'_a, S'_b)$. For $a = b$ there is one branch only. It also has a single next action, so a variance takes the place of $c$, and the target is $(y_a - \mu_a)^2 + \gamma^2\, \mathrm{Var}\, Z(S'_a, A')$ with
+# covariances directly. Let $m$ and $c$ be the learned mean and covariance of returns whose first actions are drawn independently from the policy, $C$ that between two actions of one state, and
+# $y = R + \gamma\, m(S')$. The target of $C(s, a, b)$ is then, for $a \ne b$, $(y_a - \mu_a)(y_b - \mu_b) + \gamma^2 c(S'_a, S'_b)$. For $a = b$ there is one branch with one next action, so a variance takes the place of $c$, and the target is $(y_a - \mu_a)^2 + \gamma^2\, \mathrm{Var}\, Z(S'_a, A')$ with
 #
 # $$\mathrm{Var}\, Z(s', A') = \sum_{a'} \pi(a' \mid s') \Big( C(s', a', a') + \big(\mu(s', a') - m(s')\big)^2 \Big) .$$
 #
@@ -269,7 +269,7 @@ settings = {"step_size": (1.0, 0.75), "checkpoints": 2}
 jl.incremental_jipe2(Depot(), policy, 5000, **settings, form="centred", rng=seed)
 
 # %% [markdown]
-# We know the distribution of the demand, so we can also write down tables and solve them
+# The distribution of the demand is known, so we can write down tables and solve them
 # exactly. They answer the same queries in compiled code. We ask that the centred form be closer to the truth for nine seeds in ten, and that for every gap its median be within 15%.
 
 # %%
@@ -323,7 +323,7 @@ plt.show()
 #
 # **Assumption B.1.** The matrix $\Phi$ of all features, one row for each $x$, has full column rank: no feature is a combination of the others.
 #
-# **Assumption B.2.** The chain of $x = (s, a)$ under $\pi$, with transition matrix $P^\pi$, is ergodic, irreducible and aperiodic: its stationary distribution $\nu$ is unique and positive everywhere.
+# **Assumption B.2.** The chain of $x = (s, a)$ under $\pi$, with transition matrix $P^\pi$, is ergodic, that is, irreducible and aperiodic: its stationary distribution $\nu$ is unique and positive everywhere.
 #
 # Means are measured in $\|f\|_\nu^2 = \sum_x \nu(x) f(x)^2$ (65). For second moments, let $P_2$ be the transition matrix of the **pair chain**: two branches that move as in Figure 1.3. Let $\nu_2$ be one of its stationary distributions, $\nu_2 P_2 = \nu_2$ (66, where the paper writes $\mu_2$), and $\|f\|_{\nu_2}^2 = \sum_{x, y} \nu_2(x, y)\, f(x, y)^2$ (68). Functions that agree on its support (67) count as equal. Each branch by itself moves by $P^\pi$, so both marginals of $\nu_2$ are $\nu$.
 #
@@ -366,7 +366,7 @@ plt.show()
 #
 # $$|\hat M^*_\Sigma(x, y) - M^\pi_\Sigma(x, y)| \le \frac{\|\hat M^* - M^\pi\|_\beta}{\beta \sqrt{\nu_2(x, y)}} . \tag{79}$$
 #
-# But no stationary $\nu_2$ gives weight to two actions of one state, so the theorem says nothing about gaps. `projected_jipe2` therefore has other weights. Its cone is another one, too, and depends on $\theta$ (section 8.5). But $\theta$ converges by itself; then the cone stands still, and (78) holds for the projection onto it, with the $\kappa$ of these weights.
+# But no stationary $\nu_2$ gives weight to two actions of one state, so the theorem says nothing about gaps. `projected_jipe2` therefore has other weights. Its cone differs, too: it depends on $\theta$ (section 8.5). But $\theta$ converges by itself; then the cone stands still, and (78) holds for the projection onto it, if these weights make $\kappa < 1$.
 
 # %% [markdown]
 # ## 8.5 Features: what happens to gaps
@@ -432,11 +432,16 @@ gap_errors = by_map["gap error"]
 forty, last = gap_errors["bumps", 40], gap_errors["where it leads", 25]
 claim = "gap error: bumps, d = 40 > 1 > where it leads, d = 25"
 claims.check(claim, f"{forty:.2f}; {last:.2f}", forty > 1 > last)
+assert forty > 2  # the numbers of the text
+assert last < 1 / 3
+assert np.allclose(by_map["gap ratio"]["bumps"], [40, 6, 3.5], rtol=0.02)
+assert round(by_map["norm"]["where it leads", 25], 3) == 0.002
 ahead = gap_errors["where it leads"]
 assert ahead[5] < ahead[10]  # more features are not always better
 fit = best[25].moments.full_second() - reference.full_second()
 off = np.abs(fit).transpose(0, 2, 1, 3)  # (S, S, A, A)
 apart = ~np.eye(25, dtype=bool)
+assert np.allclose([off[~apart].mean(), off[apart].mean()], [0.1, 0.05], rtol=0, atol=0.005)
 print(
     f"one state {off[~apart].mean():.3f}, two {off[apart].mean():.3f}, at most {off[apart].max():.2f}"
 )

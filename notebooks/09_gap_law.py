@@ -182,7 +182,7 @@ plt.show()
 # which needs $\varphi$ only near the $p$-quantile: atoms elsewhere do no harm. The slopes of $\varphi$ bound probabilities. `gap_law` keeps both brackets, and every answer is their intersection. Our example is the depot of [Use it on your own simulator](../book/own_simulator.md), which holds up to eleven units and orders up to six. It is empty: are four units better than three? With $\gamma = 0.9$, sums of
 # rewards fall on no regular grid.
 #
-# The gap has an atom at 1.5 (Exercise 1), which only stochastic order resolves. By `at=[1.5]` it becomes a grid point, and both orders share all grids. (Otherwise `gap_law` leaves stochastic order on a coarse one.) How wide is the bracket of either order alone?
+# The gap has an atom at 1.5 (Exercise 1), which only stochastic order resolves. By `at=[1.5]` it becomes a grid point, and both orders share all grids. (Otherwise `gap_law` computes stochastic order on a coarse grid only.) How wide is the bracket of either order alone?
 
 # %%
 depot = jl.inventory(11, 4, gamma=0.9, holding_cost=0.0, lost_sale_cost=0.0)
@@ -348,7 +348,7 @@ claim = "median of truth / bound, orders 2, 4, 6, 8: < 2/3"
 claims.check(claim, text, ladder[-1] < 2 / 3)
 
 # %% [markdown]
-# Even with eight moments, half of the bounds are more than one and a half times the truth.
+# Even with eight moments, half of the bounds are more than 1.5 times the truth.
 
 # %% [markdown]
 # ## 9.5 How much can a coupling matter?

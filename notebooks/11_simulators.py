@@ -185,7 +185,7 @@ for name, part in need.groupby("world", sort=False):
     claims.check(claim, text, separate > own > joint > common)
 
 # %% [markdown]
-# At the queues, branches with the same arrivals and services soon agree. With separate ones, each fluctuates for a long time, and all of this is noise in the gap.
+# At the queues, branches with the same arrivals and services soon agree. With separate ones, each fluctuates for a long time, and all this is noise in the gap.
 #
 # **Which one is right?** If you ask how the same day would have gone under another action, the coupling is a statement about the world: customers come whatever is in stock, so it is *common*. If you
 # want nothing but the mean gap, take the one with the smallest variance.
@@ -312,9 +312,9 @@ claim = "cut off after 20 days: values right; exact mean gap inside the whole in
 claims.check(claim, text, covered)
 
 # %% [markdown]
-# By the asymptotic sequence, filling up to six is better by more than 1, under every coupling.
+# Under every coupling, filling up to six is better by more than 1.
 #
-# Two checks: `mixed` policies, which draw their actions, have the exact variance only if they share their numbers; and if runs end after 20 days, the mean gap is far off, but its interval is right, since it allows for all later rewards. Values count what these have in common, here an income of 1,000 a day.
+# Two checks: gaps of `mixed` policies, which draw their actions, have the exact variance only if branches share these draws; and if runs end after 20 days, the mean gap is off, but its interval is right, since it allows for all later rewards. Values include what all later rewards have in common, here an income of 1,000 a day.
 #
 # ## 11.4 A call centre in SimPy
 #
@@ -322,7 +322,7 @@ claims.check(claim, text, covered)
 # [SimPy](https://simpy.readthedocs.io) simulates such events in order. One **query is a whole day**, and the next day is a new one, so $\gamma = 0$. An action is a
 # roster: how many agents work in the morning, at noon and in the afternoon.
 #
-# All that is random about the day is drawn before anybody looks at the roster: when people call, how long they will talk and how long they are willing to wait. If `query` drew the length of a call when an agent answers it, the agents of two rosters would soon talk to different people.
+# Everything random about the day is drawn before anybody looks at the roster: when people call, how long they will talk and how long they are willing to wait. If `query` drew the length of a call when an agent answers it, the agents of two rosters would soon talk to different people.
 
 
 # %%
@@ -470,7 +470,7 @@ claims.check(claim, text, (billion < 5).all(), verdict="cited")
 # ## What to take away
 #
 # - A vectorised simulator is two functions: one draws the noise, one steps. Draw first, decide later.
-# - Common noise saves runs: against separate ones a factor of 79 at the depot and 1,339 at the queues, with intervals that follow the variance; with the default of `compare_actions`, about 1.1 at the depot.
+# - Common noise saves runs: against separate ones a factor of 79 at the depot and 1,339 at the queues, with intervals that follow the variance; against independent ones, with the default of `compare_actions`, about 1.1 at the depot.
 # - `compare_policies` compares whole policies under the same noise; `policy_gaps` gives the exact answer, if you have the tables.
 # - One query may be a whole day in an event simulator, as long as it draws the noise first.
 #

@@ -113,6 +113,7 @@ def figures(text, decimals=False):
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
 PAGES = {"README.md": False, "book/limitations.md": True, "book/own_simulator.md": False}
+PAGES |= {"book/large_models.md": False}
 
 
 def check(where, quotes):
@@ -131,6 +132,16 @@ def test_every_figure_of_a_page_is_that_of_its_source(page):
     quotes = list(figures((ROOT / page).read_text(encoding="utf-8"), decimals=PAGES[page]))
     assert quotes
     check(page, quotes)
+
+
+def test_every_figure_of_a_chapter_that_names_a_source_is_its():
+    num_found = 0
+    for path in sorted((ROOT / "notebooks").glob("*.py")):
+        text = re.sub("^# ?", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        found = [x for x in figures(text, decimals=True) if x[3]]
+        check(path.name, found)
+        num_found += len(found)
+    assert num_found
 
 
 def test_every_figure_of_a_docstring_is_that_of_its_source():
