@@ -144,6 +144,7 @@ sampled = jl.laws.GapLaw.from_sample(law.gap, gaps, alpha=1e-4, truncation_error
 cuts = law.points[:, 1]
 bands = law.cdf(cuts), sampled.cdf(cuts)
 assert np.all((bands[0][1] >= bands[1][0]) & (bands[0][0] <= bands[1][1]))
+assert np.isclose(np.ptp(sampled.cdf(law.mean[0])), 2 * np.sqrt(np.log(2 / 1e-4) / (2 * 2000)))
 assert law.prob_worse[1] < law.prob_tie[0]
 
 
