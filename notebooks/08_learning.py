@@ -481,6 +481,11 @@ first = np.full((6, 3, 6, 3), 0.5 / 18**2)  # xi_0
 first[range(6), :, range(6)] += 0.5 / (6 * 3**2)
 moved = jl.pair_step(ergodic, mixed, laws["occupancy"])
 assert np.allclose(laws["occupancy"], 0.2 * first + 0.8 * moved, rtol=0, atol=1e-10)
+d, sol = laws["occupancy"], by_weights["occupancy"]  # kappa of (77) for any weights
+c_2 = np.sqrt((moved / d).max())
+c_3 = np.sqrt((moved.sum((0, 1)) / d.sum((0, 1))).max())
+growth = 2 * sol.beta * 0.8 * ergodic.reward_bound * c_3 + 0.8**2 * c_2
+assert np.isclose(sol.contraction, growth, rtol=1e-9)
 claim = "gap variance error: occupancy < 1e-4 < stationary"
 claims.check(claim, f"{one:.6f}, {other:.2f}", lost)
 

@@ -120,12 +120,15 @@ outside = []
 for bracket in (uniform, uniform.steps):  # both orders, and stochastic order alone
     exact = np.clip(bracket.points.ravel() + 0.3, 0.0, 1.0)
     outside += [(bracket.low - exact).max(), (exact - bracket.high).max()]
-for share in (0.05, 0.5):
-    least, most = uniform.cvar(share)
-    outside += [least - (share / 2 - 0.3), share / 2 - 0.3 - most]
+for share in np.arange(1, 100) / 100:
+    for (least, most), exact in (
+        (uniform.quantile(share), share - 0.3),
+        (uniform.cvar(share), share / 2 - 0.3),
+    ):
+        outside += [least - exact, exact - most]
 
 # %% tags=["hide-input"]
-claim = "a uniform gap: distribution function and CVaR outside the bracket by at most 1e-12"
+claim = "a uniform gap: distribution function, quantiles, CVaR outside the bracket by at most 1e-12"
 claims.check(claim, f"{max(outside):.12f}", max(outside) < 1e-12)
 
 # %% [markdown]
@@ -141,6 +144,7 @@ sampled = jl.laws.GapLaw.from_sample(law.gap, gaps, alpha=1e-4, truncation_error
 cuts = law.points[:, 1]
 bands = law.cdf(cuts), sampled.cdf(cuts)
 assert np.all((bands[0][1] >= bands[1][0]) & (bands[0][0] <= bands[1][1]))
+assert np.isclose(np.ptp(sampled.cdf(law.mean[0])), 2 * np.sqrt(np.log(2 / 1e-4) / (2 * 2000)))
 assert law.prob_worse[1] < law.prob_tie[0]
 
 
