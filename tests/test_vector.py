@@ -198,11 +198,11 @@ BAD = {
         ),
         "range": (
             after(lambda r, s, x: (put(r, x == 9, 50.0), s)),
-            r"rewards 50.0, which is not from -6 to 33 \(state 9",
+            r"rewards 50.0, which is not between -6 and 33 \(state 9",
         ),
         "states": (
             after(lambda r, s, x: (r, put(s, x == 9, 12))),
-            r"next_states 12, which is not from 0 to 11 \(state 9",
+            r"next_states 12, which is not between 0 and 11 \(state 9",
         ),
         "over": (
             lambda s, a, n: (*sell(s, a, n), np.zeros(len(s), int)),
