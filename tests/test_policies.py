@@ -104,7 +104,7 @@ def test_a_policy_may_be_what_loads_torch(monkeypatch):
     [
         (
             {(0, 0): [0.5, 0.5]},
-            r"a function of the state as policy\.__getitem__ is one, got a dict",
+            r"a function of the state such as policy\.__getitem__, got a dict",
         ),
         (
             np.full((3, 2), 0.5),
