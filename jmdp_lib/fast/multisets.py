@@ -305,7 +305,8 @@ class MultisetOperator:
         coefficients *= weights[columns] / np.repeat(weights, sizes)
         starts = np.append(0, np.cumsum(sizes))
         kernel = sparse.csr_array((coefficients, columns, starts), (source.size,) * 2)
-        kernel.sum_duplicates()  # of two noises: SciPy's search for components would never end
+        # Two noises may give equal entries, with which SciPy's search for components never ends.
+        kernel.sum_duplicates()
         _, blocks = csgraph.connected_components(kernel, connection="strong")
         alone = (waiting == 0) & (np.bincount(blocks, waiting == 0) == 1)[blocks]
         inner = returning(kernel, blocks, alone)

@@ -170,7 +170,10 @@ def _phi_of_later(system: CollapsedT2, deviation: Floats, top: float) -> Floats:
 def _matters(
     system: CollapsedT2, branch: SingleBranches, requested: Ints, visits: Floats, theta: float
 ) -> Any:
-    """Mask (M,) of all states except those that add least to D. visits: average over gaps, (M,)."""
+    """Mask (M,) of all states except those that add least to D.
+
+    visits: (M,) discounted visits, averaged over gaps.
+    """
     top = branch.deviation[requested].max()  # a guess, since the core follows from it
     weights = visits * _phi_of_later(system, branch.deviation, top)
     weights[requested] = np.inf

@@ -217,7 +217,7 @@ class _Search:
         size = max(x.size, self.points)  # at least that of the last grid
         needed = size * (_POINT * self.rows.factors.size + 20.0 * self.psi.num_reads)
         smaller = f"max_points={size // 2:,}, or fewer points or gaps, take less"
-        require(needed, f"the law of gaps on a grid of {size:,} points", smaller)
+        require(needed, f"gap_law on a grid of {size:,} points", smaller)
         self.psi.refine(x)
         share = _SETTLED if 2.0 * bulk >= self.points * spacing else _ON_THE_WAY
         work = self.psi.settle(spacing**2 / (share * bulk))

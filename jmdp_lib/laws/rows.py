@@ -295,7 +295,7 @@ class _Steps:
     def fit(self, num_outcomes: int) -> None:
         """Raise a MemoryError if this many outcomes do not fit."""
         what = f"the law of gaps that reach {self.pairs.size:,} pairs"
-        require(_OUTCOME * num_outcomes, what, "ask for fewer gaps")
+        require(_OUTCOME * num_outcomes, what, "request fewer gaps")
 
     def actions(self, branches: Ints) -> tuple[Ints, Ints, Ints, Floats]:
         """All starts of branches (M,): index of the branch, state, action, probability."""
@@ -357,7 +357,7 @@ class _Steps:
         )
 
     def between(self, row: Ints, d: Floats, ends: tuple[Ints, Ints], chance: Floats) -> Outcomes:
-        """Outcomes of steps that lead to two states, (M,) each; to zero if gamma is 0."""
+        """Outcomes of steps that lead to pairs of states, `ends`, or to zero if gamma is 0."""
         x, y = self.pairs.indexing.index_of[np.stack(ends)]
         after = self.pairs.places(*ends)
         if self.system.jm.gamma == 0.0:

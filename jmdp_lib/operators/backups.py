@@ -6,7 +6,7 @@ a vector `values`. There are two forms:
     full      mu(x), Sigma(x, y) for all state-actions x, y: the paper's, X + X^2 coordinates
     centred   mu(s, a), the covariances C(s, a, s, b) of one state and, of any two states, their
               policy average c(s, t), with independent actions; the next action is averaged over
-              instead of drawn. The form for gaps: nothing large is subtracted at the end
+              instead of drawn. Use this form for gaps: no large numbers cancel at the end
 
 A backup is written once, around the steps of two branches (`_start`, `_finish`). For a JMDP
 `compiled_backup` draws these steps from its tables; for any other simulator `backup` queries them.
@@ -155,7 +155,7 @@ class Layout(NamedTuple):
         return self.raw(self.pack(new.mean, new.second))
 
     def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:
-        """Mean (S, A), covariance blocks (S, A, A), and all of Sigma if there is more."""
+        """Means (S, A), covariances (S, A, A) of one state, and a source with Sigma if "full"."""
         mean, same, second = self.split(values.copy())
         if self.full:
             same = same - mean[:, :, None] * mean[:, None, :]

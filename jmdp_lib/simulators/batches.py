@@ -2,7 +2,7 @@
 
 Arrays (m, n, ...) have an entry for every branch of every run. A run whose branches have all ended,
 or have coalesced, is finished. It stays until a fifth of the runs are finished, since to drop them
-copies all the others; what it earns until then, all its branches earn.
+copies all the others. Until then the rewards of all its branches are equal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from jmdp_lib.simulators.plans import Plan, Runs
 
-_PATIENCE = 5  # finished runs are dropped once they are one in so many
+_PATIENCE = 5  # finished runs are dropped once at least one run in this many is finished
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Batch(NamedTuple):
         return Batch(*taken)
 
     def split(self, plan: Plan, to_the_end: bool, arrays: Arrays) -> list[Batch]:
-        """Finished runs, if there are enough of them to drop, and last the other runs."""
+        """Split off the finished runs if they are many; the last batch holds the other runs."""
         xp = arrays.xp
         finished = []
         if plan.coalesces and not to_the_end:

@@ -234,7 +234,7 @@ class Comparison:
         }
 
     def _needed(self, estimates: GapEstimate, a: int, b: int) -> tuple[float, str | None]:
-        """Rough number of queries that decide between two branches, or what prevents a decision.
+        """Approximate number of queries that decide between two branches, or the obstacle.
 
         One part of the half width at n runs shrinks like 1 / n; the other like the root of the
         variance over n.

@@ -125,7 +125,7 @@ class Coupled(Environment):
             if queried and not data_equivalence(queried[1:5], done[1:5], exact=True):
                 raise RuntimeError(
                     f"the environment did not repeat the queried outcome of action {action}: not "
-                    "all of its randomness or state is in what was copied"
+                    "all of its randomness or state was copied"
                 )
         self._arrive(done.snapshot)
         _, reward, seen, terminated, truncated, info, _ = done
@@ -206,7 +206,7 @@ class Coupled(Environment):
         return outcome
 
     def _save(self) -> None:
-        """Save this state if it is not saved yet; the environment has not left it then."""
+        """Save this state, unless it is saved already; an unsaved state was never left."""
         if self._here.saved is None:
             self._here = self._here._replace(saved=self._clone())
 

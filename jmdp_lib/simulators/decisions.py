@@ -1,4 +1,4 @@
-"""Decisions which action or policy is best, with as few queries as certainty needs."""
+"""Comparisons that find the best action or policy with as few queries as certainty needs."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class Decision(ReadOnly):
             which gave the verdict.
         estimates: a `GapEstimate` from the same runs; None before three runs. The gap of two
             actions is estimated from the runs that simulated both. The values of actions come from
-            extra runs to the end, after the verdict; those of policies that differ come from all
-            runs. The extra runs take at most a fifth of the queries of the verdict, within the
-            budget. If that does not pay for three of them, or they fail, values are nan: call
+            extra runs to the end after the verdict; the values of policies that differ come from
+            all runs. The extra runs take at most a fifth of the queries before the verdict, within
+            the budget. If that does not pay for three of them, or they fail, values are nan: call
             `estimate_gaps(...).value` instead. Confidence intervals of `estimates` ignore that a
             decision ended the runs; `intervals` allow for it.
         entropy: an integer that reproduces the call when it is passed as `rng`.
@@ -179,7 +179,7 @@ def compare_actions(
             reports.
         coupling: which branches share a draw, as in `estimate_gaps`.
         reward_range: (lo, hi) that contains all rewards. A JMDP and an `ImplicitJMDP` know theirs,
-            and a simulator may declare one; otherwise `method="betting"` needs it.
+            and a simulator may declare its own; otherwise `method="betting"` needs this argument.
         method: the confidence sequence. "betting" needs the range of the rewards, and its intervals
             hold at every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024).
             "asymptotic" is for rewards of unknown range: its intervals hold for large samples only
@@ -250,7 +250,7 @@ def compare_policies(
 ) -> Decision:
     """Find the best of two or more policies from one state, all simulated in the same world.
 
-    Every branch follows a policy of its own from the start. Branches that come from one state and
+    Every branch follows its own policy from the start. Branches that come from one state and
     action draw their next actions with one number, each by its own policy. So equal policies have
     gap 0, and policies that differ in a few states differ only after a visit of these.
     `policy_gaps` computes the mean and the variance of such a gap exactly. Branches coalesce only

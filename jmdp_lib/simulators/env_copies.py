@@ -168,7 +168,7 @@ class Copies:
         that `save` is called when the state is needed.
         """
         if not moves and any(pickle.dumps(x) != before for x, before in self.shared):
-            raise RuntimeError("it changes a table or a MuJoCo model that all copies share")
+            raise RuntimeError("it changes a table or a MuJoCo model, which copies share")
         return None, ()
 
     def identity(self, origin: Any, moves: Moves) -> Any:
@@ -219,7 +219,7 @@ class Replays(Copies):
 
 
 WAYS: tuple[type[Copies], ...] = (Copies, Replays)
-"""In the order in which they are tried out."""
+"""Ways to copy, in the order in which they are tested."""
 
 
 def _contents(env: Env) -> list[dict[str, Any]]:

@@ -141,7 +141,7 @@ def distinct_in(space: Any, actions: Any) -> dict[str, Any]:
             raise IndexError(f"action {action!r} is not in {space}")
     keys = {repr(space.to_jsonable([action])): action for action in chosen}
     if not keys or len(keys) < len(chosen):
-        raise ValueError(f"ask for at least one action, all distinct, got {actions!r}")
+        raise ValueError(f"request at least one action, all distinct, got {actions!r}")
     return keys
 
 

@@ -111,7 +111,7 @@ def may_change(tails: Any, future: float, xp: Any = np) -> Any:
 
 
 Column = tuple[Any, Any]
-"""Gaps, or returns, (N,) and the discounts from which on they are open."""
+"""Gaps or returns (N,), and their tails (N,), the discounts from which they are open."""
 
 
 def gap_columns(plan: Plan, runs: Runs, xp: Any) -> list[Column]:

@@ -44,11 +44,12 @@ class End(Enum):
 
 
 Draws = dict[Any, dict[Any, list[int]]]
-"""The branches at each action of each draw. Its key is the state or, if actions of one state draw
-for themselves, (state, action)."""
+"""Branches by draw and action. The key of a draw is the state or, if each action of a state has its
+own draw, (state, action).
+"""
 Range = tuple[float, float]
 Outcome = tuple[list[int], float, Any]
-"""Branches, their reward, and their next state or `End`."""
+"""Branches of one group, their reward, and their next state or an `End`."""
 
 
 class Run(NamedTuple):

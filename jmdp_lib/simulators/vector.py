@@ -100,7 +100,7 @@ def _called(what: str, function: Callable[..., Any], *given: Any) -> Any:
 
 
 Allowed = tuple[float, float, Any]
-"""Numbers that are allowed: the lowest, the highest, and their kind of type."""
+"""Admissible numbers: the lowest, the highest, and the kind of their type."""
 Ends = tuple[float, float]
 
 
