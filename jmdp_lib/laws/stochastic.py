@@ -95,7 +95,7 @@ class Stochastic:
         self.x = x
 
     def _on(self, x: Floats, rows: Ints | slice) -> Floats:
-        """Bounds (..., 1, 2n + 1) of some rows on another grid, from the old ones and from |D|."""
+        """Bounds (..., 1, 2n + 1) of some rows on another grid, from old ones and bounds of |D|."""
         largest = self.largest[rows]
         beyond = -largest[..., None, None]
         bounds = np.ones((*largest.shape, 1, 2 * x.size + 1))

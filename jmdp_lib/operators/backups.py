@@ -52,9 +52,9 @@ def sample_t2(
         mean: (S, A), $mu$ of the collection $M = (mu, Sigma)$.
         second: (S, A, S, A), $Sigma$.
         coordinate: [(s, a)] for a mean, which takes one draw from $J_1$, eq. (25); or
-            [(s, a), (t, b)] for a second moment. If both are the same, one branch with one next
-            action is drawn, eq. (26). Two actions of one state are one draw from $J_2$; two states
-            are two independent draws from $J_1$, eq. (27).
+            [(s, a), (t, b)] for a second moment. If both are equal, one branch with one next
+            action is drawn, eq. (26). Two actions of one state take one draw from $J_2$; two states
+            take two independent draws from $J_1$, eq. (27).
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
 
     Returns:

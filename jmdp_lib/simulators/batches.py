@@ -101,7 +101,7 @@ class Batch(NamedTuple):
 
     alive: whether an episode goes on; None as long as none has ended. together: (n,) for every
     pair, whether both branches go on, at one state-action. shared: (n,) for every pair, whether
-    both need the same draw, even if other branches have draws of their own.
+    both branches share a draw. A draw that is common to all branches does not count.
     """
 
     states: Any

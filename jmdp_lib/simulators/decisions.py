@@ -168,9 +168,9 @@ def compare_actions(
             environment.
         alpha: probability that any of the intervals fails, at any look; with "asymptotic", a
             nominal one.
-        margin: differences of mean returns up to the margin do not matter. If it is 0, only equal
-            policies are equivalent, or actions if all rewards are equal: those of the range or,
-            with "asymptotic", those that the runs showed.
+        margin: differences of mean returns up to the margin do not matter. If it is 0, the verdict
+            is "equivalent" only for equal policies, or if all rewards are equal: the two ends of
+            the range or, with "asymptotic", all rewards of the runs.
         budget: largest number of queries, at least as many as one run may take. Runs are made in
             chunks, and a chunk that would exceed the budget is discarded. If that is the first
             chunk, of 4 runs (1 of an environment, 8 of a JMDP, 64 of a `VectorSimulator`), as many
@@ -190,9 +190,9 @@ def compare_actions(
             more often than not (`benchmarks/decisions.md`).
         gamma: discount factor; by default that of the simulator, or 0.99. It may be 1 together
             with a `horizon`.
-        horizon: steps of a run. By default a run is first so long that at most a thousandth of the
-            largest return is cut off. If, at a look, the mean cut of a pair exceeds a quarter of
-            the half width without cuts, later runs are longer, with a tenth of the cut. All runs
+        horizon: steps of a run. The default first cuts off at most a thousandth of the largest
+            return. If, at a look, the mean cut of a pair exceeds a quarter of the half width
+            without cuts, later runs are longer, and a tenth of that cut remains. All runs
             count, each with its own cut, and intervals stay valid. A bet is on the gap minus its
             cut, which is at most the full gap in every run; so the capital is at most that of bets
             on full gaps. The asymptotic sequence only needs a horizon that is fixed before the
