@@ -166,7 +166,7 @@ class Comparison:
         return max(self.seen[1] - self.seen[0], 0.0)
 
     def cut(self, tails: Floats) -> Floats:
-        """Largest changes (N,) that cuts may have kept from gaps."""
+        """Largest later changes (N,) of gaps that were cut off."""
         return may_change(tails, self.plan.future(self.spread))
 
     def look(self) -> None:
