@@ -30,7 +30,7 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name; for one of a sub-package, the error says where it is."""
+    """Load a public name; the error for a name of a subpackage says where it is."""
     try:
         return _public(name)
     except AttributeError:

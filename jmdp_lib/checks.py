@@ -12,15 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class Sized(Protocol):
-    """Anything that has states and actions."""
+    """Object with numbers of states and of actions."""
 
     @property
     def num_states(self) -> int:
-        """|S|."""
+        """Number of states, |S|."""
 
     @property
     def num_actions(self) -> int:
-        """|A|."""
+        """Number of actions, |A|."""
 
 
 Floats = NDArray[np.float64]
@@ -30,9 +30,9 @@ LARGEST_REWARD = 1e100  # so that powers of rewards, and of their inverses, do n
 
 
 def floats(name: str, values: ArrayLike, *axes: str, shape: Shape = ()) -> Floats:
-    """A finite float64 copy of `values`, whose axes have these names; a bad entry is named.
+    """A finite float64 copy of `values`, whose axes have these names; errors name the bad entry.
 
-    shape: the sizes of the axes, None for any size; by default all may have any.
+    shape: sizes of the axes, None for an axis of any size; by default all axes may have any size.
     """
     array = _array(name, values, "fiub", axes, shape).astype(np.float64)
     refuse(name, array, ~np.isfinite(array), "is not finite", axes)
@@ -42,7 +42,7 @@ def floats(name: str, values: ArrayLike, *axes: str, shape: Shape = ()) -> Float
 def integers(
     name: str, values: ArrayLike, *axes: str, shape: Shape = (), below: int | None = None
 ) -> Ints:
-    """An int64 copy of `values`, in range(below) if given; floats are refused, even whole ones."""
+    """An int64 copy of `values`, in range(below) if given; raises for floats, even whole ones."""
     array = _array(name, values, "iu", axes, shape).astype(np.int64)
     if below is not None:
         refuse(name, array, (array < 0) | (array >= below), f"is not in range({below})", axes)
@@ -59,7 +59,7 @@ def distributions(name: str, values: ArrayLike, *axes: str, shape: Shape = ()) -
 
 
 def sums_to_one(name: str, probs: ArrayLike, totals: Floats, axes: Sequence[str]) -> None:
-    """Refuse totals of probabilities that are not one, to the precision of their type."""
+    """Raise if totals of probabilities are not one, to the precision of their type."""
     tolerance = 1e-5 if np.asarray(probs).dtype in (np.float16, np.float32) else 1e-9
     refuse(f"sum of {name}", totals, np.abs(totals - 1.0) > tolerance, "is not one", axes)
 
@@ -75,13 +75,13 @@ def collection(
 
 
 def frozen(array: NDArray[Any]) -> Any:
-    """The array, read-only from now on."""
+    """Make an array read-only and return it."""
     array.setflags(write=False)
     return array
 
 
 def read_only(values: Any) -> Any:
-    """An array of NumPy as a read-only view; anything else as it is."""
+    """A read-only view of a NumPy array; any other object unchanged."""
     return frozen(values.view()) if isinstance(values, np.ndarray) else values
 
 
@@ -95,7 +95,7 @@ def refuse(name: str, array: NDArray[Any], bad: Any, why: str, axes: Sequence[st
 
 
 def same_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...], meaning: str) -> None:
-    """Refuse an array whose shape is not the expected one."""
+    """Raise if the shape of an array is not the expected one."""
     if shape != expected:
         raise ValueError(f"{name} must have shape {meaning} = {expected}, got {shape}")
 
@@ -108,7 +108,7 @@ def number(
     below: float | None = None,
     error: type[Exception] = ValueError,
 ) -> Any:
-    """A number of this kind, not a bool, or an array without axes (NumPy's, torch's) of one.
+    """A number of this kind, not a bool, passed as such or as a scalar array of NumPy or torch.
 
     what: name of the kind, for the message. below: the number must be in [0, below).
     """
@@ -145,14 +145,14 @@ def discount(gamma: Any) -> float:
 
 
 def reward_range(name: str, ends: Any) -> tuple[float, float]:
-    """The least and the largest possible reward, (lo, hi)."""
+    """Least and largest possible reward, (lo, hi)."""
     low, high = limits(name, ends)
     floats(name, [low, high], "(lo, hi)")
     return low, high
 
 
 def limits(name: str, ends: Any) -> tuple[float, float]:
-    """(lo, hi), either of which may be infinite."""
+    """Limits (lo, hi), either of which may be infinite."""
     meaning = f"{name} must be (lo, hi), two numbers with lo <= hi, got {ends!r}"
     try:
         low, high = map(float, ends)
@@ -164,14 +164,14 @@ def limits(name: str, ends: Any) -> tuple[float, float]:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False."""
+    """A value that is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be True or False, got {value!r}")
     return bool(value)
 
 
 def reward_unit(name: str, largest: float) -> None:
-    """Refuse rewards whose squares overflow or underflow, unless all rewards are zero."""
+    """Raise if squares of rewards overflow or underflow, unless all rewards are zero."""
     least = 1.0 / LARGEST_REWARD
     if largest > LARGEST_REWARD or 0.0 < largest < least:
         raise ValueError(
@@ -181,9 +181,9 @@ def reward_unit(name: str, largest: float) -> None:
 
 
 def derived_horizon(gamma: float, truncation: float, most: int, other: str) -> int:
-    """The number H of steps after which gamma^H is at most `truncation`.
+    """Number H of steps after which gamma^H is at most `truncation`.
 
-    More than `most` are refused, and the message ends with `other`.
+    Raises if H exceeds `most`; the message ends with `other`.
     """
     share = fraction("truncation", truncation)
     steps = math.log(share) / math.log(gamma) if gamma > 0.0 else 1.0
@@ -204,7 +204,7 @@ def at_least(name: str, value: int, least: int) -> int:
 
 
 def index(name: str, value: int, size: int) -> int:
-    """An integer in range(size), or an IndexError; negative indices and bools are refused."""
+    """An integer in range(size); raises an IndexError otherwise, also for negative indices."""
     if type(value) is int and 0 <= value < size:  # the usual case, kept fast
         return value
     checked = int(number(name, value, numbers.Integral, "an integer", error=IndexError))
@@ -214,7 +214,7 @@ def index(name: str, value: int, size: int) -> int:
 
 
 def listed(name: str, values: Any, what: str) -> list[Any]:
-    """The items of a sequence, at least one."""
+    """List of the items of a sequence, of which there must be at least one."""
     try:
         items = [*values]
     except TypeError:
@@ -233,7 +233,7 @@ def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
 
 
 def sizes_of(model: Sized) -> tuple[int, int]:
-    """|S| and |A| of a JMDP or a simulator."""
+    """Sizes |S| and |A| of a JMDP or a simulator."""
     try:
         return model.num_states, model.num_actions
     except AttributeError:
@@ -241,20 +241,20 @@ def sizes_of(model: Sized) -> tuple[int, int]:
 
 
 def one_of(name: str, value: Any, words: Sequence[str]) -> str:
-    """One of these words."""
+    """A value that is one of these words."""
     if not isinstance(value, str) or value not in words:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {value!r}")
     return str(value)
 
 
 def unmasked(name: str, values: Any) -> None:
-    """Refuse a masked array of NumPy, or a list of them: its mask would be lost."""
+    """Raise for a masked NumPy array or a list of them, whose masks would be lost."""
     if any(map(np.ma.is_masked, values if isinstance(values, list | tuple) else [values])):
         raise ValueError(f"{name} has masked entries: put numbers there, as by .filled(0.0)")
 
 
 def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
-    """`values` as an array; rows of different lengths are refused."""
+    """Convert `values` to an array; raises if rows have different lengths."""
     unmasked(name, values)
     try:
         return np.asarray(values)
@@ -265,7 +265,7 @@ def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
 def _array(
     name: str, values: ArrayLike, kinds: str, axes: Sequence[str], shape: Shape
 ) -> NDArray[Any]:
-    """`values` as an array of these dtype kinds, with these axes, not empty."""
+    """Convert `values` to an array of these dtype kinds, with these axes, not empty."""
     array = as_array(name, values)
     sizes = shape or [None] * len(axes)
     fits = [n in (None, m) for n, m in zip(sizes, array.shape, strict=False)]

@@ -1,4 +1,4 @@
-"""Environments: those of the paper, two that practitioners know, and policies to begin with.
+"""Environments of the paper, two that are standard in operations research, and simple policies.
 
 The windy gridworld (Figure 1), in which a gust couples the four moves of a cell; the coupled reward
 chain (Figure 3), whose two actions share one next state and have anti-correlated rewards; and
@@ -194,7 +194,7 @@ def inventory(
     lost_sale_cost: float = 0.5,
     lead_time: int = 0,
 ) -> JMDP:
-    """A shop that orders units of one product; the demand is the same for every order.
+    """A shop that orders units of one product; the demand does not depend on the order.
 
     An action is the number of units ordered, 0 to max_order; they arrive after `lead_time` periods.
     A state is the stock on hand, 0 to capacity. With a lead time of one it is
@@ -202,9 +202,9 @@ def inventory(
     digits of a number in base max_order + 1, the oldest order last: the state is
     stock * (max_order + 1)**lead_time + that number.
 
-    Each table is one demand, the same for every order quantity: the scenario in which a planner
-    compares orders. A delivery beyond the capacity is refused and not paid for; demand beyond the
-    stock is lost. The reward is
+    Each table is one demand, so a planner compares all order quantities under the same demand. A
+    delivery beyond the capacity is refused and not paid for; demand beyond the stock is lost. The
+    reward is
     price * sold - order_cost * delivered - holding_cost * left over - lost_sale_cost * lost.
 
     Args:

@@ -35,7 +35,7 @@ StateAction = tuple[int, int]
 
 
 def norm_weight(order: int, gamma: float, reward_bound: float = 1.0) -> float:
-    """The weight $lambda_k = (2 r_{max} / (1 - gamma))^{k-1}$ of the norm, eq. (34).
+    """Weight $lambda_k = (2 r_{max} / (1 - gamma))^{k-1}$ of the norm, eq. (34).
 
     The paper's $lambda$ of eq. (20) is $lambda_2$; there $r_{max} = 1$.
 
@@ -55,11 +55,11 @@ def norm_weight(order: int, gamma: float, reward_bound: float = 1.0) -> float:
 
 
 def contraction_modulus(order: int, gamma: float) -> float:
-    """The contraction modulus of the moments of order $k$, at most $gamma$.
+    """Contraction modulus of the moments of order $k$, at most $gamma$.
 
-    No smaller one holds for all models. It is
-    $sum_{l=1}^k {k choose l} gamma^l r_{max}^{k-l} lambda_l / lambda_k$, which the binomial theorem
-    makes $((1 + gamma) / 2)^k - ((1 - gamma) / 2)^k$. It does not depend on $r_{max}$, and
+    It is the smallest that holds for all models:
+    $sum_{l=1}^k {k choose l} gamma^l r_{max}^{k-l} lambda_l / lambda_k$. By the binomial theorem
+    this equals $((1 + gamma) / 2)^k - ((1 - gamma) / 2)^k$. It does not depend on $r_{max}$, and
     equals $gamma$ for $k = 1$ and $k = 2$.
 
     Args:
@@ -77,7 +77,7 @@ def contraction_modulus(order: int, gamma: float) -> float:
 
 
 def enough_sweeps(first: float, target: float, gamma: float) -> int:
-    """Iterations that a gamma-contraction needs to meet the target, and some for rounding."""
+    """Iterations in which a gamma-contraction meets the target, plus some for rounding."""
     if first <= target or gamma == 0.0:
         return 3
     return 50 + math.ceil(1.05 * math.log(target / first) / math.log(gamma))
@@ -90,10 +90,10 @@ def cantelli_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
 
     Args:
         mean: $E G$, an array of any shape.
-        variance: $Var G$, of a shape that fits, not negative.
+        variance: $Var G$, not negative; its shape must broadcast with that of `mean`.
 
     Returns:
-        The bounds, of their common shape.
+        The bounds, of the broadcast shape.
 
     Example:
         >>> import jmdp_lib as jl
@@ -116,19 +116,19 @@ def _cantelli(mean: ArrayLike, variance: ArrayLike) -> Floats:
 class MomentSource(Protocol):
     """Source of moments across states, computed lazily.
 
-    They are those of the returns without the `offset` of the collection.
+    These are moments of the returns without the `offset` of the collection.
     """
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
-        """E of the product of the returns."""
+        """Expectation of the product of the returns."""
 
     def full_second(self) -> Floats:
-        """(S, A, S, A)."""
+        """All of $Sigma$, (S, A, S, A)."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StoredMoments(ReadOnly):
-    """A source that holds all of Sigma, or nothing besides the moments of one state.
+    """Source that holds all of Sigma, or only the moments of one state.
 
     Attributes:
         second: (S, A, S, A), all of Sigma, or None.
@@ -137,12 +137,12 @@ class StoredMoments(ReadOnly):
     second: Floats | None
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
-        """E of the product of the returns."""
+        """Expectation of the product of the returns."""
         x, y = coordinates
         return float(self.full_second()[x + y])
 
     def full_second(self) -> Floats:
-        """(S, A, S, A)."""
+        """All of $Sigma$, (S, A, S, A)."""
         if self.second is None:
             raise ValueError("this collection has no moments between states")
         return self.second
@@ -159,11 +159,11 @@ class Moments(ReadOnly):
         mean: (S, A), $E Z(s, a)$.
         _covariance: (S, A, A), $Cov(Z(s, a), Z(s, b))$, or None at order 1; nan where not
             requested.
-        source: gives any other coordinate.
-        mean_error: error bound of the means; 0 where nothing bounds them.
+        source: source of all other coordinates.
+        mean_error: error bound of the means; 0 if no bound is known.
         resolution: smallest standard deviation distinguishable from zero.
-        offset: a constant in all returns, without which `source` has its moments, so that it costs
-            no digits.
+        offset: a constant in all returns. Moments in `source` are without it, so it costs no
+            digits.
 
     Example:
         >>> import jmdp_lib as jl
@@ -192,10 +192,10 @@ class Moments(ReadOnly):
         return f"Moments({states} states, {actions} actions, order {self.order})"
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
-        """$E[Z(s_1, a_1) ... Z(s_k, a_k)]$.
+        """Moment $E[Z(s_1, a_1) ... Z(s_k, a_k)]$.
 
         Args:
-            coordinates: [(s_1, a_1), ...], k of them, up to `order`; equal ones are powers.
+            coordinates: [(s_1, a_1), ...], k of them, up to `order`; repeat one for its powers.
 
         Example:
             >>> import jmdp_lib as jl
@@ -208,7 +208,7 @@ class Moments(ReadOnly):
         order = len(branches)
         if self.offset == 0.0:
             return self._without_offset(branches)
-        # Each factor is the offset or what is left of the return: a sum over all choices.
+        # Each factor is the offset plus the return without it: expand the product.
         return sum(
             self.offset ** (order - k) * self._without_offset(chosen)
             for k in range(order + 1)
@@ -216,7 +216,7 @@ class Moments(ReadOnly):
         )
 
     def _without_offset(self, branches: Sequence[StateAction]) -> float:
-        """E of the product of the returns, each without the offset; 1 without any return."""
+        """Expectation of the product of the returns without the offset; 1 if there are none."""
         if not branches:
             return 1.0
         means = [float(self.mean[x]) - self.offset for x in branches]
@@ -228,11 +228,12 @@ class Moments(ReadOnly):
         return self.source.moment(branches)
 
     def to_frame(self) -> pd.DataFrame:
-        """A pandas table with a row per state and ordered pair of different actions.
+        """A pandas table with a row for each state and ordered pair of different actions.
 
-        Its columns are state, action and other; mean and variance of Z(state, action); and, of the
-        pair or of its gap Z(state, action) - Z(state, other), covariance, correlation, gap_mean,
-        gap_variance and inferiority_bound. Entries are nan where the arrays of those names are.
+        The columns state, action and other name the row; mean and variance are those of
+        Z(state, action). The columns covariance, correlation, gap_mean, gap_variance and
+        inferiority_bound hold the entries of the arrays of these names; the gap is
+        Z(state, action) - Z(state, other).
 
         Example:
             >>> import jmdp_lib as jl
@@ -251,12 +252,12 @@ class Moments(ReadOnly):
         shown: dict[str, Any] = {"state": states, "action": actions, "other": others}
         shown |= {name: getattr(self, name)[states, actions] for name in ("mean", "variance")}
         shown |= {name: getattr(self, name)[different] for name in of_pairs}
-        with extra("pandas"):  # only now: a plain install does without it
+        with extra("pandas"):  # imported here, since a plain install lacks it
             import pandas as pd
         return pd.DataFrame(shown)
 
     def second(self, x: StateAction, y: StateAction) -> float:
-        """$Sigma(s, a, t, b) = E[Z(s, a) Z(t, b)]$.
+        """Second moment $Sigma(s, a, t, b) = E[Z(s, a) Z(t, b)]$.
 
         Args:
             x: (s, a).
@@ -272,7 +273,7 @@ class Moments(ReadOnly):
         return self.moment([x, y])
 
     def full_second(self) -> Floats:
-        """All of $Sigma$, (S, A, S, A); a MemoryError says its size if it does not fit."""
+        """All of $Sigma$, (S, A, S, A); a MemoryError reports its size if it does not fit."""
         self._need(2, "full_second")
         require(32.0 * self.mean.size**2, f"the full Sigma of shape {self.mean.shape * 2}")
         second = self.source.full_second()
@@ -302,7 +303,7 @@ class Moments(ReadOnly):
         return frozen(np.reshape(moments, axes))
 
     def gap_moment(self, gaps: Sequence[tuple[int, int, int]]) -> float:
-        """$E[G_1 ... G_k]$, where $G_i = Z(s_i, a_i) - Z(s_i, b_i)$.
+        """Moment $E[G_1 ... G_k]$ of gaps $G_i = Z(s_i, a_i) - Z(s_i, b_i)$.
 
         Repeat a gap for its powers: [(s, a, b)] * 3 is the third moment of one gap.
 
@@ -334,7 +335,7 @@ class Moments(ReadOnly):
         return total
 
     def gap_central_moment(self, gap: tuple[int, int, int], order: int) -> float:
-        """$E[(G - E G)^k]$ of one gap.
+        """Central moment $E[(G - E G)^k]$ of one gap.
 
         Args:
             gap: (state, a, b).
@@ -347,19 +348,19 @@ class Moments(ReadOnly):
 
     @property
     def covariance(self) -> Floats:
-        """(S, A, A), $Cov(Z(s, a), Z(s, b))$."""
+        """Covariances (S, A, A), $Cov(Z(s, a), Z(s, b))$."""
         self._need(2, "covariance")
         assert self._covariance is not None
         return self._covariance
 
     @property
     def variance(self) -> Floats:
-        """(S, A), $Var Z(s, a)$; nan where a learned estimate is negative, as in `gap_variance`."""
+        """Variances (S, A), $Var Z(s, a)$; a negative estimate is nan, as in `gap_variance`."""
         return frozen(self._not_negative(np.einsum("saa->sa", self.covariance)))
 
     @cached_property
     def correlation(self) -> Floats:
-        """(S, A, A), $Corr(Z(s, a), Z(s, b))$; nan where one of the variances is zero."""
+        """Correlations (S, A, A), $Corr(Z(s, a), Z(s, b))$; nan where a variance is zero."""
         deviation = np.sqrt(self.variance)
         deviation = np.where(deviation > self.resolution, deviation, np.nan)
         ratio = self.covariance / (deviation[:, :, None] * deviation[:, None, :])
@@ -367,14 +368,15 @@ class Moments(ReadOnly):
 
     @property
     def gap_mean(self) -> Floats:
-        """(S, A, A), $E[Z(s, a) - Z(s, b)]$ at [s, a, b]."""
+        """Means (S, A, A) of gaps, $E[Z(s, a) - Z(s, b)]$ at [s, a, b]."""
         return frozen(self.mean[:, :, None] - self.mean[:, None, :])
 
     @cached_property
     def gap_variance(self) -> Floats:
-        """(S, A, A), $Var[Z(s, a) - Z(s, b)]$: eq. (35) with the plus sign it needs.
+        """Variances (S, A, A) of gaps, $Var[Z(s, a) - Z(s, b)]$: eq. (35) with its sign corrected.
 
-        A learned estimate may be negative: it is nan, or zero if it is within `resolution`.
+        A negative estimate, which a learned solution may have, is zero if rounding or `resolution`
+        explains it, and nan otherwise.
         """
         variance = np.einsum("saa->sa", self.covariance)
         cross = self.covariance + self.covariance.transpose(0, 2, 1)
@@ -383,12 +385,15 @@ class Moments(ReadOnly):
 
     @property
     def inferiority_bound(self) -> Floats:
-        """(S, A, A), Cantelli's bound on $P(Z(s, a) <= Z(s, b))$; 1 unless the mean gap is > 0."""
+        """Cantelli's bound (S, A, A) on $P(Z(s, a) <= Z(s, b))$.
+
+        It is 1 unless the mean gap is positive by more than its error bound.
+        """
         mean = np.where(self.gap_mean > 2.0 * self.mean_error, self.gap_mean, 0.0)
         return frozen(_cantelli(mean, self.gap_variance))
 
     def _not_negative(self, variance: Floats) -> Floats:
-        """The variances; negative ones are zero if rounding explains them, else nan."""
+        """Variances; negative ones become zero if rounding explains them, else nan."""
         rounding = 1e-12 * np.nanmax(np.abs(self.covariance)) + 1e-14 * np.nanmax(self.mean**2)
         tolerance = 4.0 * self.resolution**2 + rounding
         return np.where(variance >= 0.0, variance, np.where(variance >= -tolerance, 0.0, np.nan))

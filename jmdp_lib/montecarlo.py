@@ -1,11 +1,11 @@
-"""Monte Carlo on a JMDP, in compiled code: recursive pairs of branches, and random maps.
+"""Compiled Monte Carlo simulation of a JMDP: recursive pairs of branches, and random maps.
 
-It uses no moments, so that it can check them. The couplings are those of `jipe2`.
+It uses no moments, so it can check them. The couplings are those of `jipe2`.
 
 `simulate_pairs` simulates the process whose moments $T_2$ computes. Two branches start at one state
-with two actions. While they are at the same state they read the same outcome table; at distinct
-states their tables are independent, or with coupling="common" those of the same noise. Once they
-are at the same state with the same action they have coalesced: from then on they have the same
+with two actions. While they are at the same state, they read the same outcome table. At distinct
+states, their tables are independent or, with coupling="common", tables of the same noise. Once they
+take the same action at the same state, they have coalesced: from then on they have the same
 rewards, states and actions.
 
 `simulate_returns` draws random maps. One time step draws a table for every state and a next action
@@ -14,10 +14,11 @@ the maps of distinct time steps are independent. So
 
     Z(x) = R_0(x) + gamma Z_1(f_0(x)),
 
-where Z_1 is made of the later maps in the same way. A sample starts at z = 0 and goes back in time,
-z <- R + gamma z[f]. State-actions that a map sends to one state-action share all that follows. With
-coupling="common" one noise draws the tables of all states; with "independent" every state-action
-has a table of its own. Next actions are always drawn for each state-action separately.
+where Z_1 is the same function of the later maps. A sample starts at z = 0 and goes back in time,
+z <- R + gamma z[f]. If a map sends several state-actions to one state-action, they share the whole
+future from there. With coupling="common" one noise draws the tables of all states; with
+"independent" every state-action has its own table. Next actions are always drawn separately for
+each state-action.
 
 To add a sampler, write a kernel that fills rows of an array, and let `fill_rows` call it in
 threads.
@@ -46,8 +47,8 @@ from jmdp_lib.policies import Policy, policy_matrix
 from jmdp_lib.randomness import RNG
 
 RUNS_PER_STREAM = 4096
-_SAMPLES = 64  # per random stream of random maps
-_LONGEST = 10**7  # most steps of a run without a horizon=: about a second for a pair
+_SAMPLES = 64  # samples of random maps per random stream
+_LONGEST = 10**7  # largest number of steps without a given horizon: about a second for a pair
 
 
 def simulate_pairs(
@@ -64,7 +65,7 @@ def simulate_pairs(
 ) -> Floats:
     """Simulate recursive pairs: the returns of two actions of one state.
 
-    If the two actions are the same, so are the returns.
+    If the two actions are equal, so are the returns.
 
     Args:
         jm: the model.
@@ -73,9 +74,10 @@ def simulate_pairs(
         state: the state in which both start.
         num_pairs: number of pairs that are simulated.
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
-        horizon: number of steps after which returns are cut; by default from `truncation`.
+        horizon: number of steps after which returns are cut; by default it follows from
+            `truncation`.
         truncation: share of the largest possible return that may be cut off.
-        coupling: branches that share a draw, as in `jipe2`.
+        coupling: which branches share a draw, as in `jipe2`.
 
     Returns:
         (num_pairs, 2), rows $Z(s, a), Z(s, b)$. They do not depend on the number of threads.
@@ -110,7 +112,7 @@ def simulate_pairs(
 
 
 def horizon_for(jm: JMDP, truncation: float) -> int:
-    """Steps after which at most this share of the largest return, r_max / (1 - g), remains."""
+    """Steps after which at most this share of the largest return, r_max / (1 - gamma), remains."""
     other = "pass horizon= to simulate_pairs, a larger truncation=, or a model with a smaller gamma"
     return checks.derived_horizon(jm.gamma, truncation, _LONGEST, other)
 
@@ -120,10 +122,10 @@ class BranchModel(NamedTuple):
 
     A *step* of a branch, t A + a, names its table t and its action a.
 
-    steps: alias tables from which `draw` takes the step of a branch at a state. starts: (S + 1,) of
-    the tables. rewards, next_states: (T A,) of steps. forever: (S,) the reward of every further
-    step at a state where a branch can only stay and earn the same, else nan. offset: the discounted
-    value, up to the horizon, of `JMDP.reward_offset`, which no step pays.
+    steps: alias tables from which `draw` takes the step of a branch at a state. starts: (S + 1,)
+    first table of each state. rewards, next_states: (T A,), by step. forever: (S,) if a branch can
+    never leave a state and always earns the same reward there, that reward, else nan. offset: the
+    discounted value, up to the horizon, of `JMDP.reward_offset`, which no step pays.
     """
 
     at_one_state: bool
@@ -178,10 +180,10 @@ def with_action(i: int, action: int, model: Any) -> int:
 
 @inline
 def coupled(i: int, j: int, x: int, y: int, model: Any) -> int:
-    """Step j of a branch at y, given step i of one at x with which it shares a draw.
+    """Step of a branch at y that shares a draw with a branch at x; j and i are their own steps.
 
-    At one state-action both steps are the same. Otherwise the tables are independent, or those of
-    one noise, which at one state is one table.
+    At one state-action both take step i. Otherwise their tables are independent or, with a common
+    noise, those of one noise, which at one state is one table.
     """
     action = j % model.num_actions
     if x == y and i % model.num_actions == action:
@@ -199,7 +201,7 @@ def discounted(gamma: float, steps: int) -> float:
 
 @inline
 def earned_alone(rng: Any, x: int, weight: float, steps: int, model: Any) -> float:
-    """Return of one branch from state x over `steps` steps, times the weight of the first."""
+    """Return of one branch from state x over `steps` steps, times `weight`."""
     earned = 0.0
     gamma = model.gamma
     while steps > 0 and np.isnan(model.forever[x]):
@@ -265,7 +267,7 @@ def simulate_returns(
         policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
         num_samples: number of samples, N.
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
-        coupling: state-actions that share a draw, as in `jipe2`.
+        coupling: which state-actions share a draw, as in `jipe2`.
         truncation: share of the largest possible return that may be cut off.
 
     Returns:
@@ -312,7 +314,10 @@ def simulate_returns(
 
 
 class RandomMaps(NamedTuple):
-    """The parts of all random maps. rewards, next_states: (T, A). tables, actions: alias tables."""
+    """Parts that all random maps share.
+
+    rewards, next_states: (T, A). tables, actions: alias tables.
+    """
 
     at_one_state: bool
     across_states: bool

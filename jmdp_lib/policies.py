@@ -1,4 +1,4 @@
-"""Policies: probabilities, actions or a function of the state, as probabilities of all actions."""
+"""Policies in any form (probabilities, actions, a function), converted to probabilities."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jmdp_lib.checks import Floats, Sized
 
 Policy = ArrayLike | Callable[[Any], Any]
 """Probabilities (S, A), actions (S,), or a function of the state: see `policy_matrix`."""
-SAME_POLICY = 1e-5  # probabilities that differ by less differ by rounding, perhaps to float32
+SAME_POLICY = 1e-5  # smaller differences of probabilities are rounding, perhaps to float32
 
 
 def policy_matrix(model: Sized, policy: Policy) -> Floats:
-    """Any policy as probabilities (S, A); a function is called twice for every state.
+    """Convert any policy to probabilities (S, A); a function is called twice for every state.
 
     policy: probabilities (S, A); integers (S,), the actions of a deterministic policy; or a
     function of the state that returns probabilities (A,) or an action.
@@ -44,9 +44,9 @@ def policy_matrix(model: Sized, policy: Policy) -> Floats:
 def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int) -> Floats:
     """Probabilities (N, A) of the actions of a policy in each of N states: see `policy_row`.
 
-    A function is called for all of them, and then again in reverse order. It is refused if it draws
-    actions or has a memory. Use of a global generator of NumPy, Python or torch is always detected;
-    use of a private one is detected only if the answers differ.
+    A function is called for all states, and then again in reverse order. An error is raised if it
+    draws actions or has a memory. Use of a global generator of NumPy, Python or torch is always
+    detected; use of a private one is detected only if the results differ.
     """
 
     def rows_at(states: Sequence[Any]) -> Floats:
@@ -71,8 +71,9 @@ def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int) -> Floa
 def policy_row(policy: Policy, state: Any, num_actions: int) -> Floats:
     """Probabilities (A,) of the actions of a policy in a state, or after an observation.
 
-    policy: a function, or an array whose entry `policy[state]` is a row: (S, A) for states 0 to
-    |S| - 1, (rows, columns, A) for states (row, column). A row is probabilities (A,) or an action.
+    policy: a function, or an array whose entry `policy[state]` is a row, which is probabilities
+    (A,) or an action. Its shape is (S, A) for states 0 to |S| - 1, and (rows, columns, A) for
+    states (row, column).
     """
     if callable(policy):
         try:
@@ -83,22 +84,22 @@ def policy_row(policy: Policy, state: Any, num_actions: int) -> Floats:
         row = _entry(policy_array(policy), state)
     try:
         return _row("policy", row, num_actions)
-    except ValueError:  # the state is named only now: to print an observation is slow
+    except ValueError:  # the state is named only here, since printing an observation is slow
         return _row(f"policy({state!r})", row, num_actions)
 
 
 def policy_array(policy: Any) -> NDArray[Any]:
-    """A policy that is not a function, as an array."""
+    """Convert a policy that is not a function to an array."""
     if isinstance(policy, Mapping):
         raise ValueError(
-            "policy must be an array, or a function of the state as policy.__getitem__ is one, got "
+            "policy must be an array, or a function of the state such as policy.__getitem__, got "
             f"a {type(policy).__name__}"
         )
     return checks.as_array("policy", policy)
 
 
 def _entry(policy: NDArray[Any], state: Any) -> Any:
-    """The row of an array for a state, which is one index, or one for each of the first axes."""
+    """Row of an array for a state, which is one index, or an index for each of the first axes."""
     place = checks.as_array("state", state)
     rows = policy.shape[: place.size]
     needed = place.size + (policy.dtype.kind not in "iu")  # an axis of probabilities
@@ -113,7 +114,7 @@ def _entry(policy: NDArray[Any], state: Any) -> Any:
 
 
 def _row(name: str, row: Any, num_actions: int) -> Floats:
-    """Probabilities (A,) of a row, which holds these or is an action."""
+    """Probabilities (A,) of a row, which holds probabilities or is an action."""
     if checks.as_array(name, row).ndim > 0:
         return checks.distributions(name, row, "action", shape=(num_actions,))
     what = f"probabilities ({num_actions},) or an action from 0 to {num_actions - 1}"

@@ -1,4 +1,4 @@
-"""Randomness: the seeds and streams of a task, and checks that nothing else is random."""
+"""Seeds and random streams of a task, and checks that nothing else is random."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ RNG = int | np.random.SeedSequence | np.random.Generator | None
 
 
 def seed_of(rng: RNG, *key: int | str) -> np.random.SeedSequence:
-    """The seed of part `key` of a task, from the `rng` that a user passes; made once per call.
+    """Seed of part `key` of a task, from the `rng` that a user passes; called once per task.
 
-    Its entropy is one integer, which reproduces the call when it is passed as `rng`. An integer, or
-    a SeedSequence of one, is that entropy. From any other SeedSequence it is derived, without a
-    change to it. A Generator draws it, so that each call has another. None means fresh entropy.
+    The entropy of the seed is one integer, which reproduces the call when it is passed as `rng`. It
+    is the given integer, or that of a SeedSequence of one integer without a spawn key. It is
+    derived from any other SeedSequence without changing that. A Generator draws it, so each call
+    has a new one. If `rng` is None, it is fresh entropy.
     """
     entropy: int | None = None
     if isinstance(rng, np.random.Generator):
@@ -37,39 +38,39 @@ def seed_of(rng: RNG, *key: int | str) -> np.random.SeedSequence:
 
 
 def _as_integer(integers: Any) -> int:
-    """One integer from one or several, each in words of 32 bits, as NumPy reads them."""
+    """One integer from one or several, split into 32-bit words as NumPy does."""
     each = [int(x) for x in np.atleast_1d(np.asarray(integers, dtype=object))]
     words = [x.to_bytes(4 * max(1, -(-x.bit_length() // 32)), "little") for x in each]
     return int.from_bytes(b"".join(words), "little")
 
 
 def part(seed: np.random.SeedSequence, *key: int | str) -> np.random.SeedSequence:
-    """The seed of one part of a task; unlike `spawn`, a second call gives the same one.
+    """Seed of one part of a task; unlike `spawn`, a second call returns the same seed.
 
-    key: integers, and words that name a purpose: the parts of one seed are independent.
+    key: integers, and words that name a purpose. The parts of one seed are independent.
     """
     words = [zlib.crc32(word.encode()) if isinstance(word, str) else word for word in key]
     return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *words))
 
 
 def entropy(seed: np.random.SeedSequence) -> int:
-    """The entropy that reproduces a call when it is passed as `rng`."""
+    """Entropy that reproduces a call when it is passed as `rng`."""
     return cast(int, seed.entropy)
 
 
 def generator(rng: RNG, *key: int | str) -> np.random.Generator:
-    """The random stream of part `key` of a task; a Generator of NumPy is used as it is."""
+    """Random stream of part `key` of a task; a NumPy Generator is returned unchanged."""
     if isinstance(rng, np.random.Generator) and not key:
         return rng
     return np.random.default_rng(seed_of(rng, *key))
 
 
 def pure(what: str, function: Callable[..., Any], *args: Any) -> None:
-    """Refuse a user's function that answers one call in two ways, or uses a global generator."""
+    """Raise if two equal calls of a user's function differ, or if it uses a global generator."""
     with no_global_draws(what, "whose draws are not shared"):
         first = function(*args)
         second = function(*args)
-    with suppress(ValueError):  # arrays in a list have no one answer
+    with suppress(ValueError):  # a comparison of arrays in a list may have no single result
         if type(first) is list and first == second:  # the usual case, kept fast
             return
     try:
@@ -80,7 +81,7 @@ def pure(what: str, function: Callable[..., Any], *args: Any) -> None:
 
 @contextmanager
 def no_global_draws(what: str, why: str) -> Iterator[None]:
-    """Refuse code that draws from a global generator; draws from a private one go undetected."""
+    """Raise if code draws from a global generator; draws from a private one go undetected."""
     before = _global_generators()
     yield
     after = _global_generators()
@@ -89,7 +90,7 @@ def no_global_draws(what: str, why: str) -> Iterator[None]:
 
 
 def _global_generators() -> dict[str, Any]:
-    """The states of the global generators of numpy, Python and, if it is loaded, torch."""
+    """States of the global generators of NumPy, Python and, if it is loaded, torch."""
     name, keys, *position = cast(Any, np.random.get_state())  # noqa: NPY002
     states = {"numpy": (name, keys.tobytes(), position), "Python": random.getstate()}
     of_torch = getattr(sys.modules.get("torch"), "get_rng_state", None)

@@ -30,7 +30,9 @@ class Answers(Executor):
 
 @pytest.mark.parametrize("answer", [None, 42])
 def test_a_future_holds_what_was_simulated(answer):
-    with pytest.raises(SimulatorError, match=f"executor returned {answer}, not what") as caught:
+    with pytest.raises(
+        SimulatorError, match=f"executor returned {answer}, not the result"
+    ) as caught:
         estimate_gaps(SHOP, **GAPS, executor=Answers(answer))
     assert caught.value.result is None
 

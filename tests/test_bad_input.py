@@ -116,7 +116,7 @@ POLICIES = {
     r"sum of policy\[0\] \(state 0\) = 0.9 is not one": 0.9 * GOAL,
     rf"{EITHER} \(state = 9\), got dtype float64 of shape \(9,\)": [0.5] * 9,
     rf"{EITHER} .* got dtype bool": [True] * 9,
-    r"a function of the state as policy\.__getitem__ is one, got a dict": {0: 1},
+    r"a function of the state such as policy\.__getitem__, got a dict": {0: 1},
     r"policy\(4\) must be probabilities \(4,\) or an action from 0 to 3, got 4": lambda s: s,
     r"policy\(0\) must have shape \(action = 4\)": lambda s: GOAL[s][:3],
     r"policy\(8\) failed: IndexError": lambda s: GOAL[s + 1],

@@ -301,7 +301,7 @@ def test_returns_without_discount_need_a_horizon():
         partial(call, Dice(), [0] * 8, [0, 1], state=0, rng=0)  # it keeps throwing
         for call in (estimate_gaps, compare_actions)
     )
-    with pytest.raises(ValueError, match=r"or be 1 together with a stated horizon="):
+    with pytest.raises(ValueError, match=r"or be 1 together with a given horizon="):
         run()
     found = run(num_runs=2000, horizon=300)
     throws = 5.0  # before a six, on average

@@ -104,7 +104,7 @@ def test_a_policy_may_be_what_loads_torch(monkeypatch):
     [
         (
             {(0, 0): [0.5, 0.5]},
-            r"a function of the state as policy\.__getitem__ is one, got a dict",
+            r"a function of the state such as policy\.__getitem__, got a dict",
         ),
         (
             np.full((3, 2), 0.5),
@@ -154,7 +154,7 @@ def test_an_environment_takes_arrays_where_its_observations_are_numbers():
     np.testing.assert_array_equal(by_array, by_function)
     cart = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), rng=1)
     cart.reset()
-    with pytest.raises(ValueError, match=r"policy\(array.* is not there: .* or pass a function"):
+    with pytest.raises(ValueError, match=r"no entry for state array.* or pass a function"):
         jl.simulators.estimate_gaps(cart, policy, [0, 1], rng=0)
 
 

@@ -194,15 +194,15 @@ BAD = {
         "nothing": (lambda s, a, n: None, r"must return rewards and next states.*NoneType"),
         "nan": (
             after(lambda r, s, x: (put(r, x == 9, np.nan), s)),
-            r"step returned rewards nan, .*not from -6 to 33 \(state 9, action \d, draw \d+\)",
+            r"step returned rewards nan, .*not between -6 and 33 \(state 9, action \d, draw \d+\)",
         ),
         "range": (
             after(lambda r, s, x: (put(r, x == 9, 50.0), s)),
-            r"rewards 50.0, which is not from -6 to 33 \(state 9",
+            r"rewards 50.0, which is not between -6 and 33 \(state 9",
         ),
         "states": (
             after(lambda r, s, x: (r, put(s, x == 9, 12))),
-            r"next_states 12, which is not from 0 to 11 \(state 9",
+            r"next_states 12, which is not between 0 and 11 \(state 9",
         ),
         "over": (
             lambda s, a, n: (*sell(s, a, n), np.zeros(len(s), int)),
@@ -231,15 +231,15 @@ BAD = {
     "policy": {
         "sum": (
             rarely([0.5, 0.1, 0.1, 0.1, 0.1]),
-            r"policy returned sums 0.* from 1 to 1 \(state 9",
+            r"policy returned sums 0.* between 1 and 1 \(state 9",
         ),
         "negative": (
             rarely([-0.2, 0.6, 0.2, 0.2, 0.2]),
-            r"returned probabilities .* from 0 .*\(state 9",
+            r"returned probabilities .* between 0 .*\(state 9",
         ),
         "action": (
             lambda s: np.where(s == 3, 5, 1),
-            r"actions 5, .* from 0 to 4 \(state 3\)",
+            r"actions 5, .* between 0 and 4 \(state 3\)",
         ),
         "shape": (
             lambda s: np.full((3, 5), 0.2),

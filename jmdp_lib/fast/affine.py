@@ -20,8 +20,8 @@ from jmdp_lib.fast.dense import add_scaled, inner_product, largest_of
 from jmdp_lib.machine import hot, progress
 from jmdp_lib.moments import enough_sweeps
 
-_CYCLE = 100  # steps of a cycle, at most
-_CYCLES = 100  # cycles, at most
+_CYCLE = 100  # largest number of steps in a cycle
+_CYCLES = 100  # largest number of cycles
 
 
 class Affine(Protocol):
@@ -41,7 +41,7 @@ class Affine(Protocol):
 
 
 class Solved(NamedTuple):
-    """Solution x, residuals (n,) along the way, and number of applications of F."""
+    """Solution x, residuals (n,) of some iterates, and number of applications of F."""
 
     x: Any
     residuals: Floats
@@ -120,7 +120,7 @@ def _step(operator: Affine, x: Any, r: Any) -> float:
 
 
 def _cycle(operator: Affine, x: Any, r: Any, step_tol: float, bar: Any) -> int:
-    """Run BiCGSTAB on x in place, from r = F(x) - x, which it overwrites; returns how many G x."""
+    """Run BiCGSTAB on x in place, overwriting r = F(x) - x; returns the number of products G x."""
     shadow, p, v, t = (operator.zeros() for _ in range(4))
     shadow += r
     p += r
@@ -189,7 +189,7 @@ class Chain:
         return largest_of(self.source + self.discount * (self.kernel @ x) - x)
 
     def solution(self, residual_tol: float) -> Floats:
-        """Solution (S,), its residual at most residual_tol, or as small as rounding allows."""
+        """Solution (S,) with a residual of at most residual_tol, or as small as rounding allows."""
         return np.asarray(solve(self, residual_tol, self.discount).x)
 
 

@@ -6,16 +6,17 @@ coordinate is a multiset {(s_1, m_1), ..., (s_j, m_j)} with m_1 + ... + m_j = k,
 
     F = E[ prod_i Z(s_i, A_i)^(m_i) ],        A_i ~ pi(. | s_i) independent.
 
-One step: branches at the same state that draw the same action become one; branches at the same
-state share the table; each then turns into a sum over how many of its factors pick the reward,
+In one step, branches at the same state that draw the same action coalesce, and branches at the same
+state share the table. Each branch then becomes a sum over the number m - l of factors that pick the
+reward,
 
     (R + gamma Z')^m = sum_l C(m, l) R^(m-l) gamma^l Z'^l          (eq. (33), M^(0) = 1).
 
-States are independent of each other, so a multiset steps one state at a time. Multisets of which
+States are independent of each other, so a multiset steps one state at a time. Multisets in which
 some states have stepped are unknowns, too. This keeps the system sparse: a row has as many entries
-as one state has outcomes, and not the product over all states of the multiset. With common noise
-all of this holds given the noise. On all multisets that can be reached the larger system is one
-affine map x -> b + A x.
+as one state has outcomes, not the product of these numbers over all states of the multiset. With
+common noise, all of this holds given the noise. On all multisets that can be reached, the larger
+system is one affine map x -> b + A x.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from jmdp_lib.moments import StateAction, norm_weight
 
 Branches = Sequence[tuple[int, int]]  # (kind, multiplicity) of each, see `MultisetOperator`
 
-_ENTRIES = 1 << 18  # entries of the matrix that are made at a time, at most
+_ENTRIES = 1 << 18  # largest number of entries of the matrix that are made at a time
 _OUTCOMES = 1 << 20  # outcomes of states that are computed at a time
 
 
@@ -256,7 +257,7 @@ class MultisetOperator:
         return self.jm.starts, self.jm.probs
 
     def _powers(self, table: Ints, codes: Ints) -> tuple[Ints, Floats, Ints]:
-        """Expand (R + gamma Z')^m for actions and multiplicities in codes (q,), as of `_drawn`.
+        """Expand (R + gamma Z')^m for actions and multiplicities in codes (q,), as in `_drawn`.
 
         table: (q,). Returns for each term its position in q, its coefficient, and the code of Z'^l,
         -1 for l = 0.
@@ -304,7 +305,8 @@ class MultisetOperator:
         coefficients *= weights[columns] / np.repeat(weights, sizes)
         starts = np.append(0, np.cumsum(sizes))
         kernel = sparse.csr_array((coefficients, columns, starts), (source.size,) * 2)
-        kernel.sum_duplicates()  # of two noises: SciPy's search for components would never end
+        # Two noises may give equal entries, with which SciPy's search for components never ends.
+        kernel.sum_duplicates()
         _, blocks = csgraph.connected_components(kernel, connection="strong")
         alone = (waiting == 0) & (np.bincount(blocks, waiting == 0) == 1)[blocks]
         inner = returning(kernel, blocks, alone)
@@ -476,7 +478,7 @@ def keys_of(rows: Ints) -> list[bytes]:
 
 @dataclass(frozen=True)
 class MomentsFromMultisets:
-    """Source of moments: multisets outside the first system are solved when they are read.
+    """Source of moments; multisets outside the first system are solved when they are read.
 
     residual_tol: tolerance in the paper's norm. solved: moment of each multiset, by `keys_of`.
     """

@@ -62,8 +62,8 @@ class SolvedPairs:
     solved at the pairs that a moment needs, it is solved there when the moment is read.
 
     c: (S, S) on all pairs, an array or a tensor, or (size,) on those of `reached`. error_tol: error
-    tolerance of moments in ||.||_lambda. residuals: (n,) along the way, in ||.||_lambda. rounding:
-    error in the same norm that no residual shows.
+    tolerance of moments in ||.||_lambda. residuals: (n,) of some iterates, in ||.||_lambda.
+    rounding: error in the same norm that no residual shows.
     """
 
     system: CollapsedT2
@@ -194,7 +194,7 @@ def _choose_pairs(system: CollapsedT2, gaps: Gaps, or_all: bool) -> PairSet | No
     if reached is None and not dense_fits:
         raise MemoryError(
             f"JIPE-2 on {num_states:,} states reaches more pairs than fit into the "
-            f"{machine.gibibytes(free)} that are available; ask for fewer gaps (gaps= or "
+            f"{machine.gibibytes(free)} that are available; request fewer gaps (gaps= or "
             "states=), or give the model as an ImplicitJMDP to local_jipe2"
         )
     return reached

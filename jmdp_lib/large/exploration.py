@@ -1,25 +1,26 @@
 """Bounds on the gaps at a few states when only a part of the model has been explored.
 
 Notation is that of chapter 7. Returns lie in an interval of width 2w. Single branches are followed
-through all *explored* states; one that leaves them, at time tau, earns the middle of the interval
-from there on. So values m~ and returns Z~ of the explored model differ from the true ones by
+through all *explored* states. From the time tau at which a branch leaves these states, its return
+is the middle of the interval. So values m~ and returns Z~ of the explored model differ from the
+true ones by
 
     |m - m~| <= e = w E gamma^tau,       sd Z <= sigma-bar = sd Z~ + w (E gamma^(2 tau))^(1/2).
 
-Pairs of branches are solved for in a *core* of these states only (`large.local`). A branch that
-leaves it, at time tau_core, gets m~ of the state x that it enters. What that changes, in a gap G
-against the G~ of the core, sums over both branches while these have not merged:
+Pairs of branches are solved for only in a *core* of these states (`large.local`). A branch that
+leaves the core, at time tau_core, gets the value m~(x) of the state x that it enters. The gap G~ of
+the core differs from the true gap G by errors of both branches, up to the time they coalesce:
 
     E^2 = 2 E[sum gamma^(2 tau_core) e(x)^2],       D = E[sum gamma^(2 tau_core) sigma-bar(x)^2],
     |E G - E G~| <= E,       |sd G - sd G~| <= E + D / (s + (s^2 - D)^(1/2)),     s = sd G~ - E,
 
-with the root zero if D > s^2. The L_2 distance of G and G~ bounds both as well: its square is at
-most 2 E[sum gamma^(2 tau_core) sigma-bar(x)^2]. `Losses` holds the three expectations, with
+with the root zero if D > s^2. The L_2 distance of G and G~ also bounds both errors: its square is
+at most 2 E[sum gamma^(2 tau_core) sigma-bar(x)^2]. `Losses` holds the three expectations and has
 the proof.
 
-`view_explored` makes a model of the states reached so far, in which those that are not explored are
-absorbing, and follows branches in it. `large.local` turns the bounds into errors: of gaps by
-`View.bounds` (`_cut_errors`), and of returns by `View.alone` (`_distances`).
+`view_explored` builds a model of the states reached so far, in which unexplored states are
+absorbing, and follows branches in it. `large.local` converts the bounds to errors: `View.bounds`
+to errors of gaps (`_cut_errors`), and `View.alone` to errors of returns (`_distances`).
 """
 
 from dataclasses import dataclass
@@ -32,32 +33,32 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast import Chain, CollapsedT2, Gaps, solve_chains
 from jmdp_lib.large.implicit import Region
 
-_SOLVED = 0.01  # share of a goal that solvers may miss it by
+_SOLVED = 0.01  # error of solvers, as a share of the goal
 
 
 class Losses(NamedTuple):
-    """E[gamma^(2 tau_core) phi(x)] for functions phi of the state x that a branch enters.
+    """Expectations E[gamma^(2 tau_core) phi(x)], with functions phi of the state x of entry.
 
     With delta the temporal-difference errors of a branch, the variance of G is the sum over t of
-    gamma^(2t) E (delta_a - delta_b)^2 until the branches merge. The core has errors of its own in
-    place of delta, and none after a branch has left. By Minkowski's inequality the former costs E,
-    since a squared difference is at most twice the squares. The latter changes the variance by v(x)
-    of each branch, where it leaves to x, and by -2 c(x, y) once, where y is the other branch when
-    the first one leaves. States that draw independently are correlated only by meeting later. When
-    both are at z, c(z, z) is the variance of sum_a pi(a) Z(z, a), which is not negative and at most
-    v(z). So c(x, y) is between 0 and v(x), which gives D. With common noise |c(x, y)| is at most
-    sigma-bar(x) sigma-bar(y): see `_phi_of_later`. The distance of Z and m~ is at most sigma-bar,
-    too.
+    gamma^(2t) E (delta_a - delta_b)^2 until the branches coalesce. The core replaces delta by its
+    own errors, and by zero once a branch has left. By Minkowski's inequality the first change costs
+    E, since the square of a difference is at most twice the sum of the squares. The second change
+    adds v(x) to the variance for each branch, where it leaves to x, and -2 c(x, y) once, where y is
+    the state of the other branch when the first one leaves. Branches at states that draw
+    independently are correlated only because they may meet later. When both are at z, c(z, z) is
+    the variance of sum_a pi(a) Z(z, a), which is between 0 and v(z). So c(x, y) is between 0 and
+    v(x), which gives D. With common noise |c(x, y)| is at most sigma-bar(x) sigma-bar(y): see
+    `_phi_of_later`. The distance of Z and m~ is at most sigma-bar, too.
 
-    Later coalescing is ignored: that is safe, and following pairs for longer would save few states.
-    To add another bound, name it here, with its phi in `_losses_of_one_branch`; `view_explored`
-    sums it, and doubles it where that is due.
+    Later coalescing is ignored. That is safe, and following pairs for longer would save few states.
+    To add another bound, add a field here and its phi in `_losses_of_one_branch`; `view_explored`
+    sums it, and doubles it if necessary.
 
     All arrays have one shape: (M,) for one branch from each state, (Q,) for both branches of each
     gap. Rewards are in [-1, 1], so that w = 1 / (1 - gamma).
 
-    value: phi = (e / w)^2, which gives (E / w)^2. distance: phi = sigma-bar^2, which gives the L_2
-    distance, squared. later: the variance of a branch after it has left, which gives D; its
+    value: phi = (e / w)^2, which gives (E / w)^2. distance: phi = sigma-bar^2, which gives the
+    squared L_2 distance. later: the variance of a branch after it has left, which gives D; its
     phi is `_phi_of_later`.
     """
 
@@ -70,11 +71,11 @@ class Losses(NamedTuple):
 class View:
     """A model of the M states reached so far, by their index, and bounds on its errors.
 
-    system: rewards are in [-1, 1]; states that are not explored are absorbing and pay nothing.
-    gaps: the Q requested gaps. value: (M,) m~. core: (M,) true for states of the core. alone: of
-    one branch, (M,). bounds: of both branches of the gaps, (Q,), doubled where that is due. visits:
-    (M,) discounted visits of branches that have not coalesced, summed over gaps. scores: (M,) the
-    share of each state that is not explored in bounds.value.sum().
+    system: T_2 of the model. Rewards are in [-1, 1]; unexplored states are absorbing and pay
+    nothing. gaps: the Q requested gaps. value: (M,) m~. core: (M,) true for states of the core.
+    alone: losses (M,) of one branch. bounds: losses (Q,) of both branches of each gap, doubled
+    if necessary. visits: (M,) discounted visits of branches that have not coalesced, summed over
+    gaps. scores: (M,) the share of each unexplored state in bounds.value.sum().
     """
 
     system: CollapsedT2
@@ -90,12 +91,12 @@ class View:
 def view_explored(region: Region, goal: float, theta: float = 0.0) -> View:
     """Bounds on the requested gaps from the states explored so far.
 
-    Branches of a gap are followed together for one step, and each on its own after that. Two that
-    are then at one state where the policy has one action have coalesced. The same numbers score the
-    states outside: a score is the part of E^2 that comes from branches that enter the state.
+    Branches of a gap are followed together for one step, and separately after that. If both are
+    then at one state where the policy has one action, they have coalesced. The same computation
+    scores the unexplored states: a score is the part of E^2 from branches that enter the state.
 
     goal: the upper limit for (E / w)^2, which sets the accuracy of the solvers. theta: states stay
-    out of the core as long as their shares of D sum up to at most theta standard deviations.
+    out of the core as long as their shares of D sum to at most theta standard deviations.
     """
     system = region.system()
     gaps = Gaps.of(system.jm, states=region.requested)
@@ -117,7 +118,7 @@ def view_explored(region: Region, goal: float, theta: float = 0.0) -> View:
     core = explored & _matters(system, branch, region.requested, by_gap, theta)
     alone = _losses_of_one_branch(system, branch, core, accuracy)
     both = Losses(*(ends @ loss for loss in alone))
-    # A squared difference is at most twice the squares. D is not one, and counts once.
+    # A squared difference is at most twice the sum of the squares. D is not one, so it counts once.
     bounds = Losses(2.0 * both.value, 2.0 * both.distance, both.later)
     entered = _visits(system, core, gamma**2, later, accuracy) * ~core
     scores = _visits(system, explored, gamma, entered * branch.value_error, accuracy) * ~explored
@@ -129,8 +130,8 @@ class SingleBranches(NamedTuple):
 
     value: m~. value_error: e / w. deviation: sigma-bar. The bounds include the residuals of the
     solver of m~ and Var Z~. To add a smaller bound, take the minimum in `_single_branches`; all
-    others follow from it. A smaller sigma-bar must bound the L_2 distance of Z and m~ as well, not
-    only sd Z: w bounds the latter alone, and (w^2 + e^2)^(1/2) both.
+    other bounds follow from it. A smaller sigma-bar must also bound the L_2 distance of Z and m~,
+    not only sd Z: w bounds only the latter, and (w^2 + e^2)^(1/2) bounds both.
     """
 
     value: Floats
@@ -155,10 +156,10 @@ def _single_branches(system: CollapsedT2, explored: Any, goal: float) -> SingleB
 
 
 def _phi_of_later(system: CollapsedT2, deviation: Floats, top: float) -> Floats:
-    """The function phi (M,) of D; top: the largest sigma-bar of the core.
+    """Function phi (M,) of D. top: the largest sigma-bar of the core.
 
-    That is sigma-bar^2. With common noise the other branch is still there, or leaves at the same
-    time, and max(sigma-bar^2, 2 sigma-bar top) is added.
+    It is sigma-bar^2. With common noise the other branch is still in the core, or leaves at the
+    same time, so max(sigma-bar^2, 2 sigma-bar top) is added.
     """
     square = deviation**2
     if not system.coupling.across_states:
@@ -169,7 +170,10 @@ def _phi_of_later(system: CollapsedT2, deviation: Floats, top: float) -> Floats:
 def _matters(
     system: CollapsedT2, branch: SingleBranches, requested: Ints, visits: Floats, theta: float
 ) -> Any:
-    """Mask (M,) of all states but those that add least to D; visits: of one gap, on average."""
+    """Mask (M,) of all states except those that add least to D.
+
+    visits: (M,) discounted visits, averaged over gaps.
+    """
     top = branch.deviation[requested].max()  # a guess, since the core follows from it
     weights = visits * _phi_of_later(system, branch.deviation, top)
     weights[requested] = np.inf
@@ -183,7 +187,7 @@ def _matters(
 def _losses_of_one_branch(
     system: CollapsedT2, branch: SingleBranches, core: Any, accuracy: float
 ) -> Losses:
-    """Losses (M,) of a branch that never coalesces, from each state."""
+    """Losses (M,) from each state, for a single branch that never coalesces."""
     top = branch.deviation[core].max()
     phi = Losses(
         value=branch.value_error**2,
@@ -196,15 +200,15 @@ def _losses_of_one_branch(
 def _visits(
     system: CollapsedT2, inside: Any, rate: float, start: Floats, accuracy: float
 ) -> Floats:
-    """Discounted visits (M,) of branches from `start` that stop where they leave `inside`."""
+    """Discounted visits (M,) of branches with initial weights `start` until they leave `inside`."""
     moves = _moves(system, inside).T.tocsr()
     return Chain(moves, rate, start).solution(accuracy)
 
 
 def _leaving(system: CollapsedT2, inside: Any, rate: float, phi: Floats, accuracy: float) -> Floats:
-    """Upper bounds (M,) of E[rate^tau phi(x)]: a branch leaves `inside` at time tau to state x.
+    """Upper bounds (M,) of E[rate^tau phi(x)] for a branch that leaves `inside` at time tau to x.
 
-    From a state that is not in it tau is zero.
+    If it starts outside, tau is zero.
     """
     chain = Chain(_moves(system, inside), rate, phi * ~inside)
     expected = chain.solution(accuracy)
@@ -212,5 +216,5 @@ def _leaving(system: CollapsedT2, inside: Any, rate: float, phi: Floats, accurac
 
 
 def _moves(system: CollapsedT2, inside: Any) -> sparse.csr_array:
-    """Transitions (M, M) of a branch that stops where it leaves `inside`."""
+    """Transitions (M, M) of a branch that stops once it leaves `inside`."""
     return (sparse.diags_array(inside.astype(float)) @ system.kernel).tocsr()

@@ -1,7 +1,7 @@
-"""Joint MDPs that nobody enumerates: the outcome tables of a state come from a function.
+"""Joint MDPs that are never enumerated: the outcome tables of a state come from a function.
 
-States are anything hashable: tuples, strings, integers. `local_jipe2` calls the function only for a
-`Region` of states, those that matter to the requested gaps.
+States are any hashable objects: tuples, strings, integers. `local_jipe2` calls the function only
+for a `Region` of states, those that matter to the requested gaps.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ TableFunction = Callable[[Any], tuple[ArrayLike, ArrayLike, Sequence[Sequence[Ha
 
 @dataclass(frozen=True)
 class ImplicitJMDP:
-    """A joint MDP whose outcome tables come from a function of the state: nothing is enumerated.
+    """A joint MDP whose outcome tables come from a function of the state, without enumeration.
 
     Args:
         tables: tables(s) -> probabilities (K,), rewards (K, A), and next states, K lists of A
             hashable states. Table k has probability probs[k]; action a then earns rewards[k, a]
-            and moves to next_states[k][a]. It must be pure: all randomness is in the tables. It
-            is called twice for every state to test this.
+            and moves to next_states[k][a]. The function must be pure: all randomness is in the
+            tables. To test this, it is called twice for every state.
         num_actions: $|A|$.
         gamma: discount factor in [0, 1).
-        reward_range: (lo, hi), which holds all rewards. A narrower range needs fewer states for
+        reward_range: (lo, hi), which contains all rewards. A narrower range needs fewer states for
             the same certificate.
         knows_noise: True if table k of every state is the outcome of noise k, as
-            `coupling="common"` needs it. Defaults to True.
+            `coupling="common"` requires. Defaults to True.
 
-    The model pickles if its function does. It is also a simulator: `query` draws a table. The
-    tables of a state are checked when they are made; every message shows the state.
+    The model pickles if its function does. It is also a simulator: `query` draws a table. Tables
+    are checked when they are made, and every message shows the state.
 
     Example:
         >>> import jmdp_lib as jl
@@ -75,7 +75,7 @@ class ImplicitJMDP:
         checks.discount(self.gamma)
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_kept": {}}  # tables can be made again
+        return vars(self) | {"_kept": {}}  # cached tables can be made again
 
     @property
     def reward_bound(self) -> float:
@@ -91,14 +91,14 @@ class ImplicitJMDP:
         step: Callable[[Any, int, int], tuple[float, Hashable]],
         reward_range: tuple[float, float],
     ) -> ImplicitJMDP:
-        """A model from a step function and its noise, as `JMDP.from_step`.
+        """A model from a step function and its noise, as in `JMDP.from_step`.
 
         Args:
             num_actions: $|A|$.
             gamma: discount factor in [0, 1).
             noise_probs: (K,) probabilities of the noise u.
             step: step(s, a, u) -> (reward, next_state). It must be pure.
-            reward_range: (lo, hi), which holds all rewards.
+            reward_range: (lo, hi), which contains all rewards.
 
         Returns:
             The model, with `knows_noise` True.
@@ -126,7 +126,7 @@ class ImplicitJMDP:
             Probabilities (K,), rewards (K, A), and a list of K * A next states.
 
         Raises:
-            ValueError: the tables make no sense; the message shows the state.
+            ValueError: the tables are not valid; the message shows the state.
         """
         try:
             probs, rewards, successors = self._made(state)
@@ -151,7 +151,7 @@ class ImplicitJMDP:
     def _made(self, state: Hashable) -> tuple[ArrayLike, ArrayLike, Any]:
         """The tables of a state, as the user's function returns them."""
         probs, rewards, rows = self.tables(state)
-        return probs, rewards, getattr(rows, "tolist", lambda: rows)()  # of an array
+        return probs, rewards, getattr(rows, "tolist", lambda: rows)()  # arrays have it
 
     def query(
         self, state: Hashable, actions: Sequence[int], rng: np.random.Generator
@@ -163,7 +163,7 @@ class ImplicitJMDP:
         Args:
             state: any state.
             actions: m distinct actions.
-            rng: draws the table.
+            rng: generator that draws the table.
 
         Returns:
             Rewards (m,) and next states (m,).
@@ -190,7 +190,7 @@ class ImplicitJMDP:
         return [rewards[table][a] for a in columns], [successors[first + a] for a in columns]
 
 
-# Functions of the module and not of a call, since only these pickle.
+# These are functions of the module, not local ones, since only the former pickle.
 
 
 def _tables_of_step(probs: Floats, num_actions: int, step: Any, state: Any) -> Any:
@@ -202,7 +202,7 @@ def _tables_of_step(probs: Floats, num_actions: int, step: Any, state: Any) -> A
 
 
 def with_law(law: Floats, tables: TableFunction, state: Any) -> Any:
-    """The tables of a state; refused unless they have the probabilities `law` of a common noise."""
+    """The tables of a state, whose probabilities must be those of the common noise, `law`."""
     made = tables(state)
     probs = np.asarray(made[0])
     if probs.shape != law.shape or np.abs(probs - law).max() > 1e-12:
@@ -229,8 +229,9 @@ class StateTables(NamedTuple):
 class Region:
     """The states reached so far, in this order, and the tables of those explored.
 
-    index: the index of each state. requested: (N,) the index of each requested state. limit: of the
-    number of explored states. tables: by the index of a state, in the order of exploration.
+    index: the index of each state. requested: (N,) the index of each requested state. limit: the
+    largest number of explored states. tables: tables by the index of their state, in the order of
+    exploration.
     """
 
     model: ImplicitJMDP
@@ -320,10 +321,10 @@ def closed(
     owners: Ints, probs: Floats, rewards: Floats, next_states: Ints, num_states: int, gamma: float
 ) -> JMDP:
     """A model of stacked tables: states without a table are absorbing and pay nothing."""
-    law = probs[owners == owners[0]]  # with common noise, that of all states
+    law = probs[owners == owners[0]]  # with common noise, the same for all states
     others = np.repeat(np.setdiff1d(np.arange(num_states), owners), law.size)
     stay = np.repeat(others[:, None], rewards.shape[1], 1)
-    rewards = np.where(np.abs(rewards) < 1e-100, 0.0, rewards)  # a JMDP refuses such a unit
+    rewards = np.where(np.abs(rewards) < 1e-100, 0.0, rewards)  # a JMDP rejects such a unit
     return JMDP.from_tables(
         np.append(owners, others),
         np.append(probs, np.resize(law, others.size)),

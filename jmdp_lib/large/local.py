@@ -1,4 +1,4 @@
-"""Gaps at a few states of a model that nobody enumerates, with a certificate.
+"""Gaps at a few states of a model that is never enumerated, with a certificate.
 
 Two nested sets of states grow outwards from the requested ones: the *explored* states, through
 which single branches are followed, and within them a *core*, in which pairs of branches are solved
@@ -6,7 +6,7 @@ for. `large.exploration` bounds the effect of their edges: E, and D of the core.
 (`_search`) explores until E is small (`_explored`, `_grow`), solves the pairs of the core as
 `jipe2` does (`_solution`), and compares the two parts of the error. If D dominates, the core grows;
 if E does, more states are explored. The search ends when the certified error is within the
-tolerance, or nothing more fits: `_capacity` has every limit on the number of states.
+tolerance, or when no more states fit: `_capacity` has every limit on their number.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import warn
 
-_TRIALS = 10  # cores and explored sets that are solved, at most
-_BYTES = 2000  # of free memory for each next state of an explored one
-_E_SHARE = 0.5  # of the error tolerance, for which E is reduced
-_CORE_SHARE = 0.3  # of the error: a core that adds less is large enough
+_TRIALS = 10  # largest number of cores and explored sets that are solved
+_BYTES = 2000  # free memory in bytes for each next state of an explored state
+_E_SHARE = 0.5  # share of the error tolerance to which E is reduced
+_CORE_SHARE = 0.3  # a core that adds less than this share of the error is large enough
 _SMALLER_CORE = 1e3  # factor of theta if the pairs of a core do not fit
 _LARGER_CORE = (1e-4, 0.1)  # least and largest factor of theta for a larger core
 _FARTHER = 0.1  # factor of the goal for more explored states
-_SOLVER_SHARE = 0.0025  # of the error tolerance, for the solver of pairs
+_SOLVER_SHARE = 0.0025  # share of the error tolerance for the solver of pairs
 _SOLVED = 1e-11  # accuracy of the solver if variances are tiny, in units of the rewards
-_CUT_SHARE = 0.95  # of the error tolerance: beyond it a more accurate solver is no help
-_GROWTH = 32  # states are explored in batches of at least this fraction of those explored
+_CUT_SHARE = 0.95  # if cuts take this share of the tolerance, a more accurate solver is no help
+_GROWTH = 32  # a batch of states is at least one in this many of those explored
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,7 +45,7 @@ class LocalSolution(machine.ReadOnly):
     """Solution of `local_jipe2`: gaps at N states. All arrays are read-only.
 
     Attributes:
-        moments: of the N states, in their order, with A actions each.
+        moments: moments of the N states, in their order, with A actions each.
         gap_error: (N, A, A), a bound on the errors of the mean and of the standard deviation of
             each gap.
         return_error: (N, A), such a bound for each return $Z(s, a)$. It may be much larger: the
@@ -75,7 +75,7 @@ class LocalSolution(machine.ReadOnly):
 
     @property
     def num_explored(self) -> int:
-        """The number of explored states."""
+        """Number of explored states."""
         return len(self.explored)
 
     @property
@@ -109,18 +109,19 @@ def local_jipe2(
         states: the N states whose gaps are requested.
         tol: accuracy of the mean and the standard deviation of every gap. Defaults to 0.001. It is
             relative to the larger absolute end of the range of rewards, or to the width of that
-            range if it is less: a constant added to all rewards changes no gap. The result has
-            converged once error_bound is within this tolerance.
+            range if it is smaller, since a constant added to all rewards changes no gap. The result
+            has converged once error_bound is within this tolerance.
         coupling: "joint", "independent" or "common", as in `jipe2`. Defaults to "joint".
-        max_states: the largest number of explored states. Defaults to 50,000. If that, or the
-            memory, does not suffice, a `ConvergenceWarning` has the error bound that was reached.
+        max_states: the largest number of explored states. Defaults to 50,000. If that number, or
+            the memory, does not suffice, a `ConvergenceWarning` reports the error bound that was
+            reached.
 
     Returns:
         The gaps of the N states, a bound on the error of each, and the explored states.
 
     Raises:
-        ValueError: an argument makes no sense, or the tables of a state do not; the message shows
-            the state.
+        ValueError: an argument makes no sense, or the tables of a state are not valid; the message
+            shows the state.
         MemoryError: not even the pairs of the requested states fit.
 
     Example:
@@ -151,7 +152,7 @@ def local_jipe2(
 
 
 def _require_implicit(model: object) -> None:
-    """Refuse any other model, and name the function to use instead."""
+    """Raise for any other model; the message names the function to use instead."""
     if isinstance(model, ImplicitJMDP):
         return
     instead = (
@@ -164,14 +165,15 @@ def _require_implicit(model: object) -> None:
 
 
 def _rounding(region: Region) -> float:
-    """A bound on the error of any answer by the rounding of returns."""
+    """A bound on the error of any result from the rounding of returns."""
     return machine.rounding_of_returns(region.model.gamma, region.model.reward_bound)
 
 
 def _search(region: Region, error_tol: float, bar: Any) -> LocalSolution:
-    """Explore, solve the core, and reduce the larger part of the error: explore, or a larger core.
+    """Explore and solve the core; then explore more or enlarge the core, whichever helps more.
 
-    error_tol: in the unit of the rewards. goal, theta: see `view_explored`. bar: shows progress.
+    error_tol: tolerance in the unit of the rewards. bar: progress bar. The variables goal and theta
+    are those of `view_explored`.
     """
     w = region.unit / (1.0 - region.model.gamma)
     goal = (_E_SHARE * error_tol / w) ** 2
@@ -206,7 +208,7 @@ def _search(region: Region, error_tol: float, bar: Any) -> LocalSolution:
 
 
 def _explored(region: Region, goal: float, theta: float, bar: Any) -> tuple[View, bool]:
-    """Explore until (E / w)^2 <= goal; False if no states are left, or they do not fit."""
+    """Explore until (E / w)^2 <= goal; False if all states are explored, or no more fit."""
     while True:
         view = view_explored(region, goal, theta)
         reached = bool(view.bounds.value.max(initial=0.0) <= goal)
@@ -215,7 +217,7 @@ def _explored(region: Region, goal: float, theta: float, bar: Any) -> tuple[View
 
 
 def _capacity(region: Region) -> int:
-    """The largest number of states explored before the next view, by all limits."""
+    """Largest number of explored states at the next view, by all limits."""
     doubled = 2 * len(region.explored) + 16
     widest = max(state.targets.size for state in region.tables.values())
     return min(region.limit, doubled, machine.available_bytes() // (_BYTES * widest))
@@ -224,8 +226,8 @@ def _capacity(region: Region) -> int:
 def _grow(region: Region, view: View, goal: float, bar: Any) -> bool:
     """Explore the states that matter most, up to the capacity; False if there are none.
 
-    States with the least scores stay outside, as long as their scores add up to half of the goal.
-    Scores of the states behind those explored follow from them, one ring at a time.
+    States with the least scores stay unexplored if their scores add up to at most half of the goal.
+    Each newly explored state passes its score on to the states behind it, one ring at a time.
     """
     before = len(region.explored)
     capacity = _capacity(region)
@@ -247,20 +249,20 @@ def _grow(region: Region, view: View, goal: float, bar: Any) -> bool:
 
 
 def _scores_behind(region: Region, scores: Floats, batch: Ints) -> Floats:
-    """Scores after a batch of states was explored, which pass their scores on."""
+    """Scores after a batch of states was explored and has passed its scores on."""
     behind = np.append(scores, np.zeros(len(region.index) - scores.size))
     for i in batch.tolist():
         probs, _, targets, policy = region.tables[i]
-        # Twice: half of the branches step back inside, and leave again.
+        # Doubled, since about half of the branches step back inside and leave again.
         np.add.at(behind, targets, 2.0 * scores[i] * np.outer(probs, policy))
     behind[region.explored] = 0.0
     return behind
 
 
 def deviation_error(deviation: Floats, moved: Floats, lost: Floats) -> Floats:
-    """A bound on the error of a standard deviation, off by `moved`, and its square by `lost`.
+    """A bound on the error of a standard deviation, given errors of it and of its square.
 
-    These are E and D of `large.exploration`. The worst case subtracts both.
+    These are `moved` and `lost`, or E and D of `large.exploration`. The worst case subtracts both.
     """
     least = np.maximum(deviation - moved, 1e-300)
     return moved + lost / (least + np.sqrt(np.maximum(least**2 - lost, 0.0)))
@@ -269,8 +271,9 @@ def deviation_error(deviation: Floats, moved: Floats, lost: Floats) -> Floats:
 def gap_variance_error(weight: float, error_bound: float) -> float:
     """A bound on the error of a gap variance for moments within `error_bound` in ||.||_lambda.
 
-    Second moments are within lambda_2 = `weight` times that. The gap variance has four of them, and
-    the square of a difference of two means, which is at most lambda_2 itself.
+    The errors of second moments are at most lambda_2 = `weight` times error_bound. A gap variance
+    has four of these, and the square of a difference of two means; that difference is at most
+    lambda_2.
     """
     return 8.0 * weight * error_bound + 4.0 * error_bound**2
 
@@ -279,8 +282,8 @@ def gap_variance_error(weight: float, error_bound: float) -> float:
 class SolvedCore:
     """The solution in the core, for the requested states, in units of `Region.unit`.
 
-    moments: of returns minus m~, with zero for variances below zero. error: of the solver, in
-    ||.||_lambda. weight: lambda_2.
+    moments: moments of returns minus m~, with negative variances set to zero. error: error of the
+    solver, in ||.||_lambda. weight: lambda_2.
     """
 
     moments: Moments
@@ -288,9 +291,9 @@ class SolvedCore:
     weight: float
 
     def solver_error(self, variance: Floats) -> Floats:
-        """Bounds on the errors of means and standard deviations by the solver.
+        """Bounds on the errors of means and standard deviations that the solver makes.
 
-        variance: of the gaps or returns.
+        variance: variances of the gaps or returns.
         """
         of_variance = gap_variance_error(self.weight, self.error)
         deviation = of_variance / np.sqrt(np.maximum(variance, of_variance) + 1e-300)
@@ -298,10 +301,10 @@ class SolvedCore:
 
 
 def _cut_errors(view: View, variance: Floats) -> tuple[Floats, Floats]:
-    """Bounds on the errors by the cut at the core, as `large.exploration` derives them.
+    """Bounds on the errors from the cut at the core, as derived in `large.exploration`.
 
-    variance: (N, A, A), of the gaps at N requested states. Returns the bounds for their means and
-    standard deviations, and the parts of these beyond E.
+    variance: (N, A, A), of the gaps at N requested states. Returns bounds for both means and
+    standard deviations, and the parts of these bounds beyond E.
     """
     gaps = view.gaps
     bounds = np.zeros((3, *variance.shape))
@@ -314,7 +317,7 @@ def _cut_errors(view: View, variance: Floats) -> tuple[Floats, Floats]:
 
 
 def _solution(region: Region, view: View, error_tol: float) -> tuple[LocalSolution, float]:
-    """The solution in the core with its error, and the part of it that a larger core reduces."""
+    """The solution in the core, and the part of its error that a larger core would reduce."""
     unit = region.unit
     rounding = _rounding(region)
     system = _core_model(region, view)
@@ -365,7 +368,7 @@ def _distances(region: Region, view: View) -> Floats:
 
 
 def _moments(region: Region, view: View, core: SolvedCore, error: float) -> Moments:
-    """The moments in the order of the requested states and in the unit of the rewards."""
+    """Moments in the order of the requested states and in the unit of the rewards."""
     requested = region.requested
     middle = 0.5 * sum(region.model.reward_range) / (1.0 - region.model.gamma)
     mean = region.unit * (core.moments.mean[requested] + view.value[requested, None]) + middle
@@ -376,8 +379,8 @@ def _moments(region: Region, view: View, core: SolvedCore, error: float) -> Mome
 def _core_model(region: Region, view: View) -> CollapsedT2:
     """The core as a model of its own, in which the requested states keep their index.
 
-    They were explored first, and all of them are in the core. Its rewards are temporal-difference
-    errors of m~: returns are smaller by m~(s), and gaps are unchanged.
+    Requested states were explored first, and all of them are in the core. Rewards of the core are
+    temporal-difference errors of m~: they lower returns by m~(s) and leave gaps unchanged.
     """
     whole = view.system.jm
     core = view.core

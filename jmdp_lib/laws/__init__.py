@@ -1,4 +1,4 @@
-"""Exact answers beyond the paper: distributions of gaps, ranges over couplings, whole policies."""
+"""Exact results beyond the paper: gap distributions, ranges over couplings, gaps of policies."""
 
 from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket
 from jmdp_lib.laws.coupling_range import CouplingRange, coupling_range

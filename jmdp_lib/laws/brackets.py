@@ -7,7 +7,7 @@ and since the slopes of phi are probabilities,
     P(G <= x) <= (phi(y) - phi(x)) / (y - x)  for y > x,     P(G < x) >= (phi(x) - phi(y)) / (x - y)
     for y < x,     CVaR_p = max over x of x - phi(x) / p.
 
-Every answer is the intersection of the brackets of both orders. To add a quantity, write its
+Every result is the intersection of the brackets of both orders. To add a quantity, write its
 bracket in each order, as a method of `StepBracket` and one of `PhiBracket`, and intersect the two
 in `GapLaw`, as `cvar` does. A quantity that follows from probabilities alone is computed from
 `GapLaw.cdf`, as `prob_better` is.
@@ -28,7 +28,7 @@ from jmdp_lib.machine import ReadOnly
 
 Bracket = tuple[Any, Any]
 _EPS = float(np.finfo(float).eps)
-_MANY = 1 << 22  # entries of a matrix that is worked on at once
+_MANY = 1 << 22  # largest number of entries of a matrix in memory at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,8 @@ class StepBracket:
     """Bounds of a distribution function at 2n cuts, in ascending order.
 
     For the interval [x, y] in row k of points (n, 2), cut 2k is $P(G < x)$, and cut 2k + 1 is
-    $P(G <= y)$. The outermost points may be infinite. Bounds there are rounded like all others:
-    the last of low may be just below one.
+    $P(G <= y)$. The outermost points may be infinite. Bounds are rounded there, too: the last entry
+    of low may be just below one.
 
     Attributes:
         points: (n, 2) intervals.
@@ -60,7 +60,7 @@ class StepBracket:
         """
         starts, ends = self.points.T
         side: Any = "left" if strict else "right"
-        # The numbers of cuts that are at most, and that are below, the requested one.
+        # The number of cuts at or below the requested one, and the number below it.
         not_above = np.searchsorted(starts, x, "right") + np.searchsorted(ends, x, side)
         below = np.searchsorted(starts, x, side) + np.searchsorted(ends, x, "left")
         return np.append(0.0, self.low)[not_above], np.append(self.high, 1.0)[below]
@@ -102,7 +102,8 @@ class PhiBracket:
     Attributes:
         x: (n,) the points, ascending.
         above: (n,) upper bounds of phi there.
-        below, slopes: (n,) value at each point of its line below phi, and slope of this line.
+        below, slopes: (n,), values at the points, and slopes, of the line below phi that belongs to
+            each point.
     """
 
     x: Floats
@@ -172,7 +173,7 @@ class PhiBracket:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GapLaw(ReadOnly):
-    """Distribution of one gap in brackets: every answer is a pair (low, high) around the truth.
+    """Distribution of one gap in brackets: every result is a pair (low, high) around the truth.
 
     Attributes:
         gap: (s, a, b); or (i, j), the entry of a `GapEstimate`.
@@ -215,21 +216,21 @@ class GapLaw(ReadOnly):
         truncation_error: float = 0.0,
         limits: tuple[float, float] = (-np.inf, np.inf),
     ) -> GapLaw:
-        """The band of Dvoretzky, Kiefer, Wolfowitz and Massart around N independent gaps.
+        """Brackets from N independent gaps: the band of Dvoretzky, Kiefer, Wolfowitz and Massart.
 
         It holds everywhere at once with probability $1 - alpha$.
 
         Args:
-            gap: the name of the gap, (s, a, b) or (i, j), kept as `GapLaw.gap`.
+            gap: the name of the gap, (s, a, b) or (i, j), stored as `GapLaw.gap`.
             gaps: (N,) independent samples, in the unit of the rewards.
             alpha: one minus the confidence. Defaults to 0.05.
             truncation_error: a bound on the error of each gap. Defaults to zero. Gaps of at most
                 this size are ties.
-            limits: (lo, hi), the interval of all possible gaps, if there is one: it makes all
-                brackets finite.
+            limits: (lo, hi), an interval that contains all possible gaps. If it is finite, so are
+                all brackets.
 
         Returns:
-            The distribution, in brackets that hold with this confidence.
+            Brackets of the distribution that hold with this confidence.
 
         Raises:
             ValueError: an argument makes no sense, or a gap is not within the limits.
@@ -254,7 +255,7 @@ class GapLaw(ReadOnly):
 
     @cached_property
     def _both(self) -> StepBracket:
-        """Both orders, intersected at the points of the steps, which include those of phi."""
+        """Intersection of both orders' bounds at the points of `steps`, which contain phi's."""
         if self.phi is None:
             return self.steps
         points = self.steps.points
@@ -265,33 +266,33 @@ class GapLaw(ReadOnly):
 
     @property
     def points(self) -> Floats:
-        """(n, 2) intervals in ascending order, most of them single points."""
+        """Intervals (n, 2) in ascending order, most of them single points."""
         return self._both.points
 
     @property
     def low(self) -> Floats:
-        """(2n,) lower bounds of $P(G < x)$ and $P(G <= y)$ for each of the intervals $[x, y]$."""
+        """Lower bounds (2n,) of $P(G < x)$ and $P(G <= y)$ for each of the intervals $[x, y]$."""
         return self._both.low
 
     @property
     def high(self) -> Floats:
-        """(2n,) upper bounds of these probabilities."""
+        """Upper bounds (2n,) of these probabilities."""
         return self._both.high
 
     @property
     def prob_worse(self) -> Bracket:
-        """$P(G < 0)$."""
+        """Probability of a negative gap, $P(G < 0)$."""
         return self.cdf(0.0, strict=True)
 
     @property
     def prob_better(self) -> Bracket:
-        """$P(G > 0)$."""
+        """Probability of a positive gap, $P(G > 0)$."""
         low, high = self.cdf(0.0)
         return 1.0 - high, 1.0 - low
 
     @property
     def prob_tie(self) -> Bracket:
-        """$P(G = 0)$."""
+        """Probability of a tie, $P(G = 0)$."""
         below = self.prob_worse
         up_to = self.cdf(0.0)
         return max(0.0, up_to[0] - below[1]), up_to[1] - below[0]
@@ -303,7 +304,7 @@ class GapLaw(ReadOnly):
         return float(np.ptp(ends, axis=1).max())
 
     def cdf(self, x: ArrayLike, *, strict: bool = False) -> Bracket:
-        """$P(G <= x)$, or $P(G < x)$ if strict.
+        """Distribution function $P(G <= x)$, or $P(G < x)$ if strict.
 
         Args:
             x: a number or an array, in the unit of the rewards.
@@ -318,7 +319,7 @@ class GapLaw(ReadOnly):
         return (float(low), float(high)) if at.ndim == 0 else (low, high)
 
     def _brackets(self, x: Floats, strict: bool) -> tuple[Floats, Floats]:
-        """Bounds (m,) at x (m,), intersected over both orders; every probability uses these."""
+        """Bounds (m,) at x (m,), intersected over both orders; all probabilities come from here."""
         low, high = self.steps.cdf(x, strict)
         if self.phi is None:
             return low, high
@@ -326,14 +327,13 @@ class GapLaw(ReadOnly):
         return np.fmax(low, least), np.fmin(high, most)  # phi has no bound at infinite x
 
     def quantile(self, p: float) -> Bracket:
-        """The least $x$ with $P(G <= x) >= p$.
+        """Quantile: the least $x$ with $P(G <= x) >= p$.
 
         Args:
             p: a probability, $0 < p < 1$.
 
         Returns:
-            The lower and the upper bound, in the unit of the rewards; infinite where there
-            is none.
+            The lower and the upper bound, in the unit of the rewards; infinite if unbounded.
         """
         p = checks.fraction("p", p)
         cuts = self.points.ravel()

@@ -28,8 +28,9 @@ _TAIL = 0.02  # probability beyond which the grid gets coarser
 
 
 class Convex:
-    """Bounds of psi of N rows on a symmetric grid x (n,): above (N, 1, n), the values at the
-    points; below (N, 2, n), the values and the slopes of lines.
+    """Bounds of psi of N rows on a symmetric grid x (n,).
+
+    above: (N, 1, n), the values at the points. below: (N, 2, n), the values and slopes of lines.
     """
 
     above: Floats
@@ -42,18 +43,18 @@ class Convex:
     def slack(self, reach: float) -> float:
         """A bound on the rounding error of one step of a row, on a grid from -reach to reach.
 
-        All numbers in it are at most 2 reach, and their probabilities sum to one. Beside sums over
-        draws, the place (x - d) / factor, its share of a cell and the value read there lose some
-        ten roundings, which `Rows.rounding` includes. A slope has the same error, and its line is
-        at most 2 reach long; beyond the grid no slope exceeds one.
+        All numbers in it are at most 2 reach, and their probabilities sum to one. Apart from the
+        sums over draws, about ten roundings occur in the place (x - d) / factor, its share of a
+        cell, and the value read there; `Rows.rounding` includes them. A slope has the same error,
+        and its line is at most 2 reach long; beyond the grid no slope exceeds one.
         """
         return self.rows.rounding * 4.0 * reach
 
     def refine(self, x: Floats) -> None:
         """Move the bounds to another grid.
 
-        They start from the distribution on the two ends of the support with a row's mean, from that
-        mean alone, and from the old bounds.
+        Upper bounds come from the distribution with the row's mean on the two ends of the support,
+        lower bounds from the mean alone, and both from the old bounds.
         """
         slack = self.slack(x[-1])
         error = self.rows.mean_error + slack
@@ -80,23 +81,23 @@ class Convex:
 
     @cached_property
     def groups(self) -> tuple[Groups, Floats]:
-        """The outcomes by reward difference, and (2, K), difference and factor of each kind."""
+        """Outcomes by reward difference; also difference and factor of each kind, (2, K)."""
         return Groups.of(self.rows.outcomes, self.rows.factors)
 
     @property
     def num_reads(self) -> int:
-        """The number of kinds, each with its reads of the grid."""
+        """Number of kinds, each of which has its own reads of the grid."""
         return self.groups[1].shape[1]
 
     def settle(self, tol: float) -> float:
-        """Sweep until no bound moves by `tol`; returns the cost of it."""
+        """Sweep until no bound moves by `tol`; returns the cost."""
         step = self.step()
         upper = settle(self.above, step, tol, self.rows.halved)
         lower = settle(self.below, step, tol, self.rows.halved)
         return step.groups.cost * self.x.size * (upper + 2 * lower)
 
     def likely(self) -> float:
-        """Distance from zero that some row is likely to reach: slopes of psi are probabilities."""
+        """Distance from zero that some row is likely to reach, from the slopes of psi."""
         x = self.x
         slopes = np.diff(self.above[:, 0]) / np.diff(x)
         cells = (np.abs(slopes) < 1.0 - 2.0 * _TAIL).any(0)

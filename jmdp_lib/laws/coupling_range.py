@@ -1,8 +1,8 @@
 """The range of gap variances over all one-step couplings with the same marginal distributions.
 
 A marginal MDP fixes the outcomes of each action, but not which outcomes of two actions come
-together; gap variances depend on that. This module computes their extremes over all couplings of
-one step, with independent branches at distinct states as in the paper's regime (Section 4).
+together; gap variances depend on that. This module computes the extremes of gap variances over all
+one-step couplings, with independent branches at distinct states as in the paper (Section 4).
 
 The marginal distributions fix all means and variances of returns. The joint distribution of the
 outcomes (R, S') of two actions a != b of a state is free, and with it the covariance
@@ -45,8 +45,8 @@ from jmdp_lib.moments import norm_weight
 from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import warn
 
-_ROUNDS = 50  # of policy iteration, at most
-_BATCH = 1 << 14  # pairs of outcomes of a linear program, about
+_ROUNDS = 50  # largest number of rounds of policy iteration
+_BATCH = 1 << 14  # approximate number of pairs of outcomes in a linear program
 _EXACT: Any = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 
 
@@ -56,8 +56,8 @@ class CouplingRange(ReadOnly):
 
     Attributes:
         gap_variance_low, gap_variance_high: (S, A, A), the range of $Var[Z(s, a) - Z(s, b)]$.
-        error_bound: in the paper's norm and the unit of the rewards: a gap variance is within
-            $lambda_2$ times it (`norm_weight`).
+        error_bound: a bound in the paper's norm, in the unit of the rewards. The error of a gap
+            variance is at most $lambda_2$ times this bound (`norm_weight`).
         converged: whether error_bound is at most tol * reward_bound.
     """
 
@@ -79,9 +79,9 @@ def coupling_range(jm: JMDP, policy: Policy, *, tol: float = 1e-8) -> CouplingRa
     distinct states stay independent, as with `coupling="joint"`. Noise that all states share,
     `coupling="common"`, is not a one-step coupling: its gap variances can lie outside the range.
 
-    For an MDP, take `JMDP.from_mdp`. The ranges are exact for two actions. For more actions they
-    contain the exact ones and may be wider, since one outcome table has to serve all pairs of
-    actions.
+    For an MDP, use `JMDP.from_mdp`. The ranges are exact for two actions. For more actions they
+    contain the exact ranges and may be wider, since each pair of actions has its own best coupling
+    here, but in a model one outcome table serves all pairs.
 
     Args:
         jm: the model, of which only the marginal MDP matters.
@@ -155,10 +155,10 @@ def _end_of_range(cells: Cells, sign: float, tol: float) -> tuple[Floats, float]
 
 @dataclass(frozen=True)
 class Cells:
-    """The N pairs of tables of all gaps, gap by gap: a plan (N,) gives each a probability.
+    """The N pairs of tables of all gaps, gap by gap; a plan (N,) gives each pair a probability.
 
-    system: with independent actions. backup: with the solved means and variances. step: the next
-    states of the two tables, and the plan of independent actions as its weights.
+    system: T_2 with independent actions. backup: one step from the solved means and variances.
+    step: the next states of the two tables; its weights are the plan of independent actions.
     """
 
     system: CollapsedT2
@@ -168,13 +168,13 @@ class Cells:
 
     @cached_property
     def products(self) -> Floats:
-        """(N,) of deviations y - mu."""
+        """Products (N,) of the deviations y - mu of both actions."""
         actions = self.gaps.first[self.step.row], self.gaps.second[self.step.row]
         return self.backup.deviations[self.step.tables, actions].prod(0)
 
     @cached_property
     def margins(self) -> Any:
-        """(M, N) sparse: ones at the pairs with the same table for one of the two actions."""
+        """Sparse matrix (M, N): each row marks the pairs of a gap that share one action's table."""
         num_tables = self.system.jm.probs.size
         assert self.step.tables is not None
         here, there = self.step.tables
@@ -212,7 +212,7 @@ class PlannedPairs(PairMap):
 
     @cached_property
     def arrays(self) -> PairArrays:
-        """Those of `DensePairs`, except for branches at one state."""
+        """Arrays of `DensePairs`, except for branches at one state."""
         cells = self.cells
         system = cells.system
         gaps = cells.gaps

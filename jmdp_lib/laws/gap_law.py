@@ -1,14 +1,15 @@
 """Distributions of gaps: brackets that are narrowed to a requested width.
 
 The bounds of both orders are valid after any number of sweeps and on any grid. So coarse grids
-come first, and each passes its bounds to the next one, of half the spacing. Stochastic order is
-exact at zero where rewards lie on a lattice, convex order is narrow elsewhere: stochastic order is
-swept only as long as it narrows a bracket further.
+come first, and each passes its bounds to the next grid, which has half the spacing. Stochastic
+order is exact at zero if rewards lie on a lattice; convex order is narrow elsewhere. So stochastic
+order is swept only as long as it narrows a bracket further.
 
-At the read points the brackets of all gaps are narrowed to `width`. The user passes them as `at=`.
-To read another point always, add it in `_read_points`: `_Search` has them in units as `reads`, both
-orders get them as points of their grid, a warning names one where a bracket stays too wide, and
-`GapLaw.at` lists them, zero first. `brackets` bounds a distribution at any point, read or not.
+At the read points, the brackets of all gaps are narrowed to `width`. The user passes these points
+as `at=`. To add a point that is always read, add it in `_read_points`. `_Search` holds the points
+in units as `reads`, both orders have them in their grids, a warning names a point where a bracket
+stays too wide, and `GapLaw.at` lists them, zero first. `brackets` bounds a distribution at every
+point, whether it is a read point or not.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import warn
 
 _COARSE = 16  # spacings on either side of zero in the first grid
-_TRUSTED = 256  # spacings among likely gaps from which on widths halve with the spacing
-_SETTLED = 12.0  # sweeps end when psi moves by less than spacing^2 / bulk over this
-_ON_THE_WAY = 2.0  # this divisor for grids that only lead to finer ones
-_WORK = 7e10  # numbers that are read and added, at most
+_TRUSTED = 256  # with this many spacings among likely gaps, widths halve with the spacing
+_SETTLED = 12.0  # sweeps end when psi moves by less than spacing^2 / bulk divided by this
+_ON_THE_WAY = 2.0  # the divisor for grids that only lead to finer ones
+_WORK = 7e10  # largest number of numbers that are read and added
 _EXACT = 1e-13  # sweeps of stochastic order end when probabilities move by less
-_POINT = 200.0  # bytes of a row for each point of a grid, roughly
+_POINT = 200.0  # approximate bytes of a row for each point of a grid
 _EPS = float(np.finfo(float).eps)
 
 
@@ -58,14 +59,14 @@ def gap_law(
     """Distributions of gaps $G = Z(s, a) - Z(s, b)$, as brackets that contain the truth.
 
     Bounds are rounded outwards. Rewards, their differences, and read points are rounded to the
-    twelfth digit of the largest reward, so that 0.1 + 0.2 - 0.3 is zero: the brackets are for this
-    rounded model. A common offset of all rewards (`JMDP.reward_offset`) is subtracted first.
+    twelfth digit of the largest reward, so that 0.1 + 0.2 - 0.3 is zero; the brackets belong to
+    this rounded model. A common offset of all rewards (`JMDP.reward_offset`) is subtracted first.
 
-    If rewards are random, states are many, and you need a probability, a sample is the better
-    choice: `estimate_gaps`, or `GapLaw.from_sample` with pairs of `simulate_pairs`. For one gap of
+    If rewards are random, there are many states, and you need a probability, a sample is better:
+    use `estimate_gaps`, or `GapLaw.from_sample` with pairs from `simulate_pairs`. For one gap of
     30 random states (benchmarks/gap_law.py), `gap_law` took 8 processor seconds and left
     $P(G <= 0)$ in a bracket 0.008 wide; the 95% interval of ten million pairs is 0.0006 wide. For
-    `cvar` it is the other way round: the bracket is 0.0001 standard deviations wide, and certain.
+    `cvar`, `gap_law` is better: its bracket is 0.0001 standard deviations wide, and certain.
 
     Args:
         jm: the model.
@@ -75,13 +76,13 @@ def gap_law(
         width: largest width of the brackets of $P(G < x)$ and $P(G <= x)$ at the read points.
             Defaults to 0.001.
         coupling: which branches share a draw, as in `jipe2`. Defaults to "joint".
-        at: (P,) the read points, in the unit of the rewards, beside zero, which is always one.
+        at: (P,), read points in the unit of the rewards. Zero is always read, too.
         points: the least number of grid points where gaps are likely to be. Defaults to
-            12 / width, and at most 512. More of them narrow the brackets everywhere: those of
-            probabilities in proportion to their distance, those of `cvar` with its square.
-        max_points: the largest size of the whole grid. Defaults to 4096. Once `width` turns out to
-            be beyond it, or beyond a fixed amount of work, the search ends: a `ConvergenceWarning`
-            has the width that was reached, and the points that `width` would take.
+            12 / width, and at most 512. More points narrow the brackets everywhere: those of
+            probabilities in proportion to the spacing, those of `cvar` to its square.
+        max_points: the largest size of the whole grid. Defaults to 4096. If `width` needs a larger
+            grid, or more than a fixed amount of work, the search ends: a `ConvergenceWarning`
+            reports the width that was reached, and the number of points that `width` would need.
 
     Returns:
         A `GapLaw` for each of the gaps, in the order of `gaps`. Its `width` is the one reached.
@@ -136,10 +137,11 @@ def _read_points(at: ArrayLike) -> Floats:
 
 
 class _Level(NamedTuple):
-    """One grid of the search, once it is swept.
+    """One grid of the search, after its sweeps.
 
-    spacing: of its points near zero. bulk: gaps are likely to be within it of zero. size: number
-    of points. excess: the widest bracket at a read point, in units of the requested width.
+    spacing: distance of its points near zero. bulk: distance from zero within which gaps are
+    likely. size: number of points. excess: the widest bracket at a read point, as a multiple of
+    the requested width.
     """
 
     spacing: float
@@ -149,7 +151,7 @@ class _Level(NamedTuple):
 
     @property
     def spacings(self) -> float:
-        """The number of spacings where gaps are likely."""
+        """Number of spacings where gaps are likely."""
         return 2.0 * self.bulk / self.spacing
 
     @property
@@ -159,16 +161,16 @@ class _Level(NamedTuple):
 
     @property
     def needed(self) -> float:
-        """The size of a grid on which all brackets are narrow enough, about."""
+        """Approximate size of a grid on which all brackets have the requested width."""
         return self.size * max(self.excess, 1.0)
 
 
 @dataclass
 class _Search:
-    """The loop over grids, from coarse to fine, in units of `Rows.unit`.
+    """Loop over grids, from coarse to fine, in units of `Rows.unit`.
 
-    cuts, psi: bounds in stochastic and in convex order; the former stay on their grid while they
-    are not swept. reads: (P,) the read points, in units and rounded as rewards are.
+    cuts, psi: bounds in stochastic and in convex order; `cuts` stays on its grid if it is not
+    swept. reads: (P,) the read points, in units and rounded like rewards.
     """
 
     rows: Rows
@@ -198,7 +200,7 @@ class _Search:
                 cuts_help &= level.trusted
                 hopeless = level.trusted and level.needed > self.max_points
                 enough = level.spacings >= self.points and (level.excess <= 1.0 or hopeless)
-                # A quarter of the spacing while the grid in between can be skipped.
+                # The spacing is quartered as long as the grid in between can be skipped.
                 spacing /= 4.0 if 2.0 * level.spacings < min(_TRUSTED, self.points) else 2.0
                 base = line(spacing, bulk, top)
                 growth = base.size / level.size
@@ -207,15 +209,15 @@ class _Search:
                     return self.verdict(level, widths)
 
     def sweep(self, base: Floats, spacing: float, bulk: float, use_cuts: bool) -> float:
-        """Both orders on a new line of points, with the read points; returns the work it took.
+        """Sweep on a new line of points, with the read points; returns the work.
 
         use_cuts: whether stochastic order is swept, too.
         """
         x = with_reads(base, np.append(self.reads, self.rows.halfway(self.reads)))
-        size = max(x.size, self.points)  # of the last grid, at least
+        size = max(x.size, self.points)  # at least that of the last grid
         needed = size * (_POINT * self.rows.factors.size + 20.0 * self.psi.num_reads)
         smaller = f"max_points={size // 2:,}, or fewer points or gaps, take less"
-        require(needed, f"the law of gaps on a grid of {size:,} points", smaller)
+        require(needed, f"gap_law on a grid of {size:,} points", smaller)
         self.psi.refine(x)
         share = _SETTLED if 2.0 * bulk >= self.points * spacing else _ON_THE_WAY
         work = self.psi.settle(spacing**2 / (share * bulk))
@@ -225,7 +227,7 @@ class _Search:
         return work
 
     def widths(self) -> tuple[Floats, bool]:
-        """The widest bracket at each read point (P,), and whether stochastic order helps there.
+        """Widest bracket at each read point (P,), and whether stochastic order still helps.
 
         It helps if it narrows a bracket that is still too wide.
         """
@@ -238,7 +240,7 @@ class _Search:
         return both.max((0, 1)), bool(helps.any())
 
     def verdict(self, level: _Level, widths: Floats) -> str:
-        """A message with the width reached and the points that the requested one would take.
+        """Message with the width that was reached and the points that the requested width needs.
 
         It is empty if the width was reached. widths: (P,) the widest bracket at each read point.
         """
@@ -255,10 +257,10 @@ class _Search:
         )
 
     def laws(self, gaps: Ints, at: Floats) -> list[GapLaw]:
-        """The brackets of both orders in the unit of the rewards. at: (P,) the read points in it.
+        """Brackets of both orders, converted to the unit of the rewards, as are the points at (P,).
 
-        A point that the unit rounds becomes an interval. Bounds of phi are widened by as much as
-        its points may move: a rounding, or the twelfth digit of the largest reward at read points.
+        A point that the unit rounds becomes an interval. Bounds of phi are widened by the largest
+        move of its points: a rounding, or at read points the twelfth digit of the largest reward.
         """
         unit = self.rows.unit
         x = unit * self.psi.x

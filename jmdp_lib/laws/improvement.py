@@ -1,10 +1,10 @@
 """Policy improvement that changes a policy only where that is likely to pay off.
 
 Let V be the value of a policy, and Q(s, a) that of taking a once and following the policy from
-then on. By the policy improvement theorem every state can be decided on its own: a policy that
-takes actions with Q(s, a) >= V(s) at some states, whichever they are, and is unchanged at all
-others, has a value that is nowhere below V. Greedy improvement changes all states that it can; here
-a state changes only if the new action is better with a given probability.
+then on. By the policy improvement theorem, every state can be decided separately: if a new policy
+takes actions with Q(s, a) >= V(s) at any set of states, and is unchanged at all others, its value
+is nowhere below V. Greedy improvement changes every state that it can; here a state changes only if
+the new action is better with a given probability.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from jmdp_lib.machine import ReadOnly
 from jmdp_lib.model import JMDP
 from jmdp_lib.policies import Policy
 
-_ALPHA = 0.05  # all confidence intervals of advantages hold at once with probability 1 - this
-_ROUNDING = 1e-10  # smaller advantages, relative to the largest return, are rounding
+_ALPHA = 0.05  # all confidence intervals of advantages hold at once with probability 1 - _ALPHA
+_ROUNDING = 1e-10  # advantages below this share of the largest return are rounding
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -35,11 +35,12 @@ class Improvement(ReadOnly):
     Attributes:
         value: (S,), $V$, the value of the old policy.
         policy: (S, A), the new policy.
-        switched: (S,), true where it differs from the old one.
+        switched: (S,), true where the new policy differs from the old one.
         advantage: (S, A), $Q(s, a) - V(s)$ under the old policy.
-        advantage_low: (S, A), lower end of its confidence interval; the same if tables are given.
+        advantage_low: (S, A), lower end of the confidence interval of `advantage`; equal to it if
+            the tables are given.
         prob_better: (S, A), lower bounds of $P(Z(s, a) > Z(s, A))$, with $A$ drawn from the old
-            policy; nan where none was needed.
+            policy; nan where no bound was needed.
     """
 
     value: Floats
@@ -57,22 +58,22 @@ class Improvement(ReadOnly):
 def cautious_improvement(
     jm: JMDP, policy: Policy, *, level: float = 0.5, width: float = 0.02
 ) -> Improvement:
-    """One step of policy improvement, only where an action is better with probability `level`.
+    """Improve a policy only in states where an action is better with probability `level`.
 
     A state switches to an action $a$ if $Q(s, a) > V(s)$, and if $Z(s, a) > Z(s, A)$ in the same
     scenario with probability `level` or more, where $A$ is drawn from the policy. Of several such
     actions, the one with the largest $Q$ is taken. With level=0 this is greedy improvement.
 
-    The value of the new policy is nowhere below the old one. If `jm` was counted from queries
-    (`JMDP.from_simulator`), the lower end of a confidence interval of $Q(s, a) - V(s)$ must be
-    above zero. All these intervals hold at once with a probability of 95%, and so does the
-    statement about values. This takes many queries: the intervals are normal approximations, and
-    blind to outcomes that no query showed.
+    The value of the new policy is nowhere below that of the old one. If `jm` was counted from
+    queries (`JMDP.from_simulator`), the lower end of a confidence interval of $Q(s, a) - V(s)$ must
+    be above zero. All these intervals hold at once with a probability of 95%, and so does the
+    statement about values. This needs many queries: the intervals are normal approximations, and
+    they ignore outcomes that no query showed.
 
     Args:
         jm: the model, whose tables are given or counted.
         policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-        level: in [0, 1], the least probability of being better. Defaults to 0.5.
+        level: the least probability of being better, in [0, 1]. Defaults to 0.5.
         width: width of the brackets of probabilities, as in `gap_law`. Defaults to 0.02. Wider
             brackets take less time, but fewer states switch.
 
@@ -111,7 +112,7 @@ def cautious_improvement(
 
 
 def _advantages(system: CollapsedT2, value: Floats) -> tuple[Floats, Floats]:
-    """Q(s, a) - V(s), (S, A), and lower ends of its confidence intervals."""
+    """Advantages Q(s, a) - V(s), (S, A), and lower ends of their confidence intervals."""
     jm = system.jm
     backed = jm.rewards + jm.gamma * value[jm.next_states]  # (T, A)
     usual = (backed * system.policy[jm.table_states]).sum(1, keepdims=True)  # (T, 1)
@@ -138,8 +139,8 @@ def _chances(jm: JMDP, policy: Floats, improves: Any, width: float) -> Floats:
 def _variance(jm: JMDP, system: CollapsedT2, backed: Floats, usual: Floats) -> Floats:
     """N times the variance (S, A) of advantages counted in N queries, to first order.
 
-    An error at state x counts as often as x is visited, discounted: `ahead` (S, A, S) is the visits
-    after (s, a) minus those under the policy. At s itself the same table draws the action.
+    An error at state x is weighted by the discounted visits of x: `ahead` (S, A, S) is the visits
+    after (s, a) minus those under the policy. At s itself, both actions read the same table.
     """
     size = jm.num_states
     here = np.arange(size)

@@ -1,18 +1,19 @@
 """The gap of two policies in one world: its mean and variance from every state.
 
-The world is that of the random maps: at every time step there are the tables of the coupling, and
-for every state-action (s, a) a uniform number U. A branch that leaves (s, a) and arrives at x takes
-the action at which the cumulative probabilities of its own policy at x pass U. One more number
+The world is that of the random maps: at every time step it has the tables of the coupling, and a
+uniform number U for every state-action (s, a). A branch that leaves (s, a) and arrives at x takes
+the first action whose cumulative probability, under its own policy at x, exceeds U. One more number
 draws both first actions. So two branches, of the policies pi and rho, are
 
     coupled at s, if they come from one state-action, or start: their actions have the joint
-        law w_s(a, b), the length of the overlap of a's interval under pi and of b's under rho;
-    separate at s and t, if they come from two: their actions are independent, also if s = t.
+        distribution w_s(a, b), the overlap of a's interval under pi and b's under rho;
+    separate at s and t, if they come from two state-actions: their actions are independent, even
+        if s = t.
 
 Branches that take one action at one state get one reward, go to one state, and are coupled there.
-All others are separate after the step. Branches that are coupled and whose policies agree on every
-state that they can still reach have coalesced, since they never draw two actions. For equal
-policies the gap is zero; each branch by itself has the distribution of `jipe2`.
+All other branches are separate after the step. Coupled branches whose policies agree on every state
+that they can still reach have coalesced, since they always draw the same action. For equal policies
+the gap is zero; each single branch has the distribution of `jipe2`.
 
 With values v and v~ of the two policies, y_a = R + gamma v(S'), q(s, a) = E y_a, and q~ likewise,
 the mean g = v - v~ of the gap solves
@@ -29,8 +30,8 @@ that of all later steps. With A ~ pi(s) and B ~ rho(t),
     h(s, a, a) = E[(gamma g(S'_a) - g(s))^2] + gamma^2 E tau(S'_a).
 
 The coupling decides whether y_a and y~_b share a table. With common noise, distinct states share
-it, and P_pi u P_rho' is the mean over the noise, as in `operators.pairs`. The unknowns
-are variances and not second moments, so that nothing large cancels; from states where the policies
+the noise, and P_pi u P_rho' is the mean over the noise, as in `operators.pairs`. The unknowns are
+variances and not second moments, so that no large numbers cancel. At states from which the policies
 agree on every state that can still be reached, g and tau are exactly zero.
 
 Errors. The gap is g plus uncorrelated steps gamma^t M_t, M = y_A - y~_B - g. Errors e and e~ of the
@@ -68,7 +69,7 @@ from jmdp_lib.operators.pairs import policy_average
 from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import warn
 
-_PRECISE = 1e-12  # residuals, relative to what each system adds in one step
+_PRECISE = 1e-12  # tolerance of residuals, relative to the source of each system
 _TOL = 1e-8  # the default of `jipe2`
 
 
@@ -76,14 +77,15 @@ _TOL = 1e-8  # the default of `jipe2`
 class PolicyGap(ReadOnly):
     """Mean and variance of the return of one policy minus that of another, from every state.
 
-    It unpacks into these two, which also have index 0 and 1.
+    It unpacks into mean and variance, which are also its items 0 and 1.
 
     Attributes:
-        mean: (S,), its mean.
-        variance: (S,), its variance.
-        error_bound: bounds on the errors of all means and of all variances, rounding included.
-        converged: whether both are within the default tolerance of `jipe2`: $10^{-8}$ in the norm
-            of eq. (20), relative to the largest absolute reward.
+        mean: (S,), mean of the difference of returns.
+        variance: (S,), variance of this difference.
+        error_bound: a bound on the errors of all means and one for all variances, which include
+            rounding.
+        converged: whether both bounds are within the default tolerance of `jipe2`: $10^{-8}$ in the
+            norm of eq. (20), relative to the largest absolute reward.
     """
 
     mean: Floats
@@ -103,18 +105,18 @@ def policy_gaps(
 ) -> PolicyGap:
     """Mean (S,) and variance (S,) of the return of one policy minus that of another in one world.
 
-    Both policies start in the same state, for every state, and draw their actions with the same
-    random numbers: equal policies have gap 0, and policies that differ at a few states differ only
-    after these.
+    For every initial state, both policies start there and draw their actions with the same random
+    numbers. So equal policies have gap 0, and policies that differ at a few states differ only
+    after a visit of these.
 
-    Takes about 70 bytes for every pair of states.
+    The computation takes about 70 bytes for every pair of states.
 
     Args:
         jm: the model.
         policy: the first policy, in any form that `jipe2` accepts.
         other: the policy whose return is subtracted, in any of these forms.
         coupling: which branches share a draw, as in `jipe2`: those at one state ("joint", the
-            default), those that coalesced ("independent"), or all of them ("common").
+            default), only those that have coalesced ("independent"), or all of them ("common").
 
     Returns:
         The mean (S,) and the variance (S,) of the gap for every initial state, with bounds on
@@ -163,7 +165,7 @@ def policy_gaps(
 
 
 def _solve_means(first: CollapsedT2, second: CollapsedT2) -> tuple[Floats, Floats]:
-    """g (S,) and v~ (S,)."""
+    """Solve for g (S,) and v~ (S,)."""
     gamma = first.jm.gamma
     small = _PRECISE * first.jm.reward_bound
     base = Chain(second.kernel, gamma, second.mean_rewards).solution(small)
@@ -175,7 +177,7 @@ def _solve_means(first: CollapsedT2, second: CollapsedT2) -> tuple[Floats, Float
 
 @dataclass(frozen=True)
 class _GapPairs(PairMap):
-    """The system of u and tau, x (S + 1, S): row s < S is u(s, .), and the last row is tau.
+    """System of u and tau, x (S + 1, S): row s < S is u(s, .), and the last row is tau.
 
     first, second: T_2 of the two policies. mean: (S,) g. base: (S,) v~.
     """
@@ -187,14 +189,14 @@ class _GapPairs(PairMap):
 
     @cached_property
     def backups(self) -> tuple[CollapsedBackup, CollapsedBackup]:
-        """One step of the values of both policies."""
+        """Backups of the values of both policies, one step each."""
         zero = np.zeros_like(self.base)
         return self.first.backup(self.base + self.mean, zero), self.second.backup(self.base, zero)
 
     def error_bound(self, x: Floats, largest_reward: float) -> tuple[float, float]:
         """Bounds on the errors of means and variances, for a solution x.
 
-        largest_reward: by size, before the reward offset was subtracted.
+        largest_reward: largest absolute reward, before the reward offset was subtracted.
         """
         gamma = self.first.jm.gamma
         steps = 1.0 / (1.0 - gamma**2)
@@ -213,7 +215,7 @@ class _GapPairs(PairMap):
 
     @cached_property
     def arrays(self) -> PairArrays:
-        """The pair system; of branches at one state, separate ones come before coupled ones."""
+        """Arrays of the pair system; at one state, separate branches come before coupled ones."""
         first = self.first
         second = self.second
         left, right = self.backups
@@ -234,16 +236,16 @@ class _GapPairs(PairMap):
 
     @property
     def _coupled(self) -> Floats:
-        """The probability w_s(a, b), (S, A, A), that one number draws a and b.
+        """Probability w_s(a, b), (S, A, A), that one number draws a and b.
 
-        It draws an action up to a and one up to b where it is below both cumulative sums.
+        A number below both cumulative sums draws a first action up to a and a second one up to b.
         """
         first, second = (np.cumsum(system.policy, axis=1) for system in (self.first, self.second))
         both = np.minimum(first[:, :, None], second[:, None])
         return np.diff(np.diff(both, axis=1, prepend=0.0), axis=2, prepend=0.0)
 
     def _from_one_state(self, drawn: Floats) -> tuple[sparse.csr_array, Floats]:
-        """Moves (S, (S + 1) * S) sparse and source (S,) of two branches at one state.
+        """Sparse moves (S, (S + 1) * S) and source (S,) of two branches at one state.
 
         drawn: (S, A, A) the probabilities of their actions.
         """
@@ -261,7 +263,7 @@ class _GapPairs(PairMap):
         return leads, added + np.bincount(gaps.states, weights * self._spread(gaps, step), size)
 
     def _spread(self, gaps: Gaps, step: PairStep) -> Floats:
-        """E[(y_a - y~_b - g(s))^2], (Q,), for two actions."""
+        """Expectations E[(y_a - y~_b - g(s))^2], (Q,), for two actions."""
         left, right = self.backups
         s, a, b = gaps.states, gaps.first, gaps.second
         shift = left.mean[s, a] - right.mean[s, b] - self.mean[s]

@@ -1,19 +1,20 @@
-"""Differences of returns that a gap leads to, one row each, as functions of other rows.
+"""Differences of returns that a gap depends on: each is a row, a function of other rows.
 
-Let D(s, t) = Z(s, A) - Z(t, B), with A and B drawn separately from the policy. Two branches at one
-state that draw the same action coalesce, so that D = 0; otherwise D(s, t) is
+Let D(s, t) = Z(s, A) - Z(t, B), with A and B drawn separately from the policy. If two branches at
+one state draw the same action, they coalesce and D = 0. Otherwise D(s, t) is
 R - R' + gamma D(S', T') under the coupling. A gap Z(s, a) - Z(s, b) is one more step of this kind.
 
-Branches at different states draw independently, unless noise is common; branches at one state do if
-all draws are independent. A step of two independent draws has the outcomes of one times those of
-the other. Where that is many, the step is taken in two halves, in which one branch moves at a time:
+Branches at different states draw independently, unless noise is common; branches at one state do so
+only if all draws are independent. A step of two independent draws has as many outcomes as the
+product of their numbers. If there are many, the step is split into two half-steps, in each of which
+one branch moves:
 
     D(s, t) = R + H(S', t),        H(j, t) = -R' + gamma D(j, T').
 
 At one state H also depends on the second action, which must differ from the first.
 
-So every row is distributed as d + factor * (another row, or its negative), for finitely many
-outcomes.
+So every row is a mixture of finitely many outcomes, each of the form
+d + factor * (another row or its negative).
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from jmdp_lib.fast import Chain, CollapsedT2, PairSet, ragged, solve
 from jmdp_lib.machine import require
 
 _DIGITS = 12  # decimals to which rewards are rounded, in units of the largest one
-_ROUNDS = 64  # steps of value iteration that bound |D|, at least
-_OUTCOME = 400.0  # bytes of one outcome while it is made and grouped, roughly
-_WORTH = 4.5  # half-steps pay off if they have so many times fewer outcomes: at 4 they do not
-_ATOMS = 128  # read points of half-steps, at most; among more rewards few are equal
+_ROUNDS = 64  # least number of steps of value iteration that bound |D|
+_OUTCOME = 400.0  # approximate bytes of one outcome while outcomes are made and grouped
+_WORTH = 4.5  # half-steps pay off if this factor reduces the outcomes; at 4 they do not
+_ATOMS = 128  # largest number of read points of half-steps; among more rewards few are equal
 _EPS = float(np.finfo(float).eps)
 
 
 class Outcomes(NamedTuple):
-    """Outcomes of one step, entry by entry, in order of their rows: arrays (M,).
+    """Outcomes of one step, sorted by row: arrays (M,).
 
     row: the row of the outcome. d: the reward difference. after: the next row. flipped: whether
-    its negative is next. weights: probabilities.
+    the negative of that row is next. weights: probabilities.
     """
 
     row: Ints
@@ -53,7 +54,7 @@ class Outcomes(NamedTuple):
 
     @property
     def merged(self) -> Outcomes:
-        """These outcomes, sorted by row, d, after and flipped; equal ones are added up."""
+        """Outcomes sorted by row, d, after and flipped, with equal ones merged."""
         order = np.lexsort((self.flipped, self.after, self.d, self.row))
         values: Any = [x[order] for x in self]
         row, d, after, flipped, weights = values
@@ -69,9 +70,9 @@ class Rows:
 
     All numbers are in `unit`, a power of ten such that the largest reward is 1 to 10 units.
 
-    factors: (N,) gamma, or 1 for a half-step that leads to another at the same time. gaps: (Q,)
-    rows of the gaps. rounding: error bound of a sum over the outcomes of a row, relative to the
-    largest numbers in it.
+    factors: (N,) gamma, or 1 for a half-step that leads to a second one at the same time step.
+    gaps: (Q,) rows of the gaps. rounding: error bound of a sum over the outcomes of a row, relative
+    to the largest numbers in the sum.
     """
 
     unit: float
@@ -83,11 +84,11 @@ class Rows:
 
     @classmethod
     def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> Rows:
-        """The rows that gaps (s, a, b), (Q, 3), lead to within a set of pairs."""
+        """Rows that gaps (s, a, b), (Q, 3), lead to within a set of pairs."""
         steps = _Steps(system, pairs, gaps)
         outcomes, halved = steps.outcomes()
         gamma = system.jm.gamma
-        # At gamma 0 every row leads to zero, and any factor below 1 will do.
+        # If gamma is 0, every row leads to zero, and any factor below 1 is right.
         factors = np.full(int(outcomes.row.max()) + 1, gamma or 0.5)
         factors[halved] = 1.0
         return cls(
@@ -96,9 +97,9 @@ class Rows:
             outcomes=outcomes.merged,
             factors=factors,
             gaps=pairs.size + np.arange(len(gaps)),
-            # Draws with the same outcome are added up first, and then the outcomes, each times a
-            # number: each draw has two additions and a product, which lose half an _EPS at most.
-            # The other 16 are for operations that are done once.
+            # Draws with the same outcome are summed first, then the outcomes, each times a number.
+            # So each draw has two additions and a product, which lose at most half an _EPS each.
+            # The other 16 allow for operations that occur once.
             rounding=_EPS * (16.0 + 1.5 * float(np.bincount(outcomes.row).max())),
         )
 
@@ -110,7 +111,7 @@ class Rows:
     def halfway(self, reads: Floats) -> Floats:
         """Read points (M,) of half-steps, for the read points (P,) of gaps.
 
-        Equal rewards of both branches make an atom of D. It stays whole if H is read at points.
+        Equal rewards of both branches make an atom of D, which stays whole if H is read there.
         """
         first = self.outcomes.d[self.factors[self.outcomes.row] == 1.0]
         points = np.unique(np.subtract.outer(reads, np.unique(first)))
@@ -118,12 +119,12 @@ class Rows:
 
     @property
     def steps(self) -> float:
-        """Factor by which errors of steps add up; of half-steps, every second factor is one."""
+        """Factor by which errors of steps add up; with half-steps, every second factor is one."""
         return (2.0 if self.halved else 1.0) / (1.0 - self.gamma)
 
     @cached_property
     def _chain(self) -> Chain:
-        """E D (N,) of all rows, as a linear system."""
+        """Linear system for E D (N,) of all rows."""
         row, d, after, flipped, weights = self.outcomes
         moved = weights * self.factors[row] * (1.0 - 2.0 * flipped)
         kernel = sparse.csr_array((moved, (row, after)), 2 * self.factors.shape)
@@ -131,7 +132,7 @@ class Rows:
 
     @cached_property
     def means(self) -> Floats:
-        """E D, (N,), for the rounded rewards, solved to rounding."""
+        """Means E D, (N,), for the rounded rewards, solved to rounding."""
         return np.asarray(solve(self._chain, 0.0, self.gamma).x)
 
     @cached_property
@@ -140,17 +141,19 @@ class Rows:
         return self.error_of_means(self.means)
 
     def error_of_means(self, means: Floats) -> float:
-        """A bound on the errors of any means (N,): their residual adds up over all later steps.
+        """A bound on the errors of any means (N,): their residual, summed over all later steps.
 
-        Computing it loses `rounding`, relative to the largest numbers that are summed.
+        The residual itself has the error `rounding`, relative to the largest summed numbers.
         """
         lost = self.rounding * (np.abs(self.outcomes.d).max() + np.abs(means).max())
         return float(self.steps * (self._chain.residual(means) + lost))
 
     @cached_property
     def largest(self) -> Floats:
-        """Bounds (N,) of |D|, zero where D is always zero: a number of steps, and a bound on all
-        later ones."""
+        """Bounds (N,) of |D|, zero where D is always zero.
+
+        They are sums over some steps, plus a bound on all later ones.
+        """
         row, d, after, _, _ = self.outcomes
         starts = np.searchsorted(row, np.arange(self.factors.size))
         bound = np.zeros(self.factors.size)
@@ -158,14 +161,14 @@ class Rows:
             before = bound
             bound = np.maximum.reduceat(np.abs(d) + self.factors[row] * bound[after], starts)
             added = (bound - before).max()
-            settled = ((bound > 0.0) == (before > 0.0)).all()  # no more rows turn out to move
+            settled = ((bound > 0.0) == (before > 0.0)).all()  # no other row becomes nonzero
             if added == 0.0 or (settled and rounds >= _ROUNDS):
                 break
         later = added * (self.steps - 1.0)
         return np.where(bound > 0.0, (bound + later) * (1.0 + 1e-9), 0.0)
 
     def rounded(self, x: Floats) -> Floats:
-        """Numbers in `unit`, rounded as rewards are."""
+        """Numbers in `unit`, rounded like rewards."""
         return _rounded(x / self.unit)
 
     @property
@@ -177,8 +180,8 @@ class Rows:
     def digits(self) -> float:
         """A bound on the change of E D by the rounding of rewards.
 
-        Each of two rewards moves by at most half of 10^-12 units to the nearest multiple, and its
-        quotient and rounding lose half an _EPS each, or two with the difference.
+        Each of two rewards moves by at most half of 10^-12 units to the nearest multiple. Its
+        quotient, its rounding and the difference lose two _EPS at most.
         """
         each = 0.5 * 10.0**-_DIGITS + 2.0 * _EPS * np.abs(self.outcomes.d).max()
         return float(2.0 * each / (1.0 - self.gamma))
@@ -190,11 +193,11 @@ def _rounded(x: Floats) -> Floats:
 
 
 class _Branches(NamedTuple):
-    """Two branches that take a step, entry by entry: arrays (M,).
+    """Pairs of branches that take a step: arrays (M,).
 
-    row: the row whose step it is. first, second: the branches. Branch s * A + a starts with the
+    row: the row that takes the step. first, second: the branches. Branch s * A + a starts with the
     state-action (s, a), and branch S * A + s with an action that the policy draws at s. chance: the
-    probability of the entry.
+    probability of the pair.
     """
 
     row: Ints
@@ -218,7 +221,7 @@ class _Steps:
 
     @cached_property
     def rewards(self) -> Floats:
-        """(T, A) in units."""
+        """Rewards (T, A) in units."""
         return _rounded(self.system.jm.rewards / self.unit)
 
     @cached_property
@@ -228,12 +231,12 @@ class _Steps:
 
     @property
     def zero(self) -> int:
-        """The row of zero, after all pairs and gaps; half-steps follow."""
+        """Index of the zero row, after all pairs and gaps; half-steps follow."""
         return self.pairs.size + len(self.gaps)
 
     @cached_property
     def starts(self) -> sparse.csr_array:
-        """(S * A + S, S * A) sparse: probabilities of the state-actions where branches start."""
+        """Probabilities (S * A + S, S * A), sparse, of the state-actions where branches start."""
         given = sparse.eye_array(self.system.policy.size)
         return sparse.vstack([given, self.system.average], format="csr")
 
@@ -246,9 +249,9 @@ class _Steps:
 
     @property
     def at_one_state(self) -> tuple[Outcomes, _Branches]:
-        """Pairs at one state: the outcome zero, and branches that draw distinct actions.
+        """Pairs at one state: their outcomes zero, and the branches that draw distinct actions.
 
-        Branches that draw one action coalesce, so that zero is next. Zero itself is such a pair.
+        Branches that draw the same action coalesce, so zero is next. Zero itself is such a pair.
         """
         first, second = self.members
         pairs = np.flatnonzero(first == second)
@@ -265,13 +268,13 @@ class _Steps:
 
     @property
     def at_two_states(self) -> _Branches:
-        """All other pairs."""
+        """Pairs at two states."""
         pairs = np.flatnonzero(np.not_equal(*self.members))
         first, second = (self.system.policy.size + x[pairs] for x in self.members)
         return _Branches(pairs, first, second, np.ones(pairs.size))
 
     def outcomes(self) -> tuple[Outcomes, Ints]:
-        """Outcomes of all rows; and those rows, once or more, that lead to half-steps."""
+        """Outcomes of all rows, and the rows that lead to half-steps, some more than once."""
         coupling = self.system.coupling
         coalesced, distinct = self.at_one_state
         branches = [
@@ -290,19 +293,19 @@ class _Steps:
         return _stacked([*parts, self.joined(first, second, followers)]), first.row[:0]
 
     def fit(self, num_outcomes: int) -> None:
-        """Refuse so many outcomes if they do not fit into memory."""
+        """Raise a MemoryError if this many outcomes do not fit."""
         what = f"the law of gaps that reach {self.pairs.size:,} pairs"
-        require(_OUTCOME * num_outcomes, what, "ask for fewer gaps")
+        require(_OUTCOME * num_outcomes, what, "request fewer gaps")
 
     def actions(self, branches: Ints) -> tuple[Ints, Ints, Ints, Floats]:
-        """All starts of branches (M,): whose they are, states, actions, probabilities."""
+        """All starts of branches (M,): index of the branch, state, action, probability."""
         _, entry, within = ragged(np.diff(self.starts.indptr)[branches])
         at = self.starts.indptr[branches][entry] + within
         s, a = np.divmod(self.starts.indices[at], self.system.jm.num_actions)
         return entry, s, a, self.starts.data[at]
 
     def draws(self, branches: Ints) -> tuple[Ints, Ints, Ints, Floats]:
-        """All draws of branches (M,): whose they are, tables, actions, probabilities."""
+        """All draws of branches (M,): index of the branch, table, action, probability."""
         jm = self.system.jm
         entry, s, a, chance = self.actions(branches)
         counts = np.diff(jm.starts)[s]
@@ -325,7 +328,7 @@ class _Steps:
         return self.between(branches.row[entry], difference, ends, chance)
 
     def halves(self, branches: _Branches) -> tuple[Outcomes, Outcomes]:
-        """Steps in which one branch moves, and those in which the other one does, row by row."""
+        """Half-steps of the first branch, and those of the second branch, row by row."""
         jm = self.system.jm
         shape = jm.num_states, self.starts.shape[0]
         entry, table, a, chance = self.draws(branches.first)
@@ -341,7 +344,7 @@ class _Steps:
         return first, self.between(row + entry, 0.0 - self.rewards[table, b], ends, chance)
 
     def joined(self, first: Outcomes, second: Outcomes, followers: Ints) -> Outcomes:
-        """Whole steps made of both halves; followers: (M,) second halves after each first one."""
+        """Whole steps from half-steps. followers: (M,) number of second ones after each first."""
         self.fit(int(followers.sum()))
         _, entry, within = ragged(followers)
         then = np.searchsorted(second.row, first.after)[entry] + within
@@ -354,7 +357,7 @@ class _Steps:
         )
 
     def between(self, row: Ints, d: Floats, ends: tuple[Ints, Ints], chance: Floats) -> Outcomes:
-        """Outcomes of steps that lead to two states, (M,) each; at gamma 0 they lead to zero."""
+        """Outcomes of steps that lead to pairs of states, `ends`, or to zero if gamma is 0."""
         x, y = self.pairs.indexing.index_of[np.stack(ends)]
         after = self.pairs.places(*ends)
         if self.system.jm.gamma == 0.0:
@@ -363,5 +366,5 @@ class _Steps:
 
 
 def _stacked(parts: list[Any]) -> Any:
-    """Named tuples of arrays as one, their arrays one after the other."""
+    """Concatenate named tuples, array by array."""
     return type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))

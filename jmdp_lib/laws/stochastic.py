@@ -4,14 +4,14 @@ Over the outcomes d, j of a row,
 
     P(D <= x) = sum of w P(D_j <= (x - d) / factor),
 
-and so for P(D < x). The *cuts* are these two functions at the points of a grid, in ascending order:
-P(D < x_0), P(D <= x_0), P(D < x_1), ... Reading every function at the first cut that is not below
-the requested one bounds it from above. This operator is monotone, so that it leads from one upper
-bound to another. Upper bounds for -D give lower bounds for D, since the grid is symmetric.
+and likewise for P(D < x). The *cuts* are these two functions at the points of a grid, in ascending
+order: P(D < x_0), P(D <= x_0), P(D < x_1), ... A read at the first cut that is not below the
+requested one gives an upper bound. This operator is monotone, so it maps upper bounds to upper
+bounds. Upper bounds for -D give lower bounds for D, since the grid is symmetric.
 
-A read is exact where (x - d) / factor is a point of the grid, so that an atom there stays whole.
-Where rounding makes the quotient inexact, the read is a few roundings higher. Sums of probabilities
-are rounded up.
+A read is exact if (x - d) / factor is a point of the grid; then an atom there stays whole. If
+rounding makes the quotient inexact, the read is a few roundings higher. Sums of probabilities are
+rounded up.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from jmdp_lib.laws.rows import Outcomes, Rows
 from jmdp_lib.laws.sweeps import Groups, Reads, Step, settle
 
 _EPS = float(np.finfo(float).eps)
-_GAPS = 1024  # reward differences that are distinguished, about
-_OCTAVE = 8  # points between a distance and twice this distance, at least
+_GAPS = 1024  # approximate number of reward differences that are distinguished
+_OCTAVE = 8  # least number of points between a distance and twice this distance
 
 
 def line(spacing: float, bulk: float, top: float) -> Floats:
-    """Points (n,) of a grid: multiples of `spacing` up to `bulk`, either way, coarser up to `top`.
+    """Points (n,) of a symmetric grid, with this spacing up to `bulk` and coarser up to `top`.
 
-    Beyond `bulk`, where gaps are less and less likely, the spacing is four times as wide whenever
-    the distance to zero doubles. The last point is a spacing beyond both, so that reads next to a
-    point lie between points, too.
+    Beyond `bulk`, where gaps become unlikely, the spacing grows by a factor of four whenever the
+    distance to zero doubles. The last point lies a spacing beyond both, so that reads near it lie
+    between points, too.
     """
     points = spacing * np.arange(np.ceil(bulk / spacing) + 2.0)
     reach = top + spacing
@@ -46,9 +46,9 @@ def line(spacing: float, bulk: float, top: float) -> Floats:
 
 
 def with_reads(points: Floats, reads: Floats) -> Floats:
-    """The points of a line and the read points, with either sign, which replace points nearby.
+    """Points of a line, with read points of either sign in place of the points near them.
 
-    The ends of the line lie a spacing beyond all mass, and there is one more point on either side.
+    The ends of the line lie a spacing beyond all mass; one more point is added on either side.
     """
     both = np.append(reads, 0.0 - reads)
     kept = np.abs(points[:, None] - both).min(1) >= np.diff(points).min() / 2.0
@@ -58,8 +58,8 @@ def with_reads(points: Floats, reads: Floats) -> Floats:
 class Stochastic:
     """Upper bounds of the distribution functions of N rows and of their negatives.
 
-    bounds: (2 N, 1, 2n + 1), those of a row and its negative one after the other, at the 2n cuts of
-    a symmetric grid x (n,); the last bound, beyond the grid, is one.
+    bounds: (2 N, 1, 2n + 1), each row followed by its negative, at the 2n cuts of a symmetric grid
+    x (n,); the last bound, beyond the grid, is one.
     """
 
     bounds: Floats
@@ -77,7 +77,7 @@ class Stochastic:
 
     @cached_property
     def _groups(self) -> tuple[Groups, Floats]:
-        """The outcomes of all rows with both signs."""
+        """Groups of the outcomes of all rows, with both signs."""
         outcomes = self.rows.outcomes
         row = np.append(2 * outcomes.row, 2 * outcomes.row + 1)
         after = 2 * outcomes.after + outcomes.flipped
@@ -95,8 +95,7 @@ class Stochastic:
         self.x = x
 
     def _on(self, x: Floats, rows: Ints | slice) -> Floats:
-        """Bounds (..., 1, 2n + 1) of some rows on another grid, from the size of D and the old
-        bounds."""
+        """Bounds (..., 1, 2n + 1) of some rows on another grid, from old ones and bounds of |D|."""
         largest = self.largest[rows]
         beyond = -largest[..., None, None]
         bounds = np.ones((*largest.shape, 1, 2 * x.size + 1))
@@ -108,7 +107,7 @@ class Stochastic:
         return bounds
 
     def settle(self, tol: float) -> float:
-        """Sweep until no bound falls by `tol`; returns the cost of it."""
+        """Sweep until no bound falls by `tol`; returns the cost."""
         groups, kinds = self._groups
         beyond = 2 * self.x.size
         cells = [np.append(first_cut(self.x, *_shifted(self.x, *kind)), beyond) for kind in kinds.T]
@@ -126,8 +125,8 @@ class Stochastic:
 def first_cut(x: Floats, y: Floats, inexact: Floats | float = 0.0) -> Ints:
     """The first cuts (2m,) of a grid x (n,) not below P(D < y) and P(D <= y), for each y (m,).
 
-    It is 2n where there is none. inexact: a bound on the error of y. Both functions are read at
-    y + inexact, where they are no less: D < y implies D < y + inexact.
+    An index is 2n if no cut is. inexact: a bound on the error of y. Both functions are read at
+    y + inexact, where they are at least as large: D < y implies D < y + inexact.
     """
     y = y + inexact
     place = np.searchsorted(x, y)
@@ -136,11 +135,11 @@ def first_cut(x: Floats, y: Floats, inexact: Floats | float = 0.0) -> Ints:
 
 
 def _shifted(x: Floats, d: float, factor: float) -> tuple[Floats, Floats]:
-    """(x - d) / factor, and a bound on its error.
+    """Quotients (x - d) / factor, and a bound on their errors.
 
-    It is exact where d = x, or where the factor is a power of two and the difference a float.
-    Otherwise the difference, the quotient and the sum of both results are rounded, each by half an
-    _EPS of (|x| + |d|) / factor at most.
+    A quotient is exact if d = x, or if the factor is a power of two and the difference is a float.
+    Otherwise the difference, the quotient and the sum of both results are rounded, each by at most
+    half an _EPS of (|x| + |d|) / factor.
     """
     y = x - d
     lost = (x - (y - (y - x))) - (d + (y - x))

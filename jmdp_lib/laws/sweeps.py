@@ -1,8 +1,8 @@
-"""Compiled sweeps over rows that narrow their bounds, for both orders.
+"""Compiled sweeps that narrow the bounds of rows, for both orders.
 
 A bound of a row follows from bounds of its next rows. The outcomes of a row with one reward
-difference are a group: the bounds of their next rows are mixed, and the mixture is read at
-(x - d) / factor. Bounds (N, 1, n) are upper ones. A read between two points takes the chord in
+difference form a group: the bounds of their next rows are mixed, and the mixture is read at
+(x - d) / factor. Bounds (N, 1, n) are upper ones; a read between two points takes the chord in
 `convex`, and the bound of a cut in `stochastic`. Bounds (N, 2, n) are the values and slopes of
 lines below a convex function.
 """
@@ -20,7 +20,7 @@ from jmdp_lib.laws.rows import Outcomes
 from jmdp_lib.machine import cached, inline
 
 _CHUNK = 32  # rows that are swept at a time where there are half-steps
-_LONG = 1 << 12  # bounds in a chunk from which on threads are faster
+_LONG = 1 << 12  # threads are faster if a chunk has at least this many bounds
 _plain: Any = cached(nogil=True, error_model="numpy", fastmath={"contract"}, _nrt=False)
 
 
@@ -41,9 +41,9 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, outcomes: Outcomes, factors: Floats) -> tuple[Groups, Floats]:
-        """The groups of merged outcomes; and difference and factor of each kind, (2, K).
+        """Groups of merged outcomes; also the difference and the factor of each kind, (2, K).
 
-        Kinds are in the order in which groups use them: the reads of a row are close in memory.
+        Kinds are in the order in which groups use them, so the reads of a row are close in memory.
         """
         new = np.append(True, (np.diff(outcomes.row) != 0) | (np.diff(outcomes.d) != 0.0))
         first = np.flatnonzero(new)
@@ -61,16 +61,16 @@ class Groups(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """Cost of a sweep: to read a group takes twice as long as to add an entry."""
+        """Cost of a sweep, in entries: reading a group takes as long as adding two entries."""
         return 2.0 * self.kind.size + self.after.size
 
 
 class Reads(NamedTuple):
     """Reads of n bounds for each of K kinds.
 
-    cells: (K, n) the index of the bound; or that of the cell of a grid, and shares: (K, n) the
-    position in the cell, as a share of its width. It is below zero or above one beyond the grid,
-    whose outer cells have no mass. widths: of the cells; empty if the bounds of cuts are read.
+    cells: (K, n) the index of the bound of a cut, or of the cell of a grid. shares: (K, n) the
+    position in the cell, as a share of its width; below zero or above one beyond the grid, whose
+    outer cells have no mass. widths: widths of the cells; empty if bounds of cuts are read.
     factors: (K,).
     """
 
@@ -81,7 +81,7 @@ class Reads(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step of all rows. slack: a bound on the rounding error of a bound."""
+    """Arrays for one step of all rows. slack: an upper limit of the rounding error of a bound."""
 
     groups: Groups
     reads: Reads
@@ -91,8 +91,8 @@ class Step(NamedTuple):
 def settle(bounds: Floats, step: Step, tol: float, halved: bool) -> int:
     """Sweep until no bound moves by `tol`, in place; returns the number of sweeps.
 
-    Half-steps lead to pairs and these to half-steps, so that many rows can be swept at once. Whole
-    steps are best swept one by one, each from the new bounds of the rows before it.
+    Half-steps lead to pairs and pairs to half-steps, so many rows can be swept at once. Whole steps
+    are best swept one by one, each from the new bounds of the rows before it.
     """
     scratch = np.empty((_CHUNK if halved else 1, 4, bounds.shape[2]))
     sweeps = 1
@@ -112,7 +112,7 @@ def place(x: Floats, points: Floats, kinds: Floats) -> Reads:
 
 @_plain
 def _place(cells: Any, shares: Any, x: Any, points: Any, d: Any, factors: Any) -> None:
-    """Fill in cells and shares (K, n) of `Reads`; K may be a hundred thousand."""
+    """Fill in cells and shares (K, n) of `Reads`; K may reach a hundred thousand."""
     for kind in range(d.size):
         i = 0
         for k in range(points.size):
@@ -125,7 +125,7 @@ def _place(cells: Any, shares: Any, x: Any, points: Any, d: Any, factors: Any) -
 
 @inline
 def _add(out: Any, values: Any, weight: Any, flipped: Any) -> None:
-    """Add values (n,), times a weight, to out (n,); from the last to the first if flipped."""
+    """Add values (n,), times a weight, to out (n,); in reverse order if flipped."""
     if flipped:
         last = out.size - 1
         for k in range(out.size):
@@ -137,7 +137,7 @@ def _add(out: Any, values: Any, weight: Any, flipped: Any) -> None:
 
 @_plain
 def _mixture(scratch: Any, g: Any, bounds: Any, groups: Any) -> Any:
-    """The mixture of the next bounds of group g, (2, n), and a factor still to be applied to it."""
+    """Mixture of the next bounds of group g, (2, n), and a factor still to be applied to it."""
     start = groups.ends[g]
     stop = groups.ends[g + 1]
     if stop == start + 1 and not groups.flipped[start]:
@@ -155,7 +155,7 @@ def _mixture(scratch: Any, g: Any, bounds: Any, groups: Any) -> Any:
 
 @_plain
 def _upper_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -> None:
-    """One step of row r from above, into out[0]; out[2:] is scratch."""
+    """Write one step of the upper bounds of row r to out[0]; out[2:] is scratch."""
     total = out[0]
     total[:] = slack
     for g in range(groups.starts[r], groups.starts[r + 1]):
@@ -165,7 +165,7 @@ def _upper_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: An
         cells = reads.cells[kind]
         if reads.widths.size == 0:
             for k in range(total.size):
-                # An unsigned index saves the test for a negative one.
+                # An unsigned index needs no test for negative values.
                 total[k] += scale * values[np.uintp(cells[k])]
         else:
             scale *= reads.factors[kind]
@@ -178,9 +178,9 @@ def _upper_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: An
 
 @_plain
 def _lower_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -> None:
-    """One step of lines below row r, into out[:2]; out[2:] is scratch.
+    """Write one step of the lines below row r to out[:2]; out[2:] is scratch.
 
-    A read takes the higher one of the lines of the two points around it.
+    A read between two points takes the higher of their two lines.
     """
     total = out[0]
     slopes = out[1]
@@ -206,7 +206,7 @@ def _lower_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: An
 
 @_plain
 def follow(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -> None:
-    """One step of row r into out (4, n): its value, and its slope for lines."""
+    """Write one step of row r to out (4, n): its bounds; values and slopes for lines."""
     if bounds.shape[1] == 2:
         _lower_row(out, r, bounds, groups, reads, slack)
     else:
@@ -229,7 +229,7 @@ def _keep_better(bounds: Any, new: Any) -> Any:
 
 
 def _sweep_rows(bounds: Any, groups: Any, reads: Any, slack: Any, scratch: Any) -> Any:
-    """One sweep over rows; returns the largest change of a bound. scratch: (chunk, 4, n)."""
+    """Sweep once over all rows; returns the largest change of a bound. scratch: (chunk, 4, n)."""
     moved = np.zeros(len(scratch))
     for start in range(0, len(bounds), len(scratch)):
         size = min(len(scratch), len(bounds) - start)

@@ -1,4 +1,4 @@
-"""The computer, not the mathematics: this process, compiled code, results."""
+"""Tools without mathematics: memory and warnings of the process, compiled code, results."""
 
 from jmdp_lib.machine.compiled import (
     both,

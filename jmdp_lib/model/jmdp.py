@@ -448,7 +448,7 @@ def _checked_tables(
     shape: tuple[int, ...],
     num_states: int,
 ) -> tuple[Floats, Ints]:
-    """Rewards and next states of tables of this shape; the last axis is that of actions."""
+    """Check rewards and next states, arrays of the given shape plus a last axis for actions."""
     reward = checks.floats("rewards", rewards, *axes, shape=(*shape, None))
     checks.reward_unit("rewards", float(np.abs(reward).max()))
     return reward, checks.integers(

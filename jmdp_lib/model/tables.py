@@ -1,6 +1,6 @@
-"""Outcome tables: from a step function, stacked, and tested for independent actions.
+"""Outcome tables: made from a step function, stacked, and tested for independent actions.
 
-Those of a marginal MDP are in `model/quantiles.py`, and those counted in queries in
+Tables of a marginal MDP are made in `model/quantiles.py`, and tables counted in queries in
 `model/counts.py`.
 """
 
@@ -98,8 +98,8 @@ def stacked(tables: Sequence[StateTables]) -> Stacked:
 def is_product(probs: Floats, outcomes: Floats) -> bool:
     """True if the joint distribution of the actions' outcomes is the product of its marginals.
 
-    probs (K,) of the tables, outcomes (K, A, ...). It is enough to compare both at the tables: if
-    they agree there, all mass of the product is there, too.
+    probs (K,) of the tables, outcomes (K, A, ...). Both distributions are compared only at the
+    tables. If they agree there, the tables also carry all mass of the product.
     """
     each = (outcomes, *outcomes.swapaxes(0, 1))
     labels = [np.unique(rows, axis=0, return_inverse=True)[1].ravel() for rows in each]

@@ -1,1 +1,1 @@
-"""Joint Bellman operators: $T_2$ literal, on arrays and collapsed, $T_n$, and sampled backups."""
+"""Joint Bellman operator $T_2$ in literal, array and collapsed forms, and its sampled backups."""

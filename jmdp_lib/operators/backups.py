@@ -6,7 +6,7 @@ a vector `values`. There are two forms:
     full      mu(x), Sigma(x, y) for all state-actions x, y: the paper's, X + X^2 coordinates
     centred   mu(s, a), the covariances C(s, a, s, b) of one state and, of any two states, their
               policy average c(s, t), with independent actions; the next action is averaged over
-              instead of drawn. The form for gaps: nothing large is subtracted at the end
+              instead of drawn. Use this form for gaps: no large numbers cancel at the end
 
 A backup is written once, around the steps of two branches (`_start`, `_finish`). For a JMDP
 `compiled_backup` draws these steps from its tables; for any other simulator `backup` queries them.
@@ -52,9 +52,9 @@ def sample_t2(
         mean: (S, A), $mu$ of the collection $M = (mu, Sigma)$.
         second: (S, A, S, A), $Sigma$.
         coordinate: [(s, a)] for a mean, which takes one draw from $J_1$, eq. (25); or
-            [(s, a), (t, b)] for a second moment. If both are the same, one branch with one next
-            action is drawn, eq. (26). Two actions of one state are one draw from $J_2$; two states
-            are two independent draws from $J_1$, eq. (27).
+            [(s, a), (t, b)] for a second moment. If both are equal, one branch with one next
+            action is drawn, eq. (26). Two actions of one state take one draw from $J_2$; two states
+            take two independent draws from $J_1$, eq. (27).
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy.
 
     Returns:
@@ -155,7 +155,7 @@ class Layout(NamedTuple):
         return self.raw(self.pack(new.mean, new.second))
 
     def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:
-        """Mean (S, A), covariance blocks (S, A, A), and all of Sigma if there is more."""
+        """Means (S, A), covariances (S, A, A) of one state, and a source with Sigma if "full"."""
         mean, same, second = self.split(values.copy())
         if self.full:
             same = same - mean[:, :, None] * mean[:, None, :]

@@ -70,7 +70,7 @@ def _arrived(jm: JMDP, weights: Floats) -> Floats:
 
 
 def _acting(policy: Floats, arrived: Floats) -> Floats:
-    """The distribution (S, A, S, A) once branches at these states have drawn their actions."""
+    """Distribution (S, A, S, A) of pairs after branches in the states `arrived` draw actions."""
     after = np.einsum("sa,st,tb->satb", policy, arrived[:-1], policy)
     np.einsum("sasa->sa", after)[...] += policy * arrived[-1][:, None]
     return after

@@ -191,7 +191,7 @@ class PairOperator:
         return rounding_of(self.longest_sum) * self.distance(state, self.zero())
 
     def distance(self, new: PairState, old: PairState) -> float:
-        """||new - old||_lambda over all coordinates."""
+        """Distance ||new - old||_lambda over all coordinates."""
         mean = np.abs(new.mean - old.mean).max()
         second = np.abs(new.second - old.second).max()
         return float(max(mean, second / self.weight))

@@ -2,7 +2,7 @@
 
 Arrays (m, n, ...) have an entry for every branch of every run. A run whose branches have all ended,
 or have coalesced, is finished. It stays until a fifth of the runs are finished, since to drop them
-copies all the others; what it earns until then, all its branches earn.
+copies all the others. Until then the rewards of all its branches are equal.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 
 from jmdp_lib.simulators.plans import Plan, Runs
 
-_PATIENCE = 5  # finished runs are dropped once they are one in so many
+_PATIENCE = 5  # finished runs are dropped once at least one run in this many is finished
 
 
 @dataclass(frozen=True)
 class Arrays:
     """An array library and a device.
 
-    A method does what the standard lacks, such as random numbers, or does too slowly.
+    The methods do what the array API standard lacks, such as random numbers, or does too slowly.
 
-    xp: the library's functions, by the names of the standard.
+    xp: the library, whose functions have the names of the standard.
     """
 
     xp: Any
@@ -39,7 +39,7 @@ class Arrays:
         """Library and device of an array."""
         return cls(array_api_compat.array_namespace(array), array_api_compat.device(array))
 
-    def __reduce__(self) -> Any:  # a module does not pickle, an array of it does
+    def __reduce__(self) -> Any:  # a module does not pickle, but its arrays do
         return Arrays.of, (self.zeros((1,)),)
 
     @cached_property
@@ -56,7 +56,7 @@ class Arrays:
         return "float32" if self.on_gpu else "float64"
 
     def generator(self, seed: np.random.SeedSequence) -> Any:
-        """A random stream: of torch on its device, of NumPy for all other libraries."""
+        """A random stream: torch's on its device, or NumPy's for every other library."""
         if not self.is_torch:
             return np.random.Generator(np.random.SFC64(seed))  # twice as fast as the default
         (word,) = seed.generate_state(1, np.uint64).tolist()
@@ -72,21 +72,24 @@ class Arrays:
         return self.xp.rand(shape, generator=rng, device=self.device, dtype=kind)
 
     def take(self, array: Any, index: Any, axis: int = 0) -> Any:
-        """Entries of an array. No index is negative."""
+        """Entries of an array, by indices that are not negative."""
         if not self.is_torch:
             return self.xp.take(array, index, axis=axis)
         return self.xp.index_select(array, axis, index)  # `xp.take` would look for negative ones
 
     def put(self, values: NDArray[Any]) -> Any:
-        """A NumPy array as one of this library, on this device."""
+        """A NumPy array converted to this library, on this device."""
         return self.xp.asarray(values, device=self.device)
 
     def host(self, array: Any) -> NDArray[Any]:
-        """An array as one of NumPy."""
+        """An array converted to NumPy."""
         return np.asarray(array.cpu() if self.is_torch else array)
 
     def follow(self, values: Any, together: Sequence[Any], plan: Plan) -> None:
-        """Values (m, n, ...), in place: a branch takes those of the first it is together with."""
+        """Copy values (m, n, ...) in place, from the first branch of each group to the others.
+
+        together: (n,) for every pair, whether both branches are in one group.
+        """
         missing = (1,) * (len(values.shape) - 2)
         for (i, j), both in zip(plan.pairs, together, strict=True):
             mask = self.xp.reshape(both, (-1, *missing)) if missing else both
@@ -94,11 +97,11 @@ class Arrays:
 
 
 class Batch(NamedTuple):
-    """Runs that are not dropped: (m, n, ...) states, (m, n) actions, totals and alive.
+    """Runs that are still stepped: states (m, n, ...), and actions, totals and alive (m, n).
 
-    alive: whether an episode goes on; None as long as none has ended. together, shared: (n,) for
-    every pair, whether two branches that go on are at one state-action, and whether they share a
-    draw without one for all.
+    alive: whether an episode goes on; None as long as none has ended. together: (n,) for every
+    pair, whether both branches go on, at one state-action. shared: (n,) for every pair, whether
+    both branches share a draw. A draw that is common to all branches does not count.
     """
 
     states: Any
@@ -115,7 +118,7 @@ class Batch(NamedTuple):
         return Batch(*taken)
 
     def split(self, plan: Plan, to_the_end: bool, arrays: Arrays) -> list[Batch]:
-        """Finished runs, if they are enough, and last the others."""
+        """Split off the finished runs if they are many; the last batch holds the other runs."""
         xp = arrays.xp
         finished = []
         if plan.coalesces and not to_the_end:
@@ -130,7 +133,7 @@ class Batch(NamedTuple):
         return [self.taken(xp.nonzero(some)[0], arrays) for some in (done, ~done)]
 
     def queries(self, plan: Plan, arrays: Arrays) -> Any:
-        """Number of queries: one for every state, or for every action that draws for itself."""
+        """Number of queries: one for every state, or for every action that has its own draw."""
         width, size = self.totals.shape
         own: list[Any] = [True] * width
         if self.alive is not None:
@@ -157,7 +160,7 @@ def runs_of(
 
 
 def on_host(runs: Runs) -> Runs:
-    """Runs as arrays of NumPy."""
+    """Runs as NumPy arrays."""
     host = Arrays.of(runs.totals).host
     coalesced = np.reshape([*map(host, runs.coalesced)], (-1, runs.totals.shape[1]))
     return runs._replace(totals=host(runs.totals), tails=host(runs.tails), coalesced=coalesced)

@@ -1,4 +1,4 @@
-"""A comparison on its way: its runs, the intervals that they give, and what these say."""
+"""A comparison in progress: its runs, the intervals computed from them, and the verdict."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ from jmdp_lib.simulators.gaps import (
 )
 from jmdp_lib.simulators.plans import LONGEST, Plan, Runs, joined_extremes
 
-_SHORTER = 0.1  # of the tail of runs after a horizon has grown
-_CUT = 0.25  # of the half width without cuts: the mean cut at which a horizon grows
-_FIRST_CERTAIN = 8  # runs before the first look at one that always holds
-_GROWTH = 1.1  # of the number of runs between two looks
-_VALUE_SHARE = 5  # values take at most one in so many queries
-_UNDER_WAY = 32  # chunks in an executor
+_SHORTER = 0.1  # factor of the truncated tail when a horizon grows
+_CUT = 0.25  # a horizon grows if the mean cut exceeds this share of the half width without cuts
+_FIRST_CERTAIN = 8  # runs before the first look at a betting sequence, which holds at every size
+_GROWTH = 1.1  # factor of the number of runs from one look to the next
+_VALUE_SHARE = 5  # the runs for values take at most one in this many queries
+_UNDER_WAY = 32  # chunks that an executor has at once
 
 
 @dataclass
 class Comparison:
-    """Runs of a comparison, arguments as of `compare_actions`, and what they say so far.
+    """Runs of a comparison, with arguments as in `compare_actions`, and their results so far.
 
     full_plan: the plan of all branches. certain: whether the confidence sequence is the betting
-    one, by the limits of the plan. grows: whether the horizon may.
+    one, which needs the limits of the plan. grows: whether the horizon may grow.
 
-    plan: of the branches that are still simulated; active: their numbers, those that no other one
-    has beaten. columns: of all pairs, and of all branches by themselves, (3, N) of the runs that
-    had them: gaps or returns, the discounts from which on they are open, and those of them that are
-    because of a time limit. seen: the lowest and the highest reward. lows: (m, m), lower ends of
-    mean gaps. looked_at: runs at the last look. looks: queries and lower ends at each of them.
+    plan: the plan of the branches that are still simulated. active: their indices: no other branch
+    has beaten them. columns: for each pair, and for each single branch, an array (3, N) over the
+    runs that simulated it. Its rows are the gaps or returns; their tails, the discounts from which
+    they are open; and these tails again, zero unless a time limit is the cause. seen: the lowest
+    and the highest reward. lows: (m, m), lower ends of mean gaps. looked_at: number of runs at the
+    last look. looks: number of queries and lower ends at each look.
     """
 
     full_plan: Plan
@@ -75,11 +76,11 @@ class Comparison:
         self.fewest = _FIRST_CERTAIN if self.certain else FIRST_ASYMPTOTIC
 
     def look_after(self, num_runs: int) -> int:
-        """Runs before the look after one at so many runs."""
+        """Number of runs at the next look, after a look at `num_runs` runs."""
         return math.ceil(_GROWTH * num_runs) or max(self.fewest, self.full_plan.world.least)
 
     def decide(self, bar: Any) -> None:
-        """Simulate branches until it is certain which is best, or the budget pays no more runs."""
+        """Simulate branches until the best one is certain or the budget is spent."""
         while self.verdict == "undecided":
             plan = self.plan
             with closing(in_order(self._jobs(), self.executor, _UNDER_WAY)) as chunks:
@@ -95,7 +96,7 @@ class Comparison:
                         break
 
     def _jobs(self) -> Iterator[Job]:
-        """Chunks of runs from a look on: without end, unless branches or the horizon change.
+        """Endless stream of chunks of runs; it is closed when the branches or the horizon change.
 
         The bounds of chunks, and their seeds, depend on the looks and on the kind of simulator.
         """
@@ -111,7 +112,7 @@ class Comparison:
                 look = self.look_after(look)
 
     def _end(self) -> None:
-        """Look at the runs since the last look. If there are none, make as many as are paid."""
+        """Look at the runs since the last look; without any runs, make all that the budget pays."""
         if self.num_runs >= max(self.fewest, self.looked_at + 1):
             self.look()
         elif not self.num_runs:
@@ -121,7 +122,7 @@ class Comparison:
                 self.add(runs)
 
     def add(self, runs: Runs) -> None:
-        """Take in runs of all active branches."""
+        """Add runs of all active branches."""
         plan = self.plan
         names: list[Any] = [(self.active[i], self.active[j]) for i, j in plan.pairs]
         columns = gap_columns(plan, runs, np)
@@ -132,7 +133,7 @@ class Comparison:
         self.num_runs += runs.totals.shape[1]
 
     def _append(self, names: Sequence[Any], columns: Sequence[Column], runs: Runs) -> None:
-        """Take in columns of runs."""
+        """Add columns of runs."""
         for name, (x, tails) in zip(names, columns, strict=True):
             limited = tails > self.plan.gamma**self.plan.horizon
             column = np.stack([x, tails, tails * limited])
@@ -141,7 +142,7 @@ class Comparison:
         self.seen = joined_extremes([self.seen, runs.extremes])
 
     def add_values(self) -> None:
-        """Take in runs of all branches to the end, if a fifth of the queries pays three of them."""
+        """Add runs of all branches to the end, if a fifth of the queries pays for three of them."""
         plan = self.full_plan
         share = min(self.queries // _VALUE_SHARE, self.budget - self.queries)
         size = share // plan.most_queries
@@ -165,11 +166,11 @@ class Comparison:
         return max(self.seen[1] - self.seen[0], 0.0)
 
     def cut(self, tails: Floats) -> Floats:
-        """(N,) how much gaps may still change."""
+        """Largest later changes (N,) of gaps that were cut off."""
         return may_change(tails, self.plan.future(self.spread))
 
     def look(self) -> None:
-        """Work out the intervals, drop the branches that are beaten, and give a verdict."""
+        """Compute the intervals, drop the branches that are beaten, and give a verdict."""
         alpha = self.alpha / len(self.full_plan.pairs)
         largest = self.plan.up_to_horizon(self.spread) if self.certain else None
         for a, b in permutations(self.active, 2):
@@ -200,12 +201,12 @@ class Comparison:
         return bool(cut > _CUT * self._half_width(a, b))
 
     def _half_width(self, a: int, b: int) -> float:
-        """Half the width of the interval of a pair, without cuts."""
+        """Half width of the interval of a pair, without the cuts."""
         width = -self.lows[a, b] - self.lows[b, a]
         return float(0.5 * width - self.cut(self.columns[a, b][1]).mean())
 
     def estimates(self) -> GapEstimate | None:
-        """Estimates of all gaps, if there are enough runs."""
+        """Estimates of all gaps from the runs so far; None if fewer than three were made."""
         if self.num_runs < 3:
             return None
         plan = self.full_plan
@@ -217,7 +218,7 @@ class Comparison:
         return GapEstimate.of(plan, [gaps], [returns] if returns else [], seen)
 
     def outlook(self, estimates: GapEstimate | None) -> dict[str, Any]:
-        """`Decision.open_pairs`, `Decision.deciding_budget` and `Decision.blocked_by`."""
+        """Values of `Decision.open_pairs`, `deciding_budget` and `blocked_by`."""
         if self.verdict != "undecided" or estimates is None:
             return {}
         names, mean, error = self.full_plan.names, estimates.mean, estimates.mean_error
@@ -233,10 +234,10 @@ class Comparison:
         }
 
     def _needed(self, estimates: GapEstimate, a: int, b: int) -> tuple[float, str | None]:
-        """Roughly how many queries decide between two branches, or what prevents it.
+        """Approximate number of queries that decide between two branches, or the obstacle.
 
-        Of the half width at n runs, one part shrinks as n grows, one with the variance and the root
-        of n.
+        One part of the half width at n runs shrinks like 1 / n; the other like the root of the
+        variance over n.
         """
         a, b = min(a, b), max(a, b)
         _, tails, limited = self.columns[a, b]
@@ -254,5 +255,5 @@ class Comparison:
 
 
 def both_ends(lows: Floats) -> Floats:
-    """Intervals (..., m, m, 2) from the lower ends of all gaps."""
+    """Intervals (..., m, m, 2) from the lower ends (..., m, m) of all gaps."""
     return np.stack([lows, -lows.swapaxes(-1, -2)], axis=-1)

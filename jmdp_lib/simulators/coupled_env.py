@@ -1,13 +1,13 @@
-"""Environments that answer queries: one visit of a state, one draw.
+"""Environments that answer queries: each visit of a state has one draw.
 
-A table is drawn when a state is entered, before any action is looked at. A query simulates branches
-of that table, `step` executes one of them, and the next state has a table of its own. `Coupled` is
-what all such environments have in common; `CoupledEnv` and `CoupledAtari` say how a draw is made,
-how an action is executed under it, and how a state is saved and set.
+A table is drawn when a state is entered, before any action is known. A query simulates branches of
+that table, `step` executes one of them, and the next state has a table of its own. `Coupled` holds
+the code that all such environments share; `CoupledEnv` and `CoupledAtari` define how a draw is
+made, how an action is executed under it, and how a state is saved and restored.
 
-In `CoupledEnv` a copy of the environment (`env_copies`) simulates every queried action, with its
-generator in one and the same state. That is right if copies are complete and all randomness comes
-from `np_random`: both are tried out before any use, and when a queried branch is executed.
+In `CoupledEnv`, copies of the environment (`env_copies`) simulate the queried actions, each with
+its generator in the same state. That is right if copies are complete and all randomness comes from
+`np_random`. Both are tested before the first use, and whenever a queried branch is executed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HERE = object()
 
 
 class Outcome(NamedTuple):  # a frozen dataclass for each would slow fast emulators down
-    """One coordinate of a drawn outcome table: what this action did under the shared draw.
+    """One coordinate of a drawn outcome table: the outcome of one action under the shared draw.
 
     Attributes:
         action: the queried action.
@@ -47,8 +47,8 @@ class Outcome(NamedTuple):  # a frozen dataclass for each would slow fast emulat
         observation: of the successor state.
         terminated: whether this branch ended; the branches of one query can end differently.
         truncated: whether a time limit cut this branch.
-        info: what the simulator says besides.
-        snapshot: the successor, to be given to `restore`; its own table is not drawn yet.
+        info: anything else that the simulator reports.
+        snapshot: the successor, to be passed to `restore`; its own table is not drawn yet.
     """
 
     action: Any
@@ -63,15 +63,16 @@ class Outcome(NamedTuple):  # a frozen dataclass for each would slow fast emulat
 class Coupled(Environment):
     """An environment that answers queries.
 
-    A snapshot is a tuple with these fields at least: *saved*, what `_clone` returned, or None while
-    nobody needs it; *moves*, the way from there; *observation*; *over*, whether the episode has
-    ended; and *draw*, None if `restore` draws one.
+    A snapshot is a tuple with at least these fields: *saved*, the state that `_clone` returned, or
+    None until it is needed; *moves*, the steps from there to this state; *observation*; *over*,
+    whether the episode has ended; and *draw*, or None if `restore` is to make a draw.
 
     Attributes:
-        draw: what this state's table was made of.
-        observed: what is seen at this state.
-        _here, _table: the snapshot of this state, and what was queried, by the keys of actions.
-        _at: where the environment stands: here, or at the end of the branch with this key.
+        draw: the draw that fixes this state's table.
+        observed: the observation at this state.
+        _here: the snapshot of this state.
+        _table: the outcomes of the queried actions, by the keys of these.
+        _at: where the environment is: `HERE`, or after the action with this key.
     """
 
     action_space: Any
@@ -88,19 +89,19 @@ class Coupled(Environment):
 
     @abstractmethod
     def _clone(self) -> Any:
-        """The state where the environment stands."""
+        """The present state of the environment, saved."""
 
     @abstractmethod
     def _load(self, snapshot: Any) -> None:
-        """Set the environment to what was saved, and make the moves from there."""
+        """Set the environment to the saved state, and make the moves from there."""
 
     @abstractmethod
     def _check(self, snapshot: Any) -> None:
-        """Refuse a snapshot that is none of this environment's."""
+        """Refuse a snapshot of any other kind of environment."""
 
     @abstractmethod
     def _identity(self) -> Any:
-        """Equal for equal states, and only for these; None if nobody can say."""
+        """A key that is equal for equal states, and only for these; None if that is unknown."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Execute one branch of this state's table and draw the table of the next state.
@@ -109,10 +110,10 @@ class Coupled(Environment):
             action: an action of `action_space`, queried before or not.
 
         Returns:
-            Observation, reward, terminated, truncated and info, as Gymnasium has them.
+            Observation, reward, terminated, truncated and info, as in Gymnasium.
 
         Raises:
-            RuntimeError: the environment does not repeat what it answered to a query.
+            RuntimeError: the environment does not repeat its answer to a query.
             ResetNeeded: there is no episode, or it has ended.
         """
         self._ready_to("step")
@@ -124,14 +125,14 @@ class Coupled(Environment):
             if queried and not data_equivalence(queried[1:5], done[1:5], exact=True):
                 raise RuntimeError(
                     f"the environment did not repeat the queried outcome of action {action}: not "
-                    "all of its randomness or state is in what was copied"
+                    "all of its randomness or state was copied"
                 )
         self._arrive(done.snapshot)
         _, reward, seen, terminated, truncated, info, _ = done
         return copy.copy(seen), reward, terminated, truncated, dict(info)
 
     def snapshot(self) -> Any:
-        """This state with its drawn table: restoring it gives the same outcomes again."""
+        """Save this state with its drawn table: restoring it gives the same outcomes again."""
         self._save()
         return self._here._replace(draw=self.draw)
 
@@ -139,13 +140,13 @@ class Coupled(Environment):
         """Go to a state; a table is drawn if the snapshot has none.
 
         Args:
-            snapshot: what `snapshot` returned, or the `snapshot` of an `Outcome`.
+            snapshot: a result of `snapshot`, or the `snapshot` of an `Outcome`.
 
         Returns:
             The observation there.
 
         Raises:
-            TypeError: it is no snapshot of such an environment.
+            TypeError: it is not a snapshot of such an environment.
         """
         self._check(snapshot)
         self._load(snapshot)
@@ -157,8 +158,8 @@ class Coupled(Environment):
         """Replace this state's table by another one.
 
         Args:
-            draw: what the table is made of, as the attribute `draw` says it; by default a fresh
-                draw.
+            draw: the draw that fixes the table, in the form of the attribute `draw`. Defaults to
+                a fresh one.
         """
         here = self._here._replace(draw=draw)
         self._ready_to("redraw")
@@ -167,13 +168,13 @@ class Coupled(Environment):
         self._enter(here)
 
     def same_state(self, other: Any) -> bool:
-        """Compare the states of two environments; in doubt they differ.
+        """Compare the states of two environments; in doubt they count as different.
 
         Args:
             other: another environment of this kind.
 
         Returns:
-            Whether every future that one may have is one of the other.
+            True if the two states have the same possible futures.
         """
         if not data_equivalence(self.observed, other.observed, exact=True):
             return False
@@ -181,7 +182,7 @@ class Coupled(Environment):
         return mine is not None and bool(mine == other._identity())
 
     def _keys(self, actions: Sequence[Any]) -> dict[Any, Any]:
-        """Actions of a call, by keys that distinguish them; refused if they are not distinct."""
+        """Actions of a call, by keys that distinguish them; raises if two of them are equal."""
         return distinct_in(self.action_space, actions)
 
     def _ready_to(self, do: str) -> None:
@@ -191,7 +192,7 @@ class Coupled(Environment):
             )
 
     def _outcome(self, key: Any, action: Any, clone: bool = False) -> Outcome:
-        """Outcome of an action. clone: its snapshot holds the successor, not the way there."""
+        """Outcome of an action. clone: save the successor itself, not the moves that lead there."""
         outcome = self._table.get(key)
         if outcome is None or (clone and outcome.snapshot.moves):
             self._save()
@@ -205,7 +206,7 @@ class Coupled(Environment):
         return outcome
 
     def _save(self) -> None:
-        """Save this state, unless it is: the environment has not left it then."""
+        """Save this state, unless it is saved already; an unsaved state was never left."""
         if self._here.saved is None:
             self._here = self._here._replace(saved=self._clone())
 
@@ -216,11 +217,11 @@ class Coupled(Environment):
             self._at = HERE
 
     def _arrive(self, here: Any) -> None:
-        """Enter the state that the environment has come to: it is saved once that is needed."""
+        """Enter the state that the environment has reached; it is saved only when needed."""
         self._enter(here._replace(saved=None, moves=()) if here.moves else here)
 
     def _enter(self, here: Any) -> None:
-        """Start the visit of the state that the environment stands at."""
+        """Start the visit of the state that the environment is in."""
         self._here = here
         self.observed = here.observation
         self.draw = self._sample() if here.draw is None else here.draw
@@ -231,28 +232,28 @@ class Coupled(Environment):
 class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """A Gymnasium environment that answers queries of several actions under the same randomness.
 
-    A table is drawn when a state is entered: a seed for the environment's `np_random`, taken from
-    a generator that belongs to this wrapper. So the tables of distinct states are independent,
-    however they were reached. A copy is taken of `env`, which itself is left alone.
+    A table is drawn when a state is entered. The draw is a seed for the environment's `np_random`,
+    taken from a generator that belongs to this wrapper. So the tables of distinct states are
+    independent, however the states were reached. The wrapper copies `env` and never changes it.
 
     Most environments are copied by `copy.deepcopy`, which takes about a tenth of a millisecond for
-    each queried action. What cannot be copied, or changes a large dictionary, which copies share,
-    is made anew and replayed, which takes longer the longer an episode is; a warning says so. If
-    your own environment holds something that cannot be copied, give that a `__deepcopy__`.
+    each queried action. An environment that cannot be copied, or that changes a large dictionary,
+    is created again and replayed, since copies share large dictionaries. Replay takes longer the
+    longer an episode is; a warning says so. If your own environment holds an object that cannot be
+    copied, give that object a `__deepcopy__`.
 
     Args:
         env: the environment; it has to draw all its randomness from `np_random`.
-        rng: of the draws: an integer, a SeedSequence or a Generator; None draws fresh entropy.
-            `reset(seed=...)` starts them anew.
+        rng: source of the draws: an integer, a SeedSequence or a Generator; None draws fresh
+            entropy. `reset(seed=...)` starts the draws again from that seed.
 
     Raises:
-        ValueError: no way to copy the environment goes well when it is tried out; the message says
-            why.
+        ValueError: the environment failed the test of every way to copy it; the message says why.
 
     Attributes:
         copying: how states are copied: "copied" or "replayed".
         draw: seed of this state's table.
-        np_random: the generator that seeds of tables are drawn from.
+        np_random: the generator of the seeds of tables.
 
     Example:
         >>> import gymnasium
@@ -281,7 +282,7 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         self.copying = self._way.name
         if self.copying == "replayed":
             warnings.warn(
-                f"{name_of(env)} cannot be copied ({why_not}), so that it is replayed: a query "
+                f"{name_of(env)} cannot be copied ({why_not}), so it is replayed: a query "
                 "at step t of an episode simulates t + 1 steps for every action",
                 stacklevel=2,
             )
@@ -291,7 +292,7 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         self._enter(EnvSnapshot(type(env.unwrapped), None, (), None, over=True, draw=0))
 
     def _choose_way(self, env: Env) -> Exception | None:
-        """Take the first way to copy that goes well when tried out; return why the last did not."""
+        """Take the first way to copy that passes its test; return why the one before failed."""
         reasons: list[Exception] = []
         for way in env_copies.WAYS:
             try:
@@ -301,7 +302,7 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
                 return reasons[-1] if reasons else None
             except OtherGenerator as error:
                 raise ValueError(f"{name_of(env)} cannot be coupled: {error}") from error
-            except Exception as error:  # whatever a foreign __reduce__, reset or step raises
+            except Exception as error:  # a foreign __reduce__, reset or step may raise anything
                 reasons.append(error)
         listed = "; ".join(dict.fromkeys(map(repr, reasons)))
         raise ValueError(f"{name_of(env)} cannot be coupled: {listed}") from reasons[-1]
@@ -309,11 +310,11 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """A new episode; its start is drawn like everything else.
+        """Start a new episode; its first state is drawn like everything else.
 
         Args:
-            seed: starts the generator of all draws anew; by default it goes on.
-            options: handed to the environment.
+            seed: a new seed of the generator of all draws; by default the generator goes on.
+            options: passed to the environment.
 
         Returns:
             Observation and info.
@@ -326,13 +327,13 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         return seen, info
 
     def query(self, actions: Sequence[Any]) -> tuple[Outcome, ...]:
-        """The outcomes of distinct actions, in their order, all under this state's one draw.
+        """Simulate distinct actions under this state's one draw; outcomes in their order.
 
         Args:
             actions: one or more actions of `action_space`.
 
         Returns:
-            An outcome for each of them. Asking again reads the same table.
+            An outcome for each action. A second query reads the same table.
 
         Raises:
             ResetNeeded: there is no episode, or it has ended.
@@ -341,7 +342,8 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         chosen = self._keys(actions)
         self._save()
         own = self.env
-        self.env = self._way.spare  # steps of the other one show whether copies are complete
+        # `step` runs in the other environment, so it shows whether copies are complete.
+        self.env = self._way.spare
         self._at = None
         try:
             return tuple(self._outcome(key, action) for key, action in chosen.items())
@@ -350,7 +352,10 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
             self._at = HERE
 
     def twin(self) -> CoupledEnv:
-        """Another one, here and with the same table; both draw later tables from one generator."""
+        """A second environment in this state with this table.
+
+        Both draw later tables from one generator.
+        """
         other = copy.copy(self)
         other.env = self._way.new()
         other.restore(self.snapshot())
@@ -368,7 +373,7 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         return Outcome(action, reward, seen, terminated, truncated, info, after)
 
     def _run(self, moves: Moves) -> Any:
-        """Make some steps; returns the result of the last one."""
+        """Make some steps and return the result of the last one."""
         result: Any = None
         for draw, action in moves:  # in place, since the generator may have other names too
             self.unwrapped.np_random.bit_generator.state = np.random.PCG64(draw).state
@@ -401,10 +406,10 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         return self._way.identity(here.saved, here.moves)
 
     def _try_out(self) -> None:
-        """Make a few steps: a queried branch must be repeated when it is executed."""
+        """Make a few steps to test that an executed branch repeats its queried outcome."""
         self.reset(seed=0)
         self.action_space.seed(0)
-        number = 0  # of the step of this episode
+        number = 0  # of steps in this episode
         for _ in range(_TRIAL_STEPS):
             number += 1
             actions = [self.action_space.sample() for _ in range(2)]

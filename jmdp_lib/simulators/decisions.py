@@ -1,4 +1,4 @@
-"""Decisions which action, or which policy, is best, with as few queries as certainty needs."""
+"""Comparisons that find the best action or policy with as few queries as certainty needs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from jmdp_lib.simulators.estimates import check_executor, world_of
 from jmdp_lib.simulators.gaps import GapEstimate
 from jmdp_lib.simulators.plans import coupling_of, discount_and_horizon, plan_of
 
-_TAIL = 1e-3  # share of the largest return that is cut off at first
+_TAIL = 1e-3  # share of the largest return that the first horizon cuts off
 
 Method = Literal["betting", "asymptotic"]
 
 
 class History(NamedTuple):
-    """The number of queries (L,) and the intervals (L, m, m, 2) at each of L looks."""
+    """Numbers of queries (L,) and intervals (L, m, m, 2) at L looks."""
 
     num_queries: Ints
     intervals: Floats
@@ -39,40 +39,40 @@ class Decision(ReadOnly):
     """Result of `compare_actions` or `compare_policies`.
 
     Attributes:
-        actions: the m actions that were requested, or the numbers of the m policies.
-        verdict: "better", one action is best by more than the margin; "equivalent", those that
-            remain differ by at most the margin; or "undecided" when the budget ended.
+        actions: the m actions that were requested, or the indices of the m policies.
+        verdict: "better" if one action is best by more than the margin; "equivalent" if the
+            remaining ones differ by at most the margin; "undecided" if the budget ended first.
         best: the best action if the verdict is "better", else None.
         remaining: the actions that no other one has beaten.
         intervals: (m, m, 2), lower and upper end for $E[Z(s, a_i) - Z(s, a_j)]$ at [i, j], where
-            $a_i$ is actions[i]. What returns lose by being cut off, at the horizon or by a time
-            limit of the environment, is included. If the range of the rewards is known, all
-            intervals hold at all looks at once with probability $1 - alpha$; for an asymptotic
-            sequence this is so only in the limit of large samples.
+            $a_i$ is actions[i]. They allow for what the horizon, or a time limit of the
+            environment, cuts off the returns. With "betting", all intervals hold at all looks at
+            once with probability $1 - alpha$; with "asymptotic", only in the limit of large
+            samples.
         margin: as passed.
-        num_queries: queries of all runs that the result rests on, those for values included: calls
-            at one state, for one or more actions. A chunk of runs that the budget did not pay to
-            its end is not counted.
-        num_runs: runs before the verdict.
+        num_queries: queries of all runs that the result uses, including those for values. A query
+            is a call at one state, for one or more actions. A chunk of runs that the budget could
+            not pay in full is not counted.
+        num_runs: number of runs before the verdict.
         method: which confidence sequence it is, and whether it holds at every sample size.
         history: `num_queries` (L,) and `intervals` (L, m, m, 2) at each of L looks, the last of
             which gave the verdict.
-        estimates: what the same runs say about all gaps, with standard errors, as from
-            `estimate_gaps`; of two actions, from the runs that had both; and the value of every
-            action, from runs to the end after the verdict, or, of policies that differ, from all
-            runs. These runs take at most a fifth of the queries of the verdict, and fit the budget;
-            where this does not pay three of them, or they fail, values are nan:
-            `estimate_gaps(...).value` has them. None before three runs. Its intervals do not know
-            that a decision ended the runs: `intervals` do.
-        entropy: an integer that repeats the call when it is passed as `rng`.
-        open_pairs: if undecided, the pairs of `remaining`, (action, other, estimate of the mean
-            gap, its standard error), the one with the larger mean first; those of the leader come
-            first. Empty before three runs.
-        deciding_budget: if undecided, roughly how many queries would decide between the leader and
-            all others if the estimates are right. Infinite where no budget would, nan if it is
-            decided.
-        blocked_by: None, or what stands in the way if no budget decides: the "horizon" that was
-            given, or a "time limit" of the environment.
+        estimates: a `GapEstimate` from the same runs; None before three runs. The gap of two
+            actions is estimated from the runs that simulated both. The values of actions come from
+            extra runs to the end after the verdict; the values of policies that differ come from
+            all runs. The extra runs take at most a fifth of the queries before the verdict, within
+            the budget. If that does not pay for three of them, or they fail, values are nan: call
+            `estimate_gaps(...).value` instead. Confidence intervals of `estimates` ignore that a
+            decision ended the runs; `intervals` allow for it.
+        entropy: an integer that reproduces the call when it is passed as `rng`.
+        open_pairs: if undecided, the pairs of `remaining`, each (action, other, estimate of the
+            mean gap, its standard error), with the action of the larger mean first. The pairs of
+            the leader come first. Empty before three runs.
+        deciding_budget: if undecided, a rough number of queries that decide between the leader and
+            all others if the estimates are right. Infinite if no budget would decide, nan after a
+            verdict.
+        blocked_by: the obstacle if no budget decides: the given "horizon", or a "time limit" of
+            the environment. Otherwise None.
     """
 
     actions: tuple[Any, ...]
@@ -102,7 +102,7 @@ class Decision(ReadOnly):
 
     @property
     def _outlook(self) -> str:
-        """The leader against the others, and the budget that would decide, in words."""
+        """Text that compares the leader with the others and names a budget that would decide."""
         if not self.open_pairs or self.estimates is None:
             return ""
         leader = self.open_pairs[0][0]
@@ -121,7 +121,7 @@ class Decision(ReadOnly):
 
 
 class Options(NamedTuple):
-    """Options of `compare_actions`."""
+    """Options of `compare_actions` and `compare_policies`."""
 
     state: Any
     alpha: float
@@ -155,64 +155,66 @@ def compare_actions(
 ) -> Decision:
     """Find the best of two or more actions of a state, all followed by one policy.
 
-    An action that another one beats is not simulated any further. A comparison looks after 8 runs
-    (128 if asymptotic, 256 on arrays), and whenever there are a tenth more. Runs depend on nothing
-    but `rng`: those of a smaller budget are the first ones of a larger one, unless it is too small
-    for the first chunk of arrays.
+    An action that another one beats is no longer simulated. The comparison looks at its intervals
+    first after 8 runs (128 with "asymptotic", 256 with a `VectorSimulator`), and then whenever
+    there are a tenth more runs. Runs depend only on `rng`: a smaller budget makes the first runs
+    of a larger one, unless it does not pay for the first chunk of a `VectorSimulator`.
 
     Args:
-        env: what is simulated, of any kind that `estimate_gaps` takes.
+        env: any simulator that `estimate_gaps` accepts.
         policy: probabilities (S, A), actions (S,), or a function, as in `estimate_gaps`.
         actions: two or more distinct actions.
-        state: where to start, as in `estimate_gaps`; of an environment by default where it is.
-        alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
+        state: the state to start from, as in `estimate_gaps`; by default the present state of an
+            environment.
+        alpha: probability that any of the intervals fails, at any look; with "asymptotic", a
             nominal one.
-        margin: differences of mean returns up to it do not matter. Without one, only equal policies
-            are equivalent, and actions if all rewards are equal: those of the range or, if
-            asymptotic, those that the runs showed.
-        budget: how many queries may be made, at least as many as one run may take. Runs are made in
-            chunks; the last one is discarded if it would take more. If that is the first one, of 4
-            runs (1 of an environment, 8 of a JMDP, 64 of arrays), there are as many runs as the
-            budget pays for certain, and no look at them.
+        margin: differences of mean returns up to the margin do not matter. If it is 0, the verdict
+            is "equivalent" only for equal policies, or if all rewards are equal: the two ends of
+            the range or, with "asymptotic", all rewards of the runs.
+        budget: largest number of queries, at least as many as one run may take. Runs are made in
+            chunks, and a chunk that would exceed the budget is discarded. If that is the first
+            chunk, of 4 runs (1 of an environment, 8 of a JMDP, 64 of a `VectorSimulator`), as many
+            runs are made as the budget is sure to pay, and intervals are not looked at.
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy, which the result
-            has, too.
+            reports.
         coupling: which branches share a draw, as in `estimate_gaps`.
-        reward_range: (lo, hi) that holds all rewards. A JMDP and an `ImplicitJMDP` know theirs, and
-            a simulator may declare one; otherwise `method="betting"` asks for it.
-        method: which confidence sequence it is. "betting" needs the range, and its intervals hold
-            at every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024).
-            "asymptotic" is for rewards whose range is unknown: its intervals hold for large
-            samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and
-            suppose that no event that the runs did not show would change the mean. An event of
-            probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: the result says
-            how rare it has to be. An action that is worse by a rare loss is then called better more
-            often than not (`benchmarks/decisions.md`).
+        reward_range: (lo, hi) that contains all rewards. A JMDP and an `ImplicitJMDP` know theirs,
+            and a simulator may declare its own; otherwise `method="betting"` needs this argument.
+        method: the confidence sequence. "betting" needs the range of the rewards, and its intervals
+            hold at every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024).
+            "asymptotic" is for rewards of unknown range: its intervals hold for large samples only
+            (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and they assume that
+            events that no run showed do not change the mean. An event of probability $p$ stays
+            unseen in $n$ runs with probability $(1 - p)^n$; the result says how rare an event must
+            be to be missed. If an action is worse only by a rare loss, the verdict calls it better
+            more often than not (`benchmarks/decisions.md`).
         gamma: discount factor; by default that of the simulator, or 0.99. It may be 1 together
             with a `horizon`.
-        horizon: steps of a run. By default so many that a thousandth of a return can be missing,
-            and later more: if at a look the mean cut of a pair exceeds a quarter of the half width
-            without cuts, the cut of later runs is a tenth. All runs count, each with its own cut,
-            and intervals stay valid: a bet is on the gap minus its cut, which in every run is at
-            most the full gap, so the capital is at most that of bets on full gaps; and the
-            asymptotic sequence needs no more than that a horizon is fixed before the runs it
-            applies to. If gamma is 1, the returns of so many steps are compared; intervals are
-            infinite once a run shows branches that still go on there. A time limit of an
-            environment cuts branches off earlier, as in `estimate_gaps`: intervals allow for what
-            these would have earned.
+        horizon: steps of a run. The default first cuts off at most a thousandth of the largest
+            return. If, at a look, the mean cut of a pair exceeds a quarter of the half width
+            without cuts, later runs are longer, and a tenth of that cut remains. All runs
+            count, each with its own cut, and intervals stay valid. A bet is on the gap minus its
+            cut, which is at most the full gap in every run; so the capital is at most that of bets
+            on full gaps. The asymptotic sequence only needs a horizon that is fixed before the
+            runs it applies to. If gamma is 1, the returns of these steps are compared, and
+            intervals are infinite once a run has branches that still go on at the horizon. A time
+            limit of an environment cuts branches off earlier, as in `estimate_gaps`; intervals
+            allow for the rewards that these would have earned.
         executor: simulates the runs elsewhere, as in `estimate_gaps`, with the same numbers. Up to
-            32 chunks are under way, at first of 4 runs of a simulator that answers queries and one
-            of an environment: runs beyond the next look are begun ahead. Those after the verdict,
-            or of a branch that was dropped meanwhile, are discarded and not counted.
+            32 chunks are simulated at once; the first have 4 runs for a simulator that answers
+            queries and one for an environment. So runs beyond the next look start ahead of time.
+            Runs after the verdict, or of a branch that was dropped meanwhile, are discarded and
+            not counted.
 
     Returns:
-        The verdict with the intervals of all mean gaps, and how many queries it took.
+        The verdict with the intervals of all mean gaps and the number of queries.
 
     Raises:
-        SimulatorError: the simulator failed before the verdict. Its attribute `result`, as that of
-            any other error on the way, is the decision so far. If runs for values fail after the
-            verdict, a warning says so.
-        ValueError: an argument makes no sense, the budget is not enough for one run, or the range
-            of the rewards is unknown that "betting" needs.
+        SimulatorError: the simulator failed before the verdict. The attribute `result` of this and
+            every other error during the runs is the decision so far. If runs for values fail after
+            the verdict, a warning says so.
+        ValueError: an argument makes no sense, the budget does not pay for one run, or "betting"
+            is not given the range of the rewards that it needs.
 
     Example:
         >>> import jmdp_lib as jl
@@ -248,30 +250,30 @@ def compare_policies(
 ) -> Decision:
     """Find the best of two or more policies from one state, all simulated in the same world.
 
-    Every branch follows a policy of its own from the start. Branches that come from one state and
+    Every branch follows its own policy from the start. Branches that come from one state and
     action draw their next actions with one number, each by its own policy. So equal policies have
-    gap 0, and policies that differ in a few states differ only after these; `policy_gaps` has the
-    mean and the variance of such a gap exactly. Branches coalesce only if their policies are
-    equal arrays or one function: two functions that do the same, such as two equal closures, are
-    two policies, so pass one of them twice.
+    gap 0, and policies that differ in a few states differ only after a visit of these.
+    `policy_gaps` computes the mean and the variance of such a gap exactly. Branches coalesce only
+    if their policies are equal arrays or the same function. Two functions that do the same, such as
+    two equal closures, count as two policies: pass one of them twice instead.
 
     Args:
-        env, state: as of `compare_actions`.
-        policies: two or more, each in any form that `estimate_gaps` accepts; of a
-            `VectorSimulator`, also functions of many states. In the result, a policy goes by its
-            number.
-        alpha, margin, budget, rng: as of `compare_actions`.
-        coupling: which branches share a draw: by default "joint", those at one state, as in
-            `policy_gaps`. "common" is one draw per time step for all: the same customers, wherever
-            the policies have led. "independent": none.
-        reward_range, method, gamma, horizon, executor: as of `compare_actions`.
+        env, state: as in `compare_actions`.
+        policies: two or more, each in any form that `estimate_gaps` accepts; for a
+            `VectorSimulator`, also functions of many states. The result refers to a policy by its
+            index.
+        alpha, margin, budget, rng: as in `compare_actions`.
+        coupling: which branches share a draw. "joint", the default: those at one state, as in
+            `policy_gaps`. "common": all of them, one draw per time step, such as the same customers
+            for all policies. "independent": none.
+        reward_range, method, gamma, horizon, executor: as in `compare_actions`.
 
     Returns:
-        The verdict with the intervals of all mean gaps; its `estimates` has the estimates of all
-        gaps.
+        The verdict with the intervals of all mean gaps; its attribute `estimates` holds the
+        estimates of all gaps.
 
     Raises:
-        SimulatorError, ValueError: as of `compare_actions`.
+        SimulatorError, ValueError: as in `compare_actions`.
 
     Example:
         >>> import jmdp_lib as jl
@@ -332,7 +334,7 @@ def _compared(
 
 
 def _range_of(env: Any, reward_range: Any, method: str) -> tuple[float, float] | None:
-    """(lo, hi) that holds all rewards, or None for the asymptotic sequence."""
+    """Range (lo, hi) that contains all rewards, or None for the asymptotic sequence."""
     if checks.one_of("method", method, get_args(Method)) == "asymptotic":
         if reward_range is not None:
             raise ValueError('method="asymptotic" uses no reward_range: pass one of the two')
@@ -341,8 +343,8 @@ def _range_of(env: Any, reward_range: Any, method: str) -> tuple[float, float] |
         reward_range = getattr(env, "reward_range", None)
     if reward_range is None:
         raise ValueError(
-            f"nothing says between which ends the rewards of {env!r} lie: pass reward_range=(lo, "
-            'hi), or method="asymptotic" if intervals for large samples are enough'
+            f"the range of the rewards of {env!r} is unknown: pass reward_range=(lo, hi), or "
+            'method="asymptotic" if intervals that hold for large samples suffice'
         )
     return checks.reward_range("reward_range", reward_range)
 

@@ -1,20 +1,21 @@
-"""Ways to copy an environment: deep copies of what it holds, or replay.
+"""Ways to copy an environment: deep copies of its attributes, or replay.
 
-The methods of `Copies` say what a way has to do, and when. To add one, write a class with these
-methods, put it into `WAYS`, and give it a line in `test_every_way_to_copy_keeps_what_it_must`.
+The methods of `Copies` define what a way has to do, and when. To add a way, write a class with
+these methods, put it into `WAYS`, and add it to `test_every_way_to_copy_keeps_what_it_must`.
 
-All environments that come and go are *wrapped*, as the user's is: TimeLimit and other wrappers
-have a state of their own, which belongs to what is saved. Randomness does not: before each step,
-`CoupledEnv` sets the state of `env.unwrapped.np_random`. Nobody sets a second generator, and trying
-out does not find it: a way that sees one raises `OtherGenerator` when it is made or saves. One that
-cannot look inside, such as `Replays`, comes after one that can, or relies on the environment.
+All arguments and results that are environments are *wrapped*, like the user's: TimeLimit and other
+wrappers have a state of their own, which is saved, too. Randomness is not saved: before each step,
+`CoupledEnv` sets the state of `env.unwrapped.np_random`. A second generator is never set, and the
+test of a way does not notice it. So a way that sees one raises `OtherGenerator` when it is created
+or saves. A way that cannot look inside, such as `Replays`, comes after one that can, or has to
+trust the environment.
 
-An *origin* is where a state is reached from: what `save` returned, or the (seed, options) of a
-reset for a way that replays. None: nothing is saved yet, since nobody has needed it. A way is
-made from the environment that the user handed in. Its `name` is what `CoupledEnv.copying` says.
+An *origin* is the point from which a state is reached: a result of `save`, or, for a way that
+replays, the (seed, options) of a reset. It is None until a saved state is needed. A way is created
+from the user's environment. Its `name` is the value of `CoupledEnv.copying`.
 
-`CoupledEnv` tells users about the ways, and their names, in its docstring, and why the way before
-the one that was taken has failed.
+The docstring of `CoupledEnv` lists the ways and their names, and its warning says why the way
+before the chosen one failed.
 """
 
 from __future__ import annotations
@@ -34,30 +35,30 @@ from gymnasium.error import ResetNeeded
 Env = gymnasium.Env[Any, Any]
 Moves = tuple[tuple[int, Any], ...]
 """Draws and actions of consecutive steps."""
-# What belongs to libraries that may be absent, and takes seconds to import, goes by its name.
+# Classes of libraries that may be absent, and take seconds to import, are recognised by name.
 _GENERATORS = ("Generator", "RandomState", "Random")  # numpy's and torch's, numpy's, Python's
-_PHYSICS = "MjData"  # of MuJoCo: copies by itself, in microseconds
+_PHYSICS = "MjData"  # of MuJoCo: copies itself in microseconds
 _MODEL = "MjModel"  # of MuJoCo: large, and the same for all copies
-# There is no general rule for what is no part of a state: an attribute that no step reads looks
-# like any other. Without these two, branches that meet on the frozen lake would count as separate:
-# `render` alone reads the one, and Gymnasium's check of the first two steps the other.
+# No general rule says which attributes are not part of a state: one that no step reads looks like
+# any other. If these two counted, branches that meet on the frozen lake would not coalesce. Only
+# `render` reads the first, and only Gymnasium's check of the first two steps reads the second.
 _NO_STATE = ("lastaction", "_previous_data")
 _CONSTANT = (type, types.FunctionType, types.ModuleType, gymnasium.Space, EnvSpec)
-_PLAIN = {int, float, bool, str, type(None)}  # sooner seen here than by `deepcopy`
-_MANY = 10  # entries from which on a dictionary is shared by all copies
+_PLAIN = {int, float, bool, str, type(None)}  # faster to check here than in `deepcopy`
+_MANY = 10  # all copies share a dictionary with at least this many entries
 
 
 class EnvSnapshot(NamedTuple):
-    """A state of a `CoupledEnv`: a state that was saved, and the way from there.
+    """A state of a `CoupledEnv`: a saved state, and the moves from there.
 
     Attributes:
         kind: the type of the innermost environment.
-        saved: what was saved, or None while nobody needs it.
-        moves: (draw, action) of the steps from there: a queried successor is kept as the way to it,
-            which costs nothing until someone wants to go there.
-        observation: what is seen here.
+        saved: the saved state, or None until it is needed.
+        moves: (draw, action) of each step from there. A queried successor is kept as its moves,
+            which costs nothing until it is restored.
+        observation: the observation at this state.
         over: whether the episode has ended here.
-        draw: seed of the table drawn for this visit; None: `restore` draws one.
+        draw: seed of the table drawn for this visit; if None, `restore` draws one.
     """
 
     kind: type[Env]
@@ -72,26 +73,27 @@ class EnvSnapshot(NamedTuple):
 
 
 class OtherGenerator(ValueError):
-    """A second generator would be copied, but never drawn afresh."""
+    """Error of a second generator, which would be copied but never seeded anew."""
 
 
 class _Mark:
-    """Stands for the environment, or one of its wrappers, in what was saved."""
+    """Placeholder of the environment, or of one of its wrappers, in a saved state."""
 
 
 class Copies:
-    """Deep copies of all that an environment and its wrappers hold, whatever they say of copying.
+    """Deep copies of all attributes of an environment and its wrappers.
 
-    A state is put into an environment that is there already. That of MuJoCo is its own `MjData`:
-    putting it back takes microseconds, a new one takes longer than a step.
+    Their own methods for copying are not used. A state is loaded into an existing environment. For
+    MuJoCo the state is its `MjData`: to load it takes microseconds, while a new environment takes
+    longer than a step.
 
     Attributes:
-        generator: of all copies; every step sets it before it draws.
-        shared: what else all copies have in common, large tables and MuJoCo's model, and the bytes
-            of each, since an environment could change them.
-        marks: for the environment and its wrappers.
+        generator: the generator of all copies; its state is set before every step.
+        shared: the other objects that all copies share, which are large tables and MuJoCo's model,
+            with the bytes of each, since an environment could change them.
+        marks: placeholders of the environment and its wrappers.
         spare: an environment for queries.
-        pristine: the environment as it was handed in, saved.
+        pristine: the user's environment, saved before any use.
     """
 
     name = "copied"
@@ -109,18 +111,19 @@ class Copies:
         self.pristine = self.save(self.spare)
 
     def new(self) -> Env:
-        """A new copy of the environment as it was handed in.
+        """A new copy of the environment as the user passed it.
 
-        Called to try this way out, for the environment that is stepped from then on, and for every
-        twin.
+        Called for the test of this way, for the environment that is stepped after the test, and for
+        every twin.
         """
         shared = self._by_id(_contents(self.spare))
         return self.load(self.pristine, copy.deepcopy(self.spare, shared))
 
     def save(self, env: Env) -> Any:
-        """The state of an environment, an origin for `load`. It must not change with `env` later.
+        """The state of an environment, as an origin for `load`.
 
-        Called at the first snapshot or query of a visit, if `after` gave no origin.
+        It must not change when `env` changes later. Called at the first snapshot or query of a
+        visit, if `after` gave no origin.
         """
         contents = _contents(env)
         memo = self._by_id(contents) | dict(zip(map(id, _layers(env)), self.marks, strict=True))
@@ -137,8 +140,8 @@ class Copies:
     def load(self, origin: Any, env: Env) -> Env:
         """An environment in the state of this origin, which the caller may step and change.
 
-        Called for every queried action and for every restored snapshot. env: `spare`, or one from
-        `new`, which is overwritten and returned, or replaced.
+        Called for every queried action and for every restored snapshot. env: `spare`, or a result
+        of `new`. It is either overwritten and returned, or replaced by another environment.
         """
         memo = self._by_id(origin) | dict(zip(map(id, self.marks), _layers(env), strict=True))
         for name, x in origin[-1].items():
@@ -153,23 +156,23 @@ class Copies:
         return env
 
     def _by_id(self, contents: list[dict[str, Any]]) -> dict[int, Any]:
-        """Parts that all copies share, by id: `copy.deepcopy` does not copy them then."""
+        """Parts that all copies share, by id, as a memo that keeps `copy.deepcopy` from copying."""
         values = [x for held in contents for x in held.values() if isinstance(x, _CONSTANT)]
         return {id(x): x for x in (self.generator, *(x for x, _ in self.shared), *values)}
 
     def after(self, origin: Any, moves: Moves) -> tuple[Any, Moves]:
-        """Way back to where the environment is: an origin, and the moves from there.
+        """Origin of the present state, and the moves from there.
 
-        Called after each reset, whose origin is (seed, options) and whose moves are (), and after
-        each step and restored successor, whose moves have just been made from `origin`. Return
-        (None, ()) to let `save` be called once it is needed.
+        Called after each reset, with origin (seed, options) and moves (); and after each step or
+        restored successor, with the moves that were just made from `origin`. Return (None, ()) so
+        that `save` is called when the state is needed.
         """
         if not moves and any(pickle.dumps(x) != before for x, before in self.shared):
             raise RuntimeError("it changes a table or a MuJoCo model, which copies share")
         return None, ()
 
     def identity(self, origin: Any, moves: Moves) -> Any:
-        """Equal for equal states, and only for these; None if nobody can say.
+        """A key that is equal for equal states, and only for these; None if that is unknown.
 
         Called when branches may have met. In doubt they count as separate.
         """
@@ -180,16 +183,16 @@ class Copies:
         ]
         file = io.BytesIO()
         pickler = pickle.Pickler(file)
-        pickler.fast = True  # by value: two attributes may be one object, or equal ones
+        pickler.fast = True  # by value: one object under two names pickles like two equal objects
         try:
             pickler.dump(compared)
-        except Exception:  # it holds itself, or what does not pickle
+        except Exception:  # it contains itself, or an object that does not pickle
             return None
         return file.getvalue()
 
 
 class Replays(Copies):
-    """New environments, reset as the first one was; its moves are made again."""
+    """New environments that repeat the reset and the moves of the first one."""
 
     name = "replayed"
 
@@ -216,7 +219,7 @@ class Replays(Copies):
 
 
 WAYS: tuple[type[Copies], ...] = (Copies, Replays)
-"""In the order in which they are tried out."""
+"""Ways to copy, in the order in which they are tested."""
 
 
 def _contents(env: Env) -> list[dict[str, Any]]:
@@ -225,7 +228,7 @@ def _contents(env: Env) -> list[dict[str, Any]]:
 
 
 def _layers(env: Env) -> list[Any]:
-    """The environment, last, in its wrappers."""
+    """The wrappers and, last, the environment."""
     layers: list[Any] = [env]
     while isinstance(layers[-1], gymnasium.Wrapper):
         layers.append(layers[-1].env)
@@ -233,5 +236,5 @@ def _layers(env: Env) -> list[Any]:
 
 
 def name_of(env: Env) -> str:
-    """Name of an environment in errors."""
+    """Name of an environment in messages."""
     return type(env.unwrapped).__name__

@@ -1,4 +1,4 @@
-"""The world of environments, which `coupled_env.Coupled` makes: one for each branch of a run."""
+"""The world of `coupled_env.Coupled` environments: one for each branch of a run."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from jmdp_lib.simulators.rows import Draws, End, Outcome, Range, RowWorld, outsi
 
 
 class Environment(ABC):
-    """A simulator with a state of its own; what else it has is said by `coupled_env.Coupled`.
+    """Base class of simulators with a state of their own; `coupled_env.Coupled` has the methods.
 
-    That file needs Gymnasium, which this one must do without.
+    That module needs Gymnasium; this one must be importable without it.
     """
 
     @abstractmethod
     def twin(self) -> Any:
-        """Another one, here and with the same table; both draw later tables from one generator."""
+        """A second environment in this state with this table.
+
+        Both draw later tables from one generator.
+        """
 
 
 class EnvironmentWorld(RowWorld):
-    """Simulates identical environments, one for each branch; a state is the number of one of them.
+    """Simulates identical environments, one for each branch; a state is the index of one of them.
 
-    Branches that meet go on in that of the first.
+    Branches that meet go on in the environment of the first.
 
-    start: a snapshot of theirs. envs: one or more.
+    start: a snapshot of these environments. envs: one or more of them.
     """
 
     chunk = 32
@@ -44,7 +47,7 @@ class EnvironmentWorld(RowWorld):
         self.num_actions = _listed(self.space)
         self.num_states = _listed(envs[0].observation_space)
         self.can_keep = self.num_states is not None
-        self.by_key: dict[str, Any] = {}  # actions that have no numbers
+        self.by_key: dict[str, Any] = {}  # actions that are not integers
 
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
         return list(distinct_in(self.space, actions).values())
@@ -96,9 +99,9 @@ class EnvironmentWorld(RowWorld):
     def _placed(self, draws: Draws, coupling: Coupling) -> list[tuple[Any, list[int]]]:
         """The actions of all draws, and the branches that take them.
 
-        The environment of the first of these is put into their state, with their draw. So a state
-        has the index of the environment of the first branch there, and those of the other branches
-        are free.
+        The environment of the first of these branches is set to their state and their draw. So a
+        state has the index of the environment of the first branch there; the environments of the
+        other branches are free.
         """
         draw = None
         for key, groups in draws.items():
@@ -115,12 +118,12 @@ class EnvironmentWorld(RowWorld):
 
 
 def _listed(space: Any) -> int | None:
-    """Number of elements of a Gymnasium space, where these are integers from 0 on."""
+    """Number of elements of a Gymnasium space of the integers from 0 on, else None."""
     return int(space.n) if type(space).__name__ == "Discrete" and space.start == 0 else None
 
 
 def inside_episode(env: Any, state: Any) -> Any:
-    """The snapshot of an environment, or of where it is, inside an episode."""
+    """The given snapshot of an environment, by default of its present state, inside an episode."""
     start = env.snapshot() if state is None else state
     if getattr(start, "over", True):
         raise ValueError(
@@ -138,16 +141,16 @@ def distinct_in(space: Any, actions: Any) -> dict[str, Any]:
             raise IndexError(f"action {action!r} is not in {space}")
     keys = {repr(space.to_jsonable([action])): action for action in chosen}
     if not keys or len(keys) < len(chosen):
-        raise ValueError(f"ask for at least one action, all distinct, got {actions!r}")
+        raise ValueError(f"request at least one action, all distinct, got {actions!r}")
     return keys
 
 
 def action_key(space: Any, action: Any) -> str:
-    """Equal for equal actions of a Gymnasium space, whatever their parts."""
+    """A key that is equal for equal actions of a Gymnasium space, whatever their parts."""
     with suppress(TypeError, ValueError):
         if type(space).__name__ != "Discrete" or space.contains(action):
             return repr(space.to_jsonable([action]))
     raise ValueError(
-        f"{action!r} is not an action of {space}; where actions are not counted from 0, a policy "
-        "returns one of them, and no probabilities"
+        f"{action!r} is not an action of {space}; if actions are not integers from 0 on, a policy "
+        "must return an action, not probabilities"
     )

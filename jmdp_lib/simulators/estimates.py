@@ -4,9 +4,9 @@ Branches that start at one state with different actions share a table while they
 coalesce once they share state and action. So the differences of their returns vary little, and are
 final as soon as the branches have coalesced.
 
-`estimate_gaps` cuts the runs into chunks for this process or an executor. Chunks are summed up
-where they are simulated, or, where they are small, kept until the end. `world_of` finds what
-simulates a simulator.
+`estimate_gaps` cuts the runs into chunks for this process or an executor. Large chunks are summed
+up where they are simulated; small ones are kept until the end. `world_of` finds the `World` for a
+simulator.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from jmdp_lib.simulators.rows import QueriedWorld
 from jmdp_lib.simulators.tables import TableWorld
 from jmdp_lib.simulators.vector import VectorSimulator, VectorWorld
 
-_VALUE_RUNS = 16  # to the end for values, at least
-_VALUE_SHARE = 0.1  # of the steps of all other runs
+_VALUE_RUNS = 16  # least number of runs to the end, for values
+_VALUE_SHARE = 0.1  # steps of the runs for values, as a share of those of all other runs
 
 
 def estimate_gaps(
@@ -73,50 +73,50 @@ def estimate_gaps(
     """Estimates of the gaps between actions at one state of a simulator, from recursive branches.
 
     A run has a branch for each action. Branches at one state share a draw, and two that share state
-    and action are one branch for good: see `coupling`.
+    and action coalesce for good: see `coupling`.
 
     Args:
         env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, a simulator with `query`,
-            or a `VectorSimulator`, whose runs are simulated many at once. It is left alone.
+            or a `VectorSimulator`, which simulates many runs at once. `env` is not changed.
         policy: probabilities (S, A), actions (S,), or a function of the state or observation that
-            returns probabilities (A,) or an action. Where actions have no numbers, it returns an
+            returns probabilities (A,) or an action. If actions are not integers, it must return an
             action. A function must be pure, as in `jipe2`.
-        actions: m actions to compare. Each run has a branch for each of them, so that all gaps
-            share the runs.
-        state: where to start: the state of a simulator, which is a number or, if the simulator has
-            no `num_states`, anything hashable; or a snapshot of an environment, by default of where
-            it is.
+        actions: m actions to compare. Each run has a branch for each of them, so all gaps are
+            estimated from the same runs.
+        state: the state to start from. For a simulator it is an integer or, if the simulator has no
+            `num_states`, any hashable state. For an environment it is a snapshot, by default of its
+            present state.
         gamma: discount factor; by default that of the simulator, or 0.99. It may be 1 together with
             a `horizon`.
-        num_runs: how many runs are simulated, at least 3.
+        num_runs: number of runs, at least 3.
         rng: an integer, a SeedSequence or a Generator; None draws fresh entropy. Equal integers
-            give equal numbers. The result has the `entropy`, which repeats the runs when it is
-            passed here.
+            give equal numbers. The `entropy` of the result reproduces the runs when it is passed
+            here.
         coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
             "independent", none; "common", all of them, one draw per time step. A simulator that
             declares `coupling = "independent"` is simulated so.
-        truncation: which share of the largest possible return may be cut off; it sets the horizon.
+        truncation: share of the largest possible return that may be cut off; it sets the horizon.
         horizon: steps of a run; by default it follows from `truncation`. If gamma is 1 and a gap
             is still open there, its truncation error is infinite. A branch that an environment
             reports as truncated, as Gymnasium's time limits do, is cut off at that step instead.
-            What it would have earned counts in the truncation error. If the limit belongs to your
-            problem, let the environment report it as terminated.
+            The truncation error then covers the rewards that it would have earned. If the limit
+            belongs to your problem, let the environment report it as terminated.
         executor: simulates the runs elsewhere: any `concurrent.futures.Executor`, such as a process
             pool or that of a Dask cluster, `client.get_executor()`. The numbers stay the same. For
             other processes, `env` and `policy` must pickle.
         keep_returns: simulate every run to its end and keep the returns; then `GapEstimate.law` has
-            quantiles and CVaR of gaps. Otherwise a run ends where all its branches have coalesced,
-            and its gaps are final; a few runs more go to their end, for the values: a tenth of the
-            work, and at least 16 runs.
+            quantiles and CVaR of gaps. By default a run ends when all its branches have coalesced,
+            since its gaps are final then, and a few extra runs go to their end, for the values:
+            a tenth of the work, and at least 16 runs.
 
     Returns:
         Means, variances and probabilities of all gaps with their standard errors, (m, m), and the
         value of every action.
 
     Raises:
-        SimulatorError: the simulator failed; the error names state and action, and its `result`
-            holds the estimates of all runs before. Or a worker of the executor died, and the
-            executor did not repeat its work: `result` is of all runs before.
+        SimulatorError: the simulator failed, and the error names state and action; or a worker of
+            the executor died, and the executor did not repeat its work. The attribute `result`
+            holds the estimates from all earlier runs.
         ValueError: an argument makes no sense.
 
     Example:
@@ -144,7 +144,7 @@ def estimate_gaps(
 
 
 def check_executor(executor: Any) -> None:
-    """Refuse what is not an executor."""
+    """Raise unless this is an executor or None."""
     if not isinstance(executor, Executor | None):
         raise ValueError(
             "executor must be a concurrent.futures.Executor, such as client.get_executor() of a "
@@ -153,7 +153,7 @@ def check_executor(executor: Any) -> None:
 
 
 def world_of(env: Any, state: Any, coupling: Coupling) -> World:
-    """The world of a simulator; arguments as of `estimate_gaps`. Another kind has a line here."""
+    """The world of a simulator, with arguments as in `estimate_gaps`; a new kind adds a line."""
     if isinstance(env, Environment):
         return EnvironmentWorld(inside_episode(env, state), [env.twin()])
     queried = hasattr(env, "query") and hasattr(env, "num_actions")
@@ -176,7 +176,7 @@ def world_of(env: Any, state: Any, coupling: Coupling) -> World:
 
 
 class Job(NamedTuple):
-    """So many runs of a plan, and their seed; whether they go to the end, and are summed up."""
+    """Runs of a plan to simulate: number, seed, whether to go to the end, whether to sum up."""
 
     plan: Plan
     size: int
@@ -185,16 +185,16 @@ class Job(NamedTuple):
     summed: bool = False
 
     def done(self, elsewhere: bool) -> Runs | Summed:
-        """Runs on the host, or their sums. elsewhere: threads may share the world of the plan."""
+        """Runs on the host, or their sums. elsewhere: other threads may use the plan's world."""
         world = self.plan.world.own() if elsewhere else self.plan.world
         runs = world.simulate(self.plan, self.size, self.seed, self.to_the_end)
         return Summed.of(self.plan, runs, self.to_the_end) if self.summed else on_host(runs)
 
 
 def in_order(jobs: Iterable[Job], executor: Executor | None, ahead: int) -> Generator[Any]:
-    """Results of jobs in their order; so many are under way in an executor.
+    """Results of jobs in their order, with `ahead` jobs in the executor at a time.
 
-    Those that are no longer needed are cancelled.
+    Jobs that are no longer needed are cancelled.
     """
     if executor is None:
         for job in jobs:
@@ -217,14 +217,15 @@ def _result(future: Any) -> Any:
     """Result of a job, from an executor."""
     result = future.result()
     if not isinstance(result, Runs | Summed):
-        raise TypeError(f"a future of the executor returned {result!r}, not what it simulated")
+        raise TypeError(f"a future of the executor returned {result!r}, not the result of a job")
     return result
 
 
 class Summed(NamedTuple):
-    """Sums of runs.
+    """Sums over runs.
 
-    gaps: of all pairs. returns: of all branches; none if runs end where their gaps are final.
+    gaps: sums of the gaps of all pairs. returns: sums of the returns of all branches; empty if runs
+    end when their gaps are final.
     """
 
     gaps: list[Sums]
@@ -234,7 +235,7 @@ class Summed(NamedTuple):
 
     @classmethod
     def of(cls, plan: Plan, runs: Runs, to_the_end: bool) -> Summed:
-        """Worked out where the runs are."""
+        """Sums of runs, computed by the array library of these."""
         xp = Arrays.of(runs.totals).xp
         returns = return_columns(plan, runs, xp) if to_the_end or not plan.coalesces else []
         gaps, values = (
@@ -245,7 +246,7 @@ class Summed(NamedTuple):
 
 
 def _in_chunks(job: Job, executor: Executor | None) -> Any:
-    """Results of a job, chunk by chunk, each with a seed of its own."""
+    """Results of the chunks of a job, each with a seed of its own."""
     most = job.plan.world.chunk
     sizes = [min(most, job.size - start) for start in range(0, job.size, most)]
     jobs = [
@@ -262,7 +263,7 @@ def estimated(
     keep_returns: bool = False,
     executor: Executor | None = None,
 ) -> GapEstimate:
-    """Estimates of all gaps of a plan; what went well before a failure is in the error."""
+    """Estimates of all gaps of a plan; an error carries those from the runs before it."""
     if keep_returns:
         bytes_kept = 8.0 * num_runs * (len(plan.names) + 2 * len(plan.pairs))
         require(
@@ -310,14 +311,14 @@ def _simulated(
         failure = error
     done = min(num_runs, len(parts) * plan.world.chunk)
     complete = getattr(failure, "result", None)
-    if isinstance(complete, Runs):  # those of the chunk that failed
+    if isinstance(complete, Runs):  # the complete runs of the chunk that failed
         done += complete.totals.shape[1] if stage is parts else 0
         stage.append(complete)
     return parts, ends, done, failure
 
 
 def joined(parts: Sequence[Runs]) -> Runs:
-    """Runs of one plan, of NumPy, put together."""
+    """Runs of one plan, as NumPy arrays, joined."""
     totals, tails, coalesced, extremes, queries = zip(*parts, strict=True)
     return Runs(
         totals=np.concatenate(totals, axis=1),
@@ -329,7 +330,7 @@ def joined(parts: Sequence[Runs]) -> Runs:
 
 
 def _sums(plan: Plan, parts: list[Any], to_the_end: bool) -> list[Summed]:
-    """Sums of parts; those that are runs are put together first."""
+    """Sums of parts; parts that are runs are joined first."""
     if parts and isinstance(parts[0], Runs):
         return [Summed.of(plan, joined(parts), to_the_end)]
     return parts
@@ -338,7 +339,7 @@ def _sums(plan: Plan, parts: list[Any], to_the_end: bool) -> list[Summed]:
 def _estimate(
     plan: Plan, parts: list[Any], ends: list[Any], keep_returns: bool, others: dict[str, Any]
 ) -> GapEstimate:
-    """Estimates from runs, or their sums. ends: those of runs to the end, for values alone."""
+    """Estimates from runs or their sums. ends: the same of runs to the end, only for values."""
     sums = _sums(plan, parts, keep_returns)
     more = _sums(plan, ends, True)
     seen = joined_extremes(part.extremes for part in [*sums, *more])
@@ -349,7 +350,7 @@ def _estimate(
 
 
 def _kept(plan: Plan, runs: Runs, seen: tuple[float, float]) -> dict[str, Any]:
-    """Returns, and the ends of all gaps, by the declared range of rewards if there is one."""
+    """Returns, and the ends of all gaps; the declared range of rewards is used if there is one."""
     low, high = joined_extremes([plan.limits or seen, seen])
     future = plan.future(high - low)
     columns = np.reshape(gap_columns(plan, runs, np), (-1, 2, runs.totals.shape[1]))

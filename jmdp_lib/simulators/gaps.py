@@ -1,10 +1,10 @@
-"""Statistics of gaps: sums over runs, the estimates that these give, and confidence sequences.
+"""Statistics of gaps: sums over runs, estimates from these, and confidence sequences.
 
-**One more statistic of gaps** is a field of `GapEstimate`, with a line in `GapEstimate.of`. If it
-needs another sum, that is a field of `Sums`.
+**To add a statistic of gaps**, give `GapEstimate` a field and `GapEstimate.of` a line. If the
+statistic needs another sum, add that as a field of `Sums`.
 
-A confidence sequence around a mean holds at all sample sizes at once, so that one may look after
-every run and stop when it says enough: `lower_bound`.
+A confidence sequence for a mean holds at all sample sizes at once. So one may look after every run
+and stop when the interval is narrow enough: see `lower_bound`.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from jmdp_lib.simulators.plans import Plan, Runs
 if TYPE_CHECKING:
     from jmdp_lib.laws.brackets import GapLaw
 
-_ROUNDING = 1e-12  # of the largest gap: smaller ones are ties
-_NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
-_ENOUGH = 5  # runs that carry a variance, for a normal interval to mean something
-# A gambler's stakes, and the shares of the capital that are staked so; large ones count for more,
-# since the range of returns is often wide.
+_ROUNDING = 1e-12  # gaps below this share of the largest gap are ties
+_NO_VARIATION = 1e-12  # a variance below this share of the squared mean is rounding
+_ENOUGH = 5  # least number of runs that carry a variance, for a meaningful normal interval
+# A gambler's stakes, and the shares of the capital that are staked so. Large stakes have large
+# shares, since the range of returns is often wide.
 _BETS = 2.0 ** -np.arange(16.0)
 _LOG_SHARES = -np.log(np.arange(1.0, 17.0) * np.arange(2.0, 18.0))
 _AT_ONCE = 16  # values whose profits are multiplied before a logarithm is taken
-_CLOSE = 1e-3  # of the distance of a bound from the mean: how exactly it is worked out
+_CLOSE = 1e-3  # error of a bound, as a share of its distance from the mean
 _TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is tightest
-_SKEW = 0.2  # weight of its allowance for skewed distributions
-FIRST_ASYMPTOTIC = 128  # values before it says anything
+_SKEW = 0.2  # weight of the allowance for skewed distributions in that sequence
+FIRST_ASYMPTOTIC = 128  # sample size from which that sequence is finite
 
 
 class Sums(NamedTuple):
-    """Sums over N gaps, all that their statistics need: parts of a sample merge into the whole.
+    """Sums over N gaps that all their statistics need; sums of parts of a sample can be merged.
 
-    square, cube, fourth: of powers of what gaps differ from their mean. worse, tie, better: how
-    many are below zero, zero, and above, for certain. tail: of the discounts from which on gaps are
-    open.
+    square, cube, fourth: sums of powers of the gaps minus their mean. worse, tie, better: numbers
+    of gaps that are certainly below zero, zero, and above zero. tail: sum of the discounts from
+    which gaps are open.
     """
 
     size: Any
@@ -61,9 +61,10 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, gaps: Any, tails: Any, future: float, tie: float, xp: Any) -> Sums:
-        """Sums over gaps (N,), an array of the library `xp`.
+        """Sums of gaps (N,), an array of the library `xp`.
 
-        tails: (N,) a gap may still change by this times `future`. tie: gaps up to it are zero.
+        tails: (N,) discounts; a gap may still change by its own times `future`. tie: gaps up to
+        this size count as zero.
         """
         mean = float(xp.mean(gaps))
         difference = gaps - mean
@@ -78,7 +79,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def merged(cls, parts: Sequence[Sequence[Sums]]) -> Sums:
-        """Sums (P,) of P samples from K parts (K, P) (Pébay 2008): nothing large is subtracted."""
+        """Sums (P,) of P samples, merged from K parts without cancellation (Pébay 2008)."""
         rows = np.reshape(np.array(parts, float), (len(parts), -1, len(cls._fields)))
         sums = cls(*np.moveaxis(rows, 2, 0))  # (K, P) each
         n = sums.size.sum(0)
@@ -92,7 +93,7 @@ class Sums(NamedTuple):
         return cls(n, mean, square.sum(0), cube.sum(0), fourth.sum(0), *counts)
 
     def both_ways(self, size: int) -> Sums:
-        """Sums of all entries (m, m) from those of all pairs (P,); a branch ties with itself."""
+        """Sums of all entries (m, m), from those of all pairs (P,); a branch ties with itself."""
         back = self._replace(mean=-self.mean, cube=-self.cube, worse=self.better, better=self.worse)
         rows, columns = np.triu_indices(size, 1)
         tables = np.zeros((len(self), size, size))
@@ -105,16 +106,16 @@ class Sums(NamedTuple):
 
 
 def may_change(tails: Any, future: float, xp: Any = np) -> Any:
-    """(N,) how much gaps may still change: none that is final, even if `future` is infinite."""
+    """Largest later changes (N,) of gaps: 0 for a final gap, even if `future` is infinite."""
     return tails * future if future < math.inf else xp.where(tails > 0.0, future, tails)
 
 
 Column = tuple[Any, Any]
-"""Gaps, or returns, (N,) and the discounts from which on they are open."""
+"""Gaps or returns (N,), and their tails (N,), the discounts from which they are open."""
 
 
 def gap_columns(plan: Plan, runs: Runs, xp: Any) -> list[Column]:
-    """The gaps of all pairs; a discount is zero if a gap is final."""
+    """Gaps of all pairs, and their tails, which are zero for final gaps."""
     columns = []
     for (i, j), one in zip(plan.pairs, runs.coalesced, strict=True):
         either = xp.maximum(runs.tails[i, :], runs.tails[j, :])
@@ -123,10 +124,7 @@ def gap_columns(plan: Plan, runs: Runs, xp: Any) -> list[Column]:
 
 
 def return_columns(plan: Plan, runs: Runs, xp: Any) -> list[Column]:
-    """The returns of all branches.
-
-    If gamma is 1, they are what the steps of the horizon earn.
-    """
+    """Returns of all branches, and their tails. If gamma is 1, returns end at the horizon."""
     least = 1.0 if plan.gamma == 1.0 else 0.0
     tails = xp.where(runs.tails > least, runs.tails, 0.0)
     return [(runs.total(b), tails[b, :]) for b in range(len(plan.kinds))]
@@ -143,9 +141,9 @@ def sums_of(plan: Plan, columns: Sequence[Any], seen: tuple[float, float], xp: A
 def _values(
     plan: Plan, parts: Sequence[Sequence[Sums]], seen: tuple[float, float]
 ) -> dict[str, Floats]:
-    """The values of `GapEstimate`, from parts of the sums of returns; nan if there are none.
+    """Values of `GapEstimate`, from parts of the sums of returns; nan if there are none.
 
-    From a cut on, a branch earns what all rewards have in common, and at most so much more.
+    After a cut, rewards are estimated by the one in [low, high] that is nearest to zero.
     """
     if not parts:
         return dict.fromkeys(("value", "value_error"), np.full(len(plan.kinds), math.nan))
@@ -172,24 +170,23 @@ class GapEstimate(ReadOnly):
         mean, mean_error: the unbiased estimate of $E G$, and its standard error.
         variance, variance_error: the unbiased estimate of $Var G$, and its standard error.
         prob_worse, prob_tie, prob_better: shares of runs with $G < 0$, $G = 0$ and $G > 0$,
-            whatever lies beyond the cut. Of the rest, one minus their sum, the sign is open.
-        truncation_error: how far cuts may have moved $E G$, at the horizon, or earlier by a time
-            limit of the environment; of a simulator, if later rewards are like those that were
-            seen, or 0 where episodes can end.
-        num_runs: runs; of a decision, an array, since gaps have different numbers of them.
-        returns: (num_runs, m) of the branches, if `estimate_gaps` kept them, or None.
-        gaps, largest_gap: (P, num_runs, 2), if returns were kept, what `law` is made of: the ends
-            between which gap p of a run lies, of the pairs i < j in their order; and what no gap
-            exceeds by size, infinite if nothing says so.
-        entropy: an integer that repeats the runs when it is passed as `rng`. A `Decision` has its
-            own.
-        value, value_error: (m,), the estimate of $E Z$ of each branch, what it earns by itself, and
-            its error, the standard error plus how far cuts may have moved the estimate. If gamma is
-            1, $Z$ is what the steps of the horizon earn. Values take runs to the end, and most runs
-            end where their branches are one. So values come from a few runs more: compare by
-            `mean`, which is more exact. Errors know nothing of events that no run showed. nan where
-            fewer than three runs went to the end, as in most decisions: `estimate_gaps(...).value`
-            has them.
+            whatever follows the cut. In the other runs, the cut leaves the sign of $G$ open.
+        truncation_error: largest change of $E G$ by cuts, at the horizon or earlier at a time limit
+            of the environment. For a simulator it assumes that later rewards lie between the
+            lowest and the highest reward of all runs (or 0, where episodes can end).
+        num_runs: number of runs; an array for a decision, where it differs between gaps.
+        returns: (num_runs, m), the returns of the branches if `estimate_gaps` kept them, or None.
+        gaps: (P, num_runs, 2) if returns were kept, the ends between which each gap of a run lies,
+            for all pairs i < j in their order; used by `law`.
+        largest_gap: upper bound of the size of any gap, infinite if none is known; used by `law`.
+        entropy: an integer that reproduces the runs when it is passed as `rng`. A `Decision` has
+            its own.
+        value, value_error: (m,), the estimate of $E Z$ of each branch, and its error: the standard
+            error plus the largest change by cuts. If gamma is 1, $Z$ is the return up to the
+            horizon. Most runs end when their branches have coalesced, but a value needs runs to the
+            end. So values come from a few extra runs; to compare actions, use `mean`, which is more
+            exact. The errors ignore events that no run showed. Values are nan if fewer than three
+            runs went to the end, as in most decisions: call `estimate_gaps(...).value` instead.
 
     Example:
         >>> import jmdp_lib as jl
@@ -233,10 +230,9 @@ class GapEstimate(ReadOnly):
         seen: tuple[float, float],
         **others: Any,
     ) -> GapEstimate:
-        """Made from parts of the sums of the gaps of all pairs, and of the returns of all branches.
-
-        seen: the lowest and the highest reward. The error of the variance is the jackknife's: no
-        distribution is assumed.
+        """Estimates from parts of the sums of all gaps and of the returns of all branches.
+        seen: the lowest and the highest reward. The error of the variance is that of the jackknife,
+        which assumes no distribution.
         """
         s = Sums.merged(parts).both_ways(len(plan.kinds))
         n = s.size
@@ -264,12 +260,12 @@ class GapEstimate(ReadOnly):
     def interval(self, name: Statistic, *, level: float = 0.95) -> tuple[Floats, Floats]:
         """Ends of confidence intervals, entry by entry.
 
-        Those of "mean" are normal, with the truncation error added. A warning says where they rest
-        on too few runs, such as those that met a rare event. Those of "prob_worse", "prob_tie" and
-        "prob_better" are Wilson's, for any signs of the gaps that are open.
+        Intervals of "mean" are normal, with the truncation error added. A warning says if they rest
+        on too few runs, such as the few that met a rare event. Intervals of "prob_worse",
+        "prob_tie" and "prob_better" are Wilson's and allow for either sign of an open gap.
 
         Args:
-            name: of the estimate that the intervals are for.
+            name: name of the estimate that the intervals are for.
             level: probability with which an interval holds, in (0, 1).
 
         Returns:
@@ -287,31 +283,31 @@ class GapEstimate(ReadOnly):
     def law(self, i: int, j: int, *, alpha: float = 0.05) -> GapLaw:
         """Distribution of gap [i, j]: `quantile`, `cvar` and probabilities, as pairs (low, high).
 
-        All of them hold at once with probability $1 - alpha$, as in `GapLaw.from_sample`. What cuts
-        may have changed is included. `estimate_gaps` needs `keep_returns=True` for it. A
-        sample alone says nothing of rare gaps that it does not show: the ends of `cvar`, and of
-        extreme quantiles, are finite only if something says how large gaps can be. That is the
-        range of the rewards: a JMDP and an `ImplicitJMDP` know theirs, and a simulator may declare
-        a `reward_range`. If gamma is 1, a range of returns follows from it
-        only if every run ended within the horizon.
+        All of them hold at once with probability $1 - alpha$, as in `GapLaw.from_sample`, and allow
+        for changes by cuts. The estimate must come from `estimate_gaps` with `keep_returns=True`.
+
+        A sample alone says nothing about rare gaps that it does not show. So the ends of `cvar`,
+        and of extreme quantiles, are finite only if the range of the rewards is known: a JMDP and
+        an `ImplicitJMDP` know theirs, and a simulator may declare a `reward_range`. If gamma is 1,
+        this bounds the returns only if every run ended within the horizon.
 
         Args:
-            i: the number of the action whose gap it is, in the order in which actions were given.
-            j: that of the other one.
-            alpha: probability with which a bound may fail.
+            i: index of the first action of the gap, in the order in which actions were passed.
+            j: index of the other action.
+            alpha: probability that any bound fails.
 
         Returns:
-            The law, as brackets.
+            Brackets of the distribution.
 
         Raises:
             ValueError: no gaps were kept, or i and j are one action.
         """
-        from jmdp_lib.laws.brackets import sampled_law  # with it come all laws
+        from jmdp_lib.laws.brackets import sampled_law  # imports all of jmdp_lib.laws
 
         if self.gaps is None:
             raise ValueError(
                 "no gap was kept: pass keep_returns=True to estimate_gaps (a comparison has no "
-                "law of gaps, since it stops when it knows enough)"
+                "distribution of gaps, since it stops once it is decided)"
             )
         size = len(self.mean)
         pair = (checks.index("i", i, size), checks.index("j", j, size))
@@ -323,7 +319,10 @@ class GapEstimate(ReadOnly):
         return sampled_law(pair, ends, alpha, (-self.largest_gap, self.largest_gap))
 
     def _warn_of_few_runs(self) -> None:
-        """Warn where few runs carry a variance: about n / kurtosis; k, if only k met an event."""
+        """Warn if few runs carry a variance.
+
+        Their number is n / kurtosis: k, if the variance comes from an event that k runs met.
+        """
         n = np.asarray(self.num_runs)
         square = self.variance**2
         enough = n * square >= _ENOUGH * (square + n * self.variance_error**2)
@@ -338,7 +337,7 @@ class GapEstimate(ReadOnly):
             )
 
     def _wilson(self, share: Floats, z: float) -> Floats:
-        """End of Wilson's interval of a share of the runs, z standard errors above it."""
+        """End of Wilson's interval for a share of the runs: the upper one if z > 0."""
         n = np.maximum(self.num_runs, 1)
         error = np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
         return (share + z**2 / (2 * n) + z * error) / (1 + z**2 / n)
@@ -367,17 +366,18 @@ def betting_bound(
     """A lower confidence bound for the mean of values x (T,) in [low, high].
 
     Whatever the distribution, the bounds for all T at once hold with probability 1 - alpha. A
-    gambler bets that the mean exceeds m, at odds that are fair if it is equal. The gambler starts
-    with 1 and splits it into shares. Share $j$ stakes $2^{-j}$ of what it owns by then on every
-    value: some share stakes about the best part. If the mean is at most m, the probability that the
-    capital ever reaches 1 / alpha is at most alpha. The bound is the largest m against which it is
-    as large by now (Waudby-Smith and Ramdas 2024, Section 4), to a thousandth of its distance from
-    the sample mean; at least `earlier`, the bound of fewer values.
+    gambler bets that the mean exceeds m, at odds that are fair if the mean is m. The gambler starts
+    with capital 1 and splits it into shares. Share $j$ stakes the part $2^{-j}$ of its present
+    capital on every value, so some share is close to the best stake. If the mean is at most m, the
+    capital ever reaches 1 / alpha with probability at most alpha. The bound is the largest m
+    against which the capital is at least 1 / alpha now (Waudby-Smith and Ramdas 2024, Section 4).
+    It is exact to a thousandth of its distance from the sample mean, and never below `earlier`, the
+    bound from fewer values.
     """
     if low == high:
         return low
     z = np.clip((x - low) / (high - low), 0.0, 1.0)
-    centre = top = float(z.mean())  # nothing is ever won against the sample mean
+    centre = top = float(z.mean())  # no bet against the sample mean wins
     bottom = max((earlier - low) / (high - low), 0.0)
     while top - bottom > _CLOSE * (centre - bottom):
         middle = 0.5 * (bottom + top)
@@ -391,10 +391,10 @@ def asymptotic_bound(x: Floats, alpha: float) -> Any:
 
     x: (T, ...), T values; the bound has the shape (...).
 
-    All intervals with these ends on both sides, from the sample size `FIRST_ASYMPTOTIC` on, hold at
-    once with a probability that is at least 1 - alpha in the limit of a large first size
-    (Waudby-Smith et al. 2024, Theorem 2.2); earlier ones are infinite. A term of order 1 / T, as in
-    Bernstein's inequality, makes up for skewed laws in small samples.
+    The two-sided intervals with such ends, from the sample size `FIRST_ASYMPTOTIC` on, all hold at
+    once with a probability of at least 1 - alpha, in the limit of a large first sample size
+    (Waudby-Smith et al. 2024, Theorem 2.2); earlier intervals are infinite. A term of order 1 / T,
+    as in Bernstein's inequality, allows for skewed distributions in small samples.
     """
     t = len(x)
     level = -2.0 * np.log(alpha)
@@ -407,10 +407,10 @@ def asymptotic_bound(x: Floats, alpha: float) -> Any:
 def lower_bound(x: Floats, earlier: float, alpha: float, largest: float | None) -> float:
     """Lower end of an interval for a mean gap, which holds at all sample sizes at once.
 
-    x: (T,) gaps, less what they may still change. earlier: the end from fewer gaps. largest: no gap
-    exceeds it; None selects the asymptotic sequence.
+    x: (T,) gaps minus their largest later changes. earlier: the end from fewer gaps. largest: upper
+    bound of the size of gaps; None selects the asymptotic sequence.
     """
-    if not np.isfinite(x).all():  # gamma is 1, and a run was cut off: anything may follow
+    if not np.isfinite(x).all():  # gamma is 1, and a run was cut off: the gap is unbounded
         return -math.inf
     if largest is None:
         return max(earlier, float(asymptotic_bound(x, alpha)))

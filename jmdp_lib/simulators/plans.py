@@ -1,9 +1,9 @@
 """Plans, worlds and runs: the branches to simulate, their simulator, and the results.
 
-A `World` simulates one kind of simulator, and `estimates.world_of` finds it. There are three loops
-over the time steps of branches: `vector` (arrays, all runs at once), `rows` (one run after
-another) and `tables` (compiled, of a JMDP). A new kind of simulator is one file: a `World`, or a
-`rows.RowWorld`, which needs no loop of its own.
+A `World` simulates one kind of simulator; `estimates.world_of` chooses it. Three modules have a
+loop over the time steps of branches: `vector` (all runs at once, as arrays), `rows` (one run after
+another) and `tables` (compiled, for a JMDP). A new kind of simulator is one file with a subclass of
+`World`, or of `rows.RowWorld`, which needs no loop of its own.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from jmdp_lib import checks
 from jmdp_lib.model import INDEPENDENT, Coupling, CouplingName, declared_coupling
 from jmdp_lib.policies import Policy
 
-LONGEST = 10**6  # steps of a run, unless a horizon is given
+LONGEST = 10**6  # largest default horizon, in steps
 
 
 class Runs(NamedTuple):
     """N runs of m branches, in any order.
 
-    What all rewards have in common cancels before anything is rounded, since differences are added
-    up. Runs of different horizons can be put together: each says where it was cut off.
+    Differences of rewards are added up, so a reward offset cancels before anything is rounded. Runs
+    of different horizons can be joined, since each has its own tails.
 
-    totals: (m, N), the return of the first branch, and how much more each other one earned.
-    tails: (m, N), the discount from which on a branch is cut off, 0 if its episode ended. That of a
-    time limit is larger than that of the horizon, see `Plan.tail`.
-    coalesced: (P, N), whether the two branches of a pair have coalesced; pairs are those of
+    totals: (m, N), the return of the first branch, and the difference to it of every other branch.
+    tails: (m, N), the discount from which a branch is cut off, 0 if its episode ended. The tail of
+    a time limit is larger than that of the horizon: see `Plan.tail`.
+    coalesced: (P, N), whether the two branches of a pair have coalesced. Pairs are those of
     `itertools.combinations(range(m), 2)`, in this order, here and everywhere.
     extremes: the lowest and the highest reward, and 0 if episodes can end.
-    queries: how many were made, of one or more actions at one state. If they exceed `Plan.budget`,
-    the runs are not complete.
+    queries: number of queries, each of one or more actions at one state. If it exceeds
+    `Plan.budget`, the runs are not complete.
     """
 
     totals: Any
@@ -57,7 +57,7 @@ class Runs(NamedTuple):
 
 
 def joined_extremes(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """The lowest and the highest reward of all."""
+    """The lowest and the highest reward of all parts."""
     lows, highs = zip(*parts, strict=True)
     return min(lows), max(highs)
 
@@ -66,8 +66,8 @@ def joined_extremes(parts: Iterable[tuple[float, float]]) -> tuple[float, float]
 class SimulatedPolicy:
     """A checked policy.
 
-    An action is where cumulative probabilities exceed a uniform number, so that one number picks
-    one action from two policies wherever these agree.
+    The action is the first whose cumulative probability exceeds a uniform number. So two policies
+    that agree in a state pick the same action with one number.
 
     source: probabilities (S, A), or a function; policies with one source are equal. steps: the
     cumulative probabilities that its world keeps, or None.
@@ -87,11 +87,12 @@ class World(ABC):
     """A simulator, and the state at which all branches start.
 
     Attributes:
-        num_actions: A, where actions are numbers.
+        num_actions: A, if actions are integers.
         limits: (lo, hi) that contains all rewards, or None.
-        chunk: runs of a chunk, with a random stream of their own: numbers depend on it.
-        least: runs before the first look of a decision.
-        sums_chunks: whether a chunk is summed up by itself; otherwise all runs are kept.
+        chunk: number of runs of a chunk. A chunk has its own random stream, so numbers depend on
+            this.
+        least: least number of runs before the first look of a decision.
+        sums_chunks: whether each chunk is summed up at once; otherwise all runs are kept.
     """
 
     num_actions: Any
@@ -106,14 +107,14 @@ class World(ABC):
 
     @abstractmethod
     def checked_policy(self, policy: Policy) -> SimulatedPolicy:
-        """A policy as it is simulated; equal ones are `==`."""
+        """A policy checked for simulation; equal policies compare equal."""
 
     def prepared(self, plan: Plan) -> Any:
-        """Data that all chunks of a plan need; refuses what goes wrong at once."""
+        """Data that all chunks of a plan need; raises at once if something is wrong."""
         return None
 
     def batch(self, num_runs: int) -> int:
-        """Size of the next chunk of a decision, after so many runs, at most."""
+        """Largest size of the next chunk of a decision, after `num_runs` runs."""
         return self.chunk
 
     def own(self) -> World:
@@ -124,28 +125,28 @@ class World(ABC):
     def simulate(
         self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
     ) -> Runs:
-        """Runs of a plan, `size` of them.
+        """Simulate `size` runs of a plan.
 
-        to_the_end: up to the horizon, even where all branches have coalesced. Otherwise a run ends
-        there, and its totals with it: the gaps are final.
+        to_the_end: simulate up to the horizon, even if all branches have coalesced. Otherwise a run
+        ends when they have, since the gaps are final; its totals end there, too.
         """
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that the runs of a comparison have in common; it pickles if its parts do.
+    """Data that all runs of a comparison share; it pickles if its parts do.
 
-    policies: those that are distinct. kinds: (m,) which of them each branch follows. names: what
-    distinguishes the branches: their first actions, or the indices of their policies. first: these
+    policies: the distinct policies. kinds: (m,) index of the policy of each branch. names: names of
+    the branches, which are their first actions or the indices of their policies. first: the first
     actions, or None if branches follow policies from the start. limits: (lo, hi) that contains all
-    rewards, or None. prepared: by the world. budget: the most queries of runs that are simulated
-    one after another.
+    rewards, or None. prepared: data from `World.prepared`. budget: largest number of queries where
+    runs are simulated one after another.
 
     Branches at one state with one action are at one *state-action*: they get one reward, go to one
     state, and draw their next actions there with one uniform number, each by its own policy. So
-    branches of one policy coalesce there, and branches of several policies are the same until these
-    choose differently. Branches that come from distinct state-actions draw with independent
-    numbers.
+    branches of one policy coalesce there, and branches of several policies stay identical until
+    their policies choose differently. Branches that come from distinct state-actions draw with
+    independent numbers.
     """
 
     world: World
@@ -166,12 +167,12 @@ class Plan:
 
     @property
     def same(self) -> NDArray[np.bool_]:
-        """Pairs of branches (m, m) that follow one policy."""
+        """Mask (m, m) of the pairs of branches that follow one policy."""
         return np.equal.outer(self.kinds, self.kinds)
 
     @property
     def identical(self) -> NDArray[np.bool_]:
-        """Pairs of branches (m, m) that have coalesced from the start."""
+        """Mask (m, m) of the pairs of branches that have coalesced from the start."""
         return np.eye(len(self.kinds), dtype=bool) if self.first else self.same
 
     @property
@@ -180,7 +181,7 @@ class Plan:
         return len(self.kinds) > 1 == len(set(self.kinds))
 
     def coalesced(self, sources: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Pairs (P, N) that have coalesced: with equal sources, of (m, N), and one policy."""
+        """Mask (P, N) of coalesced pairs: those of equal sources (m, N) and of one policy."""
         one = [self.same[i, j] & (sources[i] == sources[j]) for i, j in self.pairs]
         return np.reshape(one, (-1, sources.shape[1]))
 
@@ -195,29 +196,29 @@ class Plan:
 
     @property
     def most_queries(self) -> int:
-        """Number of queries that a run may need: at first all branches are at one state."""
+        """Largest number of queries of a run, which starts with all branches at one state."""
         size = len(self.kinds)
         first = 1 if self.coupling.at_one_state else size
         return first + (self.horizon - 1) * size
 
     def tail(self, step: int) -> float:
-        """Discount from which on a time limit after so many steps cuts a branch off.
+        """Discount from which a time limit after `step` steps cuts a branch off.
 
-        It exceeds that of the horizon, even if gamma is 1.
+        It exceeds the discount at the horizon, even if gamma is 1.
         """
         return max(self.gamma**step, math.nextafter(self.gamma**self.horizon, 2.0))
 
     def future(self, spread: float) -> float:
-        """Difference of two returns if rewards differ by so much for ever.
+        """Difference of two returns whose rewards differ by `spread` for ever.
 
-        If gamma is 1, nobody knows.
+        If gamma is 1, it is infinite.
         """
         if self.gamma < 1.0:
             return spread / (1.0 - self.gamma)
         return math.inf if spread else 0.0
 
     def up_to_horizon(self, spread: float) -> float:
-        """Bound of `future`; if gamma is 1, up to the horizon."""
+        """Difference of two such returns; if gamma is 1, up to the horizon."""
         return spread * self.horizon if self.gamma == 1.0 else self.future(spread)
 
 
@@ -237,13 +238,13 @@ def coupling_of(env: Any, name: CouplingName) -> Coupling:
 def discount_and_horizon(
     env: Any, gamma: float | None, horizon: int | None, truncation: float
 ) -> tuple[float, int]:
-    """Arguments as of `estimate_gaps`, checked. A discount of 1 needs a given horizon."""
+    """Check arguments of `estimate_gaps`. A discount of 1 needs a given horizon."""
     given = getattr(env, "gamma", 0.99) if gamma is None else gamma
     if horizon is not None:
         return checks.probability("gamma", given), checks.at_least("horizon", horizon, 1)
     if given == 1:
         raise ValueError(
-            "gamma must lie in [0, 1), or be 1 together with a stated horizon=, by which "
+            "gamma must lie in [0, 1), or be 1 together with a given horizon=, by which "
             f"episodes have ended; got gamma = {given} and no horizon"
         )
     other = "pass horizon=, or a smaller gamma="
@@ -259,9 +260,9 @@ def plan_of(
     coupling: Coupling,
     limits: tuple[float, float] | None,
 ) -> Plan:
-    """A plan whose policies, and whose world, have been tried out.
+    """A plan, after a test of its policies and its world.
 
-    actions: the first ones, all followed by one policy; None if branches follow policies of their
+    actions: first actions, all followed by one policy; None if branches follow policies of their
     own. within: discount and horizon.
     """
     distinct: list[SimulatedPolicy] = []

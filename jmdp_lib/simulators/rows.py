@@ -1,11 +1,11 @@
-"""Worlds that are simulated one run after another, among them simulators with `query`.
+"""Worlds that simulate one run after another, such as those of simulators with `query`.
 
-A call of NumPy for a single number takes as long as the whole step of a small simulator, so the
-loop handles plain numbers and states. Branches at one state and action form a group: they share
-reward, successor and the next uniform number.
+A NumPy call for a single number takes as long as a whole step of a small simulator, so the loop
+uses plain Python numbers. Branches at one state and action form a group: they share the reward, the
+successor and the next uniform number.
 
-A kind of simulator that can be wrapped in an object that has `query(state, actions, rng)` goes to
-`QueriedWorld`; otherwise write a `RowWorld`.
+To add a kind of simulator, wrap it in an object with `query(state, actions, rng)` and use
+`QueriedWorld`; if that is impossible, write a `RowWorld`.
 """
 
 from __future__ import annotations
@@ -32,31 +32,32 @@ from jmdp_lib.model.simulator import (
 from jmdp_lib.policies import Policy, policy_matrix, policy_row, policy_rows
 from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
 
-_AT_ONCE = 64  # uniform numbers
-_MOST_KEPT = 100_000  # states whose probabilities of actions are cached
+_AT_ONCE = 64  # uniform numbers that are drawn at a time
+_MOST_KEPT = 100_000  # largest number of states whose action probabilities are cached
 
 
 class End(Enum):
-    """States of branches whose episode ended, or was cut off by a time limit."""
+    """States of branches whose episode ended or was cut off by a time limit."""
 
     OVER = "over"
     LIMIT = "limit"
 
 
 Draws = dict[Any, dict[Any, list[int]]]
-"""The branches at each action of each draw. Its key is the state or, if actions of one state draw
-for themselves, (state, action)."""
+"""Branches by draw and action. The key of a draw is the state or, if each action of a state has its
+own draw, (state, action).
+"""
 Range = tuple[float, float]
 Outcome = tuple[list[int], float, Any]
-"""Branches, their reward, and their next state or `End`."""
+"""Branches of one group, their reward, and their next state or an `End`."""
 
 
 class Run(NamedTuple):
     """State of a run of m branches, (m,) each.
 
-    sources: the first branch that comes from the same state-action. totals, tails: as of `Runs`.
-    alive: indices of the branches whose episodes go on. paid: all rewards; of a run that has ended,
-    the lowest and the highest one.
+    sources: index of the first branch that comes from the same state-action. totals, tails: as in
+    `Runs`. alive: indices of the branches whose episodes go on. paid: all rewards; once the run has
+    ended, only the lowest and the highest one.
     """
 
     states: list[Any]
@@ -67,7 +68,7 @@ class Run(NamedTuple):
     paid: list[float]
 
     def arrive(self, outcomes: list[Outcome], plan: Plan, time: int) -> None:
-        """Take rewards and next states of a step."""
+        """Apply the rewards and next states of a step."""
         rewards = [0.0] * len(self.totals)
         for branches, reward, after in outcomes:
             self.paid.append(reward)
@@ -91,18 +92,18 @@ class Run(NamedTuple):
 
 
 def _uniforms(seed: np.random.SeedSequence) -> Iterator[float]:
-    """A stream of numbers in [0, 1), drawn many at once since that is faster."""
+    """Stream of numbers in [0, 1), drawn many at a time for speed."""
     rng = np.random.default_rng(seed)
     while True:
         yield from rng.random(_AT_ONCE).tolist()
 
 
 class RowWorld(World):
-    """Simulates one run after another. A kind of simulator sets these attributes in `__init__`.
+    """Simulates one run after another. A subclass sets these attributes in `__init__`.
 
-    simulator: the user's object, for messages. num_actions, limits: as of `World`. here: what a
-    policy sees at the start. num_states: S where what it sees are integers from 0 on, else None.
-    can_keep: whether what it sees is hashable. States themselves always are.
+    simulator: the user's object, for messages. num_actions, limits: as in `World`. here: the
+    observation of a policy at the start. num_states: S if observations are integers from 0 on, else
+    None. can_keep: whether observations are hashable. States always are.
     """
 
     chunk = 128
@@ -113,7 +114,7 @@ class RowWorld(World):
     can_keep = True
 
     def begin(self, width: int, noise: np.random.Generator) -> None:
-        """Get ready for runs of so many branches, whose draws come from this generator."""
+        """Prepare for runs of `width` branches, whose draws come from this generator."""
 
     @abstractmethod
     def start(self, width: int) -> list[Any]:
@@ -127,32 +128,33 @@ class RowWorld(World):
     def step(
         self, draws: Draws, coupling: Coupling, limits: Range, noise: np.random.Generator
     ) -> list[Outcome]:
-        """A step of all branches that go on, draw by draw.
+        """Take a step of all branches that go on, draw by draw.
 
-        limits: (lo, hi) of rewards; raise `outside` for any other one. noise: where draws come
-        from. coupling: if `across_states`, all of them are equal. Check what the user's object
-        returns: nothing else refuses a reward that is no number or a state that has no hash.
+        limits: (lo, hi) of rewards; raise `outside` for any other reward. noise: generator of the
+        draws. coupling: if `across_states`, all draws of the step are equal. Check what the user's
+        object returns: nothing else refuses a reward that is not a number or a state without a
+        hash.
         """
 
     def number(self, action: Any) -> Any:
-        """Index or key of an action that was checked: it is equal for equal actions."""
+        """Index or key of a checked action, equal for equal actions."""
         return int(action)
 
     def batch(self, num_runs: int) -> int:
         return max(1, self.chunk // 32, num_runs // 32)
 
     def own(self) -> RowWorld:
-        """A deep copy, since a simulator may change; override this if it does not."""
+        """A deep copy, since a simulator may change; override this if yours does not."""
         try:
             return copy.deepcopy(self)
         except Exception as error:
             raise SimulatorError(
-                f"{self.simulator!r} cannot be copied, as each thread of an executor needs a copy "
-                f"of its own: {error!r}; give it a __deepcopy__"
+                f"{self.simulator!r} cannot be copied, but each thread of an executor needs its "
+                f"own copy: {error!r}; give it a __deepcopy__"
             ) from error
 
     def checked_policy(self, policy: Policy) -> SimulatedPolicy:
-        """A table as it is; a function is called twice for the start."""
+        """Check a policy: a table as it is, a function by two calls for the start."""
         if self.num_actions is None:
             with randomness.no_global_draws("policy", "but must be a function of the observation"):
                 self._action(policy, self.here)
@@ -165,7 +167,7 @@ class RowWorld(World):
         return SimulatedPolicy(policy, {} if self.can_keep else None)
 
     def _action(self, policy: Any, seen: Any) -> Any:
-        """The action of a policy where actions have no index."""
+        """The action of a policy if actions are not integers."""
         try:
             return self.number(policy(checks.read_only(seen)))
         except Exception as error:
@@ -173,7 +175,7 @@ class RowWorld(World):
             raise ValueError(f"{what}, but policy({seen!r}) failed: {error!r}") from error
 
     def chosen(self, policy: SimulatedPolicy, state: Any, uniform: float) -> Any:
-        """Action of a policy, by a uniform number if it is random."""
+        """Action of a policy, drawn by a uniform number if the policy is random."""
         seen = self.seen(state)
         kept = policy.steps
         if kept and seen in kept:
@@ -188,7 +190,7 @@ class RowWorld(World):
     def simulate(
         self, plan: Plan, size: int, seed: np.random.SeedSequence, to_the_end: bool
     ) -> Runs:
-        """Runs of a plan; the `result` of an error are those that were complete by then."""
+        """Simulate runs of a plan; the `result` of an error holds the complete runs before it."""
         noise = np.random.default_rng(randomness.part(seed, 0))
         uniforms = _uniforms(randomness.part(seed, 1))
         self.begin(len(plan.kinds), noise)
@@ -212,7 +214,7 @@ class RowWorld(World):
         budget: float,
         to_the_end: bool,
     ) -> tuple[Run, int]:
-        """A run, from the start to the horizon, and its number of queries."""
+        """Simulate a run from the start to the horizon; also returns its number of queries."""
         width = len(plan.kinds)
         policies = [plan.policies[kind] for kind in plan.kinds]
         actions = [self.number(action) for action in plan.first or []] or [None] * width
@@ -246,7 +248,7 @@ class RowWorld(World):
 
 
 def _joined(runs: list[Run], plan: Plan, queries: int) -> Runs:
-    """Runs, one or more, as arrays."""
+    """One or more runs as arrays."""
     totals, tails, sources, paid = (
         np.transpose([getattr(run, name) for run in runs])
         for name in ("totals", "tails", "sources", "paid")
@@ -266,7 +268,7 @@ def draws_of(alive: list[int], states: list[Any], actions: list[Any], coupling: 
 
 
 def outside(limits: Range, reward: float, action: Any, state: Any) -> SimulatorError:
-    """Error of a reward that is not between its limits."""
+    """Error of a reward outside its limits."""
     return SimulatorError(
         f"reward {reward} of action {action} in state {state} is not in reward_range {limits}"
     )
@@ -275,9 +277,9 @@ def outside(limits: Range, reward: float, action: Any, state: Any) -> SimulatorE
 class QueriedWorld(RowWorld):
     """Simulates an object that has `query(state, actions, rng)`.
 
-    A simulator without `num_states` has states of any hashable kind. It must be pure, as
-    `model.simulator.Simulator` says: with one draw for all branches all queries of a time step
-    meet equal generators.
+    The states of a simulator without `num_states` may be of any hashable type. The simulator must
+    be pure, as `model.simulator.Simulator` requires: if all branches share one draw, all queries of
+    a time step get generators in equal states.
     """
 
     def __init__(self, simulator: Any, state: Any) -> None:

@@ -1,7 +1,7 @@
-"""The loop over the branches of a JMDP, compiled.
+"""Compiled loop over the branches of a JMDP.
 
-`montecarlo.simulate_pairs` simulates the same for two branches of one policy, and faster. A *step*
-is that of `montecarlo.BranchModel`: a table and an action in one number.
+For two branches of one policy, `montecarlo.simulate_pairs` does the same faster. A *step* is a
+table and an action in one integer, as in `montecarlo.BranchModel`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from jmdp_lib.operators.draws import draw
 from jmdp_lib.policies import Policy, policy_matrix
 from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
 
-_FIRST = 8  # runs of the first chunks of a decision
-_FEW = 256  # runs per random stream where few are made: then all threads take part in these
+_FIRST = 8  # runs in each of the first chunks of a decision
+_FEW = 256  # runs per random stream if few runs are made, so that all threads take part
 
 
 class TableWorld(World):
-    """Simulates the branches of a JMDP. Its policies are tables, also those that were functions."""
+    """Simulates the branches of a JMDP, whose policies are converted to tables."""
 
     def __init__(self, jm: JMDP, state: int) -> None:
         self.jm = jm
@@ -47,7 +47,7 @@ class TableWorld(World):
         return min(RUNS_PER_STREAM, max(_FIRST, num_runs))
 
     def prepared(self, plan: Plan) -> tuple[BranchModel, Floats]:
-        """Tables for compiled code; policies (Q, S, A), cumulative, if there are several."""
+        """Tables for compiled code, and cumulative policies (Q, S, A) if there are several."""
         low, high = plan.limits or self.jm.reward_range
         outside = (self.jm.rewards < low) | (self.jm.rewards > high)
         for table, action in np.argwhere(outside)[:1]:
@@ -59,7 +59,7 @@ class TableWorld(World):
         coupling = checked_coupling(self.jm, plan.coupling)
         model = BranchModel.of(self.jm, tables[0], coupling, plan.gamma, plan.horizon)
         cdf = tables.cumsum(-1) if len(tables) > 1 else tables[:0]
-        cdf[..., -1] = np.inf  # no uniform number is above it, also after rounding
+        cdf[..., -1] = np.inf  # no uniform number exceeds it, even after rounding
         return model, cdf
 
     def simulate(
@@ -96,10 +96,11 @@ class TableWorld(World):
 class Task(NamedTuple):
     """Start of m branches, and the step until which they are simulated.
 
-    actions: (m,) their first actions; (0,) if these are drawn, by one number for all branches.
-    kinds: (m,) which policy each of them follows. one: (m,) the first branch with which it has
-    coalesced from the start. to_the_end: on to the horizon, even where all branches have coalesced.
-    policy_cdf: (Q, S, A) cumulative probabilities, if there are several policies; else (0, S, A).
+    actions: (m,) the first actions; (0,) if these are drawn, by one number for all branches.
+    kinds: (m,) index of the policy of each branch. one: (m,) index of the first branch that is
+    identical to it from the start. to_the_end: simulate up to the horizon, even if all branches
+    have coalesced. policy_cdf: (Q, S, A) cumulative probabilities if there are several policies;
+    else (0, S, A).
     """
 
     state: int
@@ -113,9 +114,10 @@ class Task(NamedTuple):
 class Branches(NamedTuple):
     """State of the branches of a run, (m,) each.
 
-    states, steps: of every branch. one: the first branch with which it has coalesced; itself, if it
-    is still simulated. source: the first branch that comes from the same state-action: both draw
-    their next actions by one number, if there are several policies. numbers: these.
+    states, steps: state and step of every branch. one: index of the first branch with which it has
+    coalesced, or its own if it is still simulated. source: index of the first branch that comes
+    from the same state-action. If there are several policies, both draw their next actions by one
+    uniform number. numbers: these uniform numbers.
     """
 
     states: Ints
@@ -127,7 +129,7 @@ class Branches(NamedTuple):
 
 @inline
 def _couple(at: Any, j: int, model: Any, kinds: Any) -> bool:
-    """Let branch j share what it has to with those before it; whether one is at its state."""
+    """Couple branch j to the branches before it; returns whether one of them is at its state."""
     met = False
     at.source[j] = j
     for i in range(j):
@@ -146,9 +148,9 @@ def _couple(at: Any, j: int, model: Any, kinds: Any) -> bool:
 
 @inline
 def _draw_steps(rng: Any, at: Any, model: Any, task: Any, given: bool) -> tuple[int, int]:
-    """A step of every branch that is simulated; returns how many go on, and the number of queries.
+    """Draw a step of every simulated branch; returns how many go on, and the number of queries.
 
-    given: the actions are those of the task.
+    given: whether the actions are the first ones of the task.
     """
     separate = 0
     queries = 0
@@ -173,9 +175,10 @@ def _draw_steps(rng: Any, at: Any, model: Any, task: Any, given: bool) -> tuple[
 
 @hot
 def fill_runs(rng: Any, out: Any, at: Any, model: Any, task: Any) -> None:
-    """Add to the rows of totals (N, m), as of `Runs`, labels (N, m) and queries (N,).
+    """Simulate N runs and fill in their totals (N, m), labels (N, m) and queries (N,).
 
-    Branches with the same future after the horizon have equal labels. at: scratch.
+    Totals are those of `Runs`. Branches with the same future after the horizon have equal labels.
+    at: scratch.
     """
     totals, labels, queries = out
     size = task.kinds.size
@@ -203,7 +206,7 @@ def fill_runs(rng: Any, out: Any, at: Any, model: Any, task: Any) -> None:
                 at.states[j] = model.next_states[i]
             weight *= model.gamma
             left -= 1
-        if left > 0 and (task.to_the_end or size == 1):  # from here on all branches earn the same
+        if left > 0 and (task.to_the_end or size == 1):  # all rewards are equal from here
             totals[run, 0] += earned_alone(rng, at.states[0], weight, left, model)
             queries[run] += left
         for j in range(size):

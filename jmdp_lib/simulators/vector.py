@@ -1,7 +1,7 @@
-"""Simulators of arrays: a step of many states at once, and their world.
+"""Simulators that step many states at once, as arrays, and their world.
 
-`VectorSimulator` is what a user makes. Functions of rows, which a user's step and policies are, are
-called by `VectorWorld._checked`, which checks all they return; `_Trial` calls them twice.
+A user makes a `VectorSimulator`. The user's step and policies are functions of rows.
+`VectorWorld._checked` calls them and checks their results; `_Trial` calls them twice.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from jmdp_lib.policies import SAME_POLICY, Policy, policy_array, policy_matrix
 from jmdp_lib.simulators.batches import Arrays, Batch, runs_of
 from jmdp_lib.simulators.plans import Plan, Runs, SimulatedPolicy, World
 
-_TRIED = 32  # rows that are stepped, and then half of them backwards
-_SAME = SAME_POLICY  # of the largest number: answers that differ by less are rounded
+_TRIED = 32  # rows that a trial steps; then it steps half of them in reverse order
+_SAME = SAME_POLICY  # answers that differ by less than this share of the largest one are equal
 _REAL = ("bool", "integral", "real floating")
 _ROUNDED = 1e-6  # of the largest reward, since rewards may be float32
-_GPU_CHUNK = 2**25  # numbers in the states of these: enough to keep a GPU busy, with three GiB
-_LEAST = 256  # runs before a decision looks: fewer cost as much
+_GPU_CHUNK = 2**25  # numbers in the states of a chunk on a GPU: keeps it busy, within three GiB
+_LEAST = 256  # runs before the first look of a decision: fewer runs take as long
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,24 +35,25 @@ class VectorSimulator:
     """A simulator that steps many states at once, as arrays of NumPy, torch, or another library.
 
     `estimate_gaps`, `compare_actions` and `compare_policies` simulate many runs at once. The state
-    that they start from says which library is used, and on which device: a plain number, or a list,
-    means NumPy. Policies are probabilities (S, A), actions (S,), or a function of the states,
+    that they start from determines the library and the device: a plain number or a list means
+    NumPy. Policies are probabilities (S, A), actions (S,), or a function of the states,
     policy(states) -> (n, A) probabilities or (n,) actions.
 
     Args:
         step: step(states, actions, noise) -> rewards, next_states, or rewards, next_states, over,
             all with first axis n. States are integers (n,) or rows (n, d) of numbers; two states
-            are equal if all their numbers are. over: (n,) bools, whether the episode ended. It must
-            be pure, and no row may depend on another one.
-        draw: draw(n, rng) -> the noise of n steps, an array, first axis n. rng is a NumPy
-            generator, or one of torch if the states are tensors, on their device.
+            are equal if all their numbers are. over: (n,) bools, whether the episode ended. The
+            function must be pure, and no row may depend on another one.
+        draw: draw(n, rng) -> the noise of n steps, an array with first axis n. rng is a NumPy
+            generator or, if the states are tensors, a torch generator on their device.
         num_actions: A; actions are integers from 0 to A - 1.
-        gamma: discount factor in [0, 1]; 1 needs a `horizon` where it is simulated.
+        gamma: discount factor in [0, 1]; with gamma=1, simulations need a `horizon`.
         reward_range: (lo, hi) that contains all rewards. Decisions rely on it.
-        num_states: S, if states are the integers from 0 to S - 1: any other one is refused.
+        num_states: S, if states are the integers from 0 to S - 1; any other state raises an error.
 
     Raises:
-        ValueError: an argument makes no sense. What the functions return is checked as it is used.
+        ValueError: an argument makes no sense. The results of the functions are checked later, in
+            every call.
 
     Example:
         >>> import jmdp_lib as jl
@@ -91,7 +92,7 @@ class VectorSimulator:
 
 
 def _called(what: str, function: Callable[..., Any], *given: Any) -> Any:
-    """Answer of a function of the user's."""
+    """Result of a call of a user's function."""
     try:
         return function(*given)
     except Exception as error:
@@ -99,14 +100,14 @@ def _called(what: str, function: Callable[..., Any], *given: Any) -> Any:
 
 
 Allowed = tuple[float, float, Any]
-"""Numbers that are allowed: the lowest, the highest, and their kind of type."""
+"""Admissible numbers: the lowest, the highest, and the kind of their type."""
 Ends = tuple[float, float]
 
 
 class VectorWorld(World):
     """Simulates a `VectorSimulator`.
 
-    The smallest and the largest values of every step are checked, and a bad one is named.
+    The smallest and the largest values of every step are checked; errors name a bad one.
     """
 
     least = _LEAST
@@ -121,7 +122,7 @@ class VectorWorld(World):
             raise ValueError(f"state must be a number, or a row (d,) of numbers, got {state!r}")
         if self.arrays.on_gpu:
             self.chunk = _GPU_CHUNK // max(1, math.prod(self.here.shape))
-        # Small states have small actions: then less is moved.
+        # Small states get actions of a small type, which saves memory traffic.
         whole = self.arrays.xp.isdtype(self.here.dtype, "integral")
         self.action_type = self.here.dtype if whole else self.arrays.xp.int64
 
@@ -141,9 +142,9 @@ class VectorWorld(World):
         return SimulatedPolicy(table, self.arrays.put(steps))
 
     def prepared(self, plan: Plan) -> dict[str, Allowed]:
-        """Values that functions of the user's may return, by names.
+        """Admissible results of the user's functions, by name.
 
-        Two equal draws, and a few steps of a few runs, are made first.
+        A trial first makes two equal draws and a few steps of a few runs.
         """
         tables = [x.source for x in plan.policies if not callable(x.source)]
         count = self.simulator.num_states or max(map(len, tables), default=None)
@@ -198,7 +199,7 @@ class VectorWorld(World):
         return runs_of(arrays, plan, [*dropped, batch], (low, high), int(queries))
 
     def _acted(self, plan: Plan, batch: Batch, choices: Any, time: int) -> Batch:
-        """Choose actions; branches from one state-action choose by the number of the first."""
+        """Choose actions; branches from one state-action choose by one uniform number."""
         arrays, xp = self.arrays, self.arrays.xp
         width, size = batch.totals.shape
         if time or plan.first is None:
@@ -226,7 +227,7 @@ class VectorWorld(World):
     def _stepped(
         self, plan: Plan, batch: Batch, rng: Any, weight: float
     ) -> tuple[Batch, tuple[float, float]]:
-        """Draw, step, and add rewards up; also the extreme rewards."""
+        """Draw, step, and add up rewards; also returns the extreme rewards."""
         xp = self.arrays.xp
         width, size = batch.totals.shape
         if plan.coupling.across_states:
@@ -242,19 +243,19 @@ class VectorWorld(World):
         rewards[1:, :] -= rewards[:1, :]
         if over is not None:
             alive = ~over if alive is None else alive & ~over
-        if alive is not None:  # a branch that has ended steps properly, too
+        if alive is not None:  # branches that have ended are stepped, too
             mask = xp.reshape(alive, (width, size, *(1,) * (len(states.shape) - 2)))
             states = xp.where(mask, states, batch.states)
         totals = batch.totals + weight * rewards
         return batch._replace(states=states, totals=totals, alive=alive), ends
 
     def _noise(self, width: int, size: int, rng: Any) -> Any:
-        """Draws (m, n, ...), which are written to."""
+        """Draws (m, n, ...), in an array that may be overwritten."""
         xp = self.arrays.xp
         what = f"draw({width * size}, rng)"
         drawn = _called(what, self.simulator.draw, width * size, rng)
         self._shaped(what, drawn, (width * size, *getattr(drawn, "shape", ())[1:]))
-        drawn = xp.astype(drawn, drawn.dtype, copy=width > 1)  # it may be the user's
+        drawn = xp.astype(drawn, drawn.dtype, copy=width > 1)  # the array may be the user's
         return xp.reshape(drawn, (width, size, *drawn.shape[1:]))
 
     def _step(self, plan: Plan, states: Any, actions: Any, noise: Any) -> tuple[Any, ...]:
@@ -269,9 +270,9 @@ class VectorWorld(World):
         return xp.reshape(rewards, shape), after, over, ends
 
     def _actions(self, plan: Plan, states: Any, uniforms: Any) -> Any:
-        """Actions (m, n) by the policies and uniform numbers (m, n)."""
+        """Actions (m, n) of the policies, drawn by uniform numbers (m, n)."""
         xp = self.arrays.xp
-        if len(plan.policies) > 1 or not self.arrays.on_gpu:  # whose caches are small
+        if len(plan.policies) > 1 or not self.arrays.on_gpu:  # caches of a CPU are small
             branches = enumerate(plan.policies[kind] for kind in plan.kinds)
             rows = ((policy, states[b, ...], uniforms[b, :]) for b, policy in branches)
             return xp.stack([self._chosen(plan, *each) for each in rows])
@@ -280,12 +281,12 @@ class VectorWorld(World):
         return xp.reshape(chosen, tuple(uniforms.shape))
 
     def _chosen(self, plan: Plan, policy: SimulatedPolicy, states: Any, uniforms: Any) -> Any:
-        """Actions (n,) of a policy in states (n, ...), by as many uniform numbers."""
+        """Actions (n,) of a policy in states (n, ...), drawn by uniform numbers (n,)."""
         xp = self.arrays.xp
         if policy.steps is not None:
-            wide = xp.int32 if self.arrays.on_gpu else xp.int64  # as each takes rows fastest
+            wide = xp.int32 if self.arrays.on_gpu else xp.int64  # the faster type of indices
             rows = xp.astype(states, wide, copy=False)
-            narrow = xp.int8 if policy.steps.shape[0] < 128 else xp.int16  # little is moved
+            narrow = xp.int8 if policy.steps.shape[0] < 128 else xp.int16  # less to move
             chosen = xp.zeros_like(rows, dtype=narrow)
             for action in range(policy.steps.shape[0]):
                 passed = self.arrays.take(policy.steps[action, ...], rows) <= uniforms
@@ -302,9 +303,9 @@ class VectorWorld(World):
     def _checked(
         self, plan: Plan, what: str, function: Callable[..., dict[str, Any]], *given: Any
     ) -> tuple[dict[str, Any], Ends]:
-        """Arrays that a function of rows returns, by names; refused if they are not allowed.
+        """Results of a function of rows, by name; raises if one is not admissible.
 
-        Also the ends between which the first of it lies.
+        Also returns the smallest and the largest value of the first result.
         """
         xp = self.arrays.xp
         parts = function(*given)
@@ -314,20 +315,20 @@ class VectorWorld(World):
             if not xp.isdtype(part.dtype, kind):
                 raise SimulatorError(f"{what} returned {name} of dtype {part.dtype}, not {kind}")
             if math.isinf(high) and not xp.isdtype(part.dtype, "real floating"):
-                continue  # whatever it is, it is a number
+                continue  # any number is admissible
             seen.append((float(xp.min(part)), float(xp.max(part))))
-            if low <= seen[-1][0] <= seen[-1][1] <= high:  # one that is no number is not, either
+            if low <= seen[-1][0] <= seen[-1][1] <= high:  # false for nan
                 continue
             values = self.arrays.host(part)
             row, where = _first_bad(self.arrays, (low <= values) & (values <= high), given)
             raise SimulatorError(
-                f"{what} returned {name} {values[row]}, which is not from {low:.4g} to {high:.4g} "
-                f"({where})"
+                f"{what} returned {name} {values[row]}, which is not between {low:.4g} and "
+                f"{high:.4g} ({where})"
             )
         return parts, seen[0]
 
     def _shaped(self, what: str, part: Any, shape: tuple[int, ...]) -> None:
-        """Refuse what is not an array of this shape, of the library of the states."""
+        """Raise unless this is an array of this shape, of the library of the states."""
         checks.unmasked(what, part)
         got = getattr(part, "shape", None)
         alike = array_api_compat.is_torch_array(part) == self.arrays.is_torch
@@ -338,7 +339,7 @@ class VectorWorld(World):
             )
 
     def _outcomes(self, states: Any, actions: Any, noise: Any) -> dict[str, Any]:
-        """Result of a step of states (n, ...), actions (n,) and noise (n, ...), by names."""
+        """Result of a step from states (n, ...), actions (n,) and noise (n, ...), by name."""
         what = "step(states, actions, noise)"
         answer = _called(what, self.simulator.step, states, actions, noise)
         if not isinstance(answer, tuple | list) or len(answer) not in (2, 3):
@@ -365,12 +366,12 @@ class VectorWorld(World):
 
 
 class _Trial(VectorWorld):
-    """Calls functions of rows twice, at first for half of the rows, backwards."""
+    """Calls functions of rows twice: first for half of the rows, in reverse order."""
 
     def _checked(
         self, plan: Plan, what: str, function: Callable[..., dict[str, Any]], *given: Any
     ) -> tuple[dict[str, Any], Ends]:
-        """Refuse a function of rows if one depends on the others, or is written to."""
+        """Raise if a row depends on other rows, or if the function writes to a row."""
         arrays = self.arrays
         order = arrays.put(np.arange(given[0].shape[0] // 2)[::-1].copy())
         some = [arrays.take(part, order) for part in given]
@@ -392,7 +393,7 @@ class _Trial(VectorWorld):
 
 
 def _first_bad(arrays: Arrays, good: Any, given: Sequence[Any]) -> tuple[int, str]:
-    """The first row of which not all is good; its state, action and draw."""
+    """Index of the first bad row, and a text with its state, action and draw."""
     row = int(good.reshape(len(good), -1).all(1).argmin())
     named = zip(("state", "action", "draw"), given, strict=False)
     return row, ", ".join(f"{name} {arrays.host(part)[row]}" for name, part in named)

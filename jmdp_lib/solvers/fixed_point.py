@@ -1,4 +1,4 @@
-"""The paper's iteration, M_{k+1} = T M_k until the certificate of Theorem 5.3 is small enough.
+"""The paper's iteration: M_{k+1} = T M_k, until the certificate of Theorem 5.3 is small.
 
 Sweeps and projections use it; `jmdp_lib.fast` solves the same equations faster.
 """
@@ -20,7 +20,7 @@ from jmdp_lib.moments import Moments, MomentSource, enough_sweeps
 
 State = TypeVar("State")
 Status = Literal["converged", "max_iterations", "rounding", "no contraction"]
-_SUMS = 1e-12  # relative rounding of the sums in a solution, a generous bound
+_SUMS = 1e-12  # generous bound on the relative rounding of sums in a solution
 
 
 class ConvergenceWarning(UserWarning):
@@ -53,28 +53,28 @@ def warn(text: str) -> None:
 class Solution(ReadOnly):
     """Result of every solver: the moments, and a certificate of their accuracy (Theorem 5.3).
 
-    All arrays are read-only. `pickle` keeps all of it.
+    All arrays are read-only. `pickle` keeps all attributes.
 
     Attributes:
         moments: the moment collection.
         residuals: (n,), $||M_k - T M_k||_lambda$ for $k = 0, 1, ...$
-        status: "converged": error_bound is at most tol * reward_bound. Otherwise the reason why the
-            solver stopped: "max_iterations", its limit; "rounding", double precision allows no
-            more; "no contraction" (projections), nothing bounds the error.
+        status: "converged" if error_bound is at most tol * reward_bound. Otherwise the reason why
+            the solver stopped: "max_iterations", at its limit; "rounding", if double precision
+            allows no smaller error; "no contraction" (projections), if nothing bounds the error.
         error_bound: a bound on $||M - M^pi||_lambda$, eq. (23): the last residual divided by
-            $1 - gamma$, and an allowance for rounding. Means are within it, and moments of order
-            $k$ within $lambda_k$ times it.
+            $1 - gamma$, plus an allowance for rounding. Errors of means are at most error_bound,
+            and errors of moments of order $k$ at most $lambda_k$ times it.
         iterations: number of applications of $T$, or of the pair operator of the route.
-        route: method of `jipe2` or `jipe`; None for other solvers. "sweeps": $T_2$ repeated; its
-            residuals are the paper's curve for rewards of both signs (`trace_jipe2` has it for all
-            rewards). "reachable": one linear system, on the pairs of states that the requested
-            gaps reach (`jipe2`), or on moments of one state and the multisets of states that they
-            reach (`jipe`). "dense": one linear system on all pairs.
+        route: method of `jipe2` or `jipe`; None for other solvers. "sweeps": repeated $T_2$, whose
+            residuals are the paper's curve if rewards have both signs (`trace_jipe2` records the
+            curve for all rewards). "reachable": one linear system, on the pairs of states that the
+            requested gaps reach (`jipe2`), or on moments of one state and the multisets of states
+            that they reach (`jipe`). "dense": one linear system on all pairs.
         num_unknowns: size of the linear system: unordered state pairs (`jipe2`), or moments and
             multisets (`jipe`); None for other solvers.
 
-    The residuals of "reachable" and "dense" are sizes of some of their steps; the last one is the
-    residual of the returned moments.
+    The residuals of "reachable" and "dense" are the sizes of some of the solver's steps; the last
+    one is the residual of the returned moments.
 
     Example:
         >>> import jmdp_lib as jl
@@ -110,7 +110,7 @@ class Solution(ReadOnly):
 
 
 class Operator(Protocol[State]):
-    """Bellman operator, as `iterate` needs it."""
+    """Bellman operator with the methods that `iterate` needs."""
 
     def apply(self, state: State) -> State:
         """Return T M."""
@@ -141,9 +141,9 @@ def iterate(
 ) -> tuple[State, Floats, float]:
     """Apply the operator until ||M_k - T M_k||_lambda plus rounding is at most residual_tol.
 
-    rate: its contraction modulus, which bounds the number of sweeps by default. Returns T M_k, all
-    residuals, and the rounding error of T M_k; from these `certify` bounds the error of M_k, and so
-    that of T M_k.
+    rate: contraction modulus of the operator, which bounds the number of sweeps by default. Returns
+    T M_k, all residuals, and the rounding error of T M_k; from these `certify` bounds the error of
+    M_k, and thus of T M_k.
     """
     limit = None if max_iterations is None else checks.at_least("max_iterations", max_iterations, 1)
     residuals: list[float] = []
@@ -156,7 +156,7 @@ def iterate(
                 limit = enough_sweeps(residuals[0], residual_tol, rate)
             bar.total = limit
             bar.update()
-            # Rounding takes as long to compute as a residual: only when it may matter.
+            # Rounding takes as long to compute as a residual: compute it only if it may matter.
             if (
                 residuals[-1] <= residual_tol
                 or len(residuals) >= limit
@@ -178,7 +178,7 @@ def certify(
     name: str,
     max_iterations: int | None = None,
 ) -> Certificate:
-    """Compute the error bound of eq. (23); warn with a ConvergenceWarning if above error_tol.
+    """Compute the error bound of eq. (23); issue a ConvergenceWarning if it exceeds error_tol.
 
     error_tol: tol * reward_bound, since ||.||_lambda grows with the rewards. A solver without
     max_iterations can only be stopped by rounding.
@@ -197,16 +197,16 @@ def certify(
 
 
 def false_variance(gamma: float, error: float) -> float:
-    """Largest variance that the fixed point of C may give to a constant return.
+    """Largest variance that the fixed point of C may assign to a constant return.
 
-    If means of next states are wrong by up to e = `error`, its one-step deviations are up to
-    gamma e, and its standard deviation is up to gamma e / sqrt(1 - gamma^2).
+    If means of next states have errors up to e = `error`, one-step deviations of this return are up
+    to gamma e, and its standard deviation is up to gamma e / sqrt(1 - gamma^2).
     """
     return (gamma * error) ** 2 / (1.0 - gamma**2)
 
 
 def _rounding_of_gaps(jm: JMDP, covariance: Floats) -> float:
-    """Rounding error of a gap variance: a sum of four covariances, rounded at every later step."""
+    """Rounding error of a gap variance: a sum of four covariances, rounded at every time step."""
     longest_sum = 4 * int(np.diff(jm.starts).max()) * jm.num_actions
     largest = float(np.nanmax(covariance))
     return 4.0 * rounding_of(longest_sum) * largest / (1.0 - jm.gamma**2)
@@ -225,11 +225,11 @@ def solution(
     route: str,
     num_unknowns: int,
 ) -> Solution:
-    """Build a solution: adds the common offset of all returns back to the means.
+    """Build a solution, with the common offset of all returns added back to the means.
 
     centred_mean, covariance, source: means (S, A), covariances (S, A, A) and the source of moments,
-    all for the returns minus `offset`. variance_error: bound on the error of a variance, or of a
-    gap variance, that is zero.
+    all for the returns minus `offset`. variance_error: error bound of variances and gap variances
+    whose true value is zero.
     """
     mean = centred_mean + offset
     if covariance is not None:
@@ -250,7 +250,7 @@ def solution(
         offset=offset,
     )
     if of_returns > of_solver and covariance is not None:
-        # Gaps that vary, but by less than the rounding of returns.
+        # Some gaps may vary, but by less than the rounding of returns.
         deviation = np.sqrt(moments.gap_variance)
         if ((deviation > of_solver) & (deviation < of_returns)).any():
             warn(

@@ -47,8 +47,7 @@ class StepSize:
             $sum alpha_n^2 < infty$, as Robbins and Monro require.
 
     Raises:
-        ValueError: the schedule breaks Robbins-Monro.
-
+        ValueError: the schedule violates the Robbins-Monro conditions.
     Example:
         >>> import jmdp_lib as jl
         >>> jl.StepSize(scale=1.0, power=0.7)
@@ -100,11 +99,11 @@ def alpha(step: Any, visits: int) -> float:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class IncrementalSolution(Solution):
-    """`Solution` that was learned from samples, with records at n checkpoints.
+    """Solution that was learned from samples, with records at n checkpoints.
 
     Attributes:
-        residuals: (n,), $||M - T_2 M||_lambda$ at each checkpoint; nan for a simulator, whose
-            tables are unknown. error_bound is then nan, too.
+        residuals: (n,), $||M - T_2 M||_lambda$ at each checkpoint. For a simulator, whose tables
+            are unknown, residuals and error_bound are nan.
         iterations: total number of updates.
         updates: (n,) number of updates before each checkpoint.
         errors: (n,), $||M - M_{ref}||_lambda$, nan without a reference.
@@ -137,14 +136,14 @@ def incremental_jipe2(
     checkpoints: int = 20,
     reference: Solution | Moments | None = None,
 ) -> IncrementalSolution:
-    """First and second moments from samples alone: incremental JIPE-2, eqs. (25) to (28).
+    """Learn first and second moments from samples alone: incremental JIPE-2, eqs. (25) to (28).
 
-    The next coordinate is drawn uniformly from all coordinates, so that each is updated infinitely
-    often (Theorem 5.4).
+    The next coordinate is drawn uniformly from all coordinates, so each is updated infinitely often
+    (Theorem 5.4).
 
     Args:
         simulator: a JMDP (compiled), or any object with num_states, num_actions, gamma and
-            query(state, actions, rng) -> (rewards, next_states); norms take $|R| <= 1$ unless it
+            query(state, actions, rng) -> (rewards, next_states). Norms assume $|R| <= 1$ unless it
             also declares a reward_range.
         policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
         num_updates: total number of updates, of one coordinate each.
@@ -207,7 +206,7 @@ def incremental_jipe2(
 
 
 def _at_checkpoints(stops: Sequence[int], update: Callable[[int], None]) -> Iterator[None]:
-    """Make updates, and pause at each checkpoint."""
+    """Make updates in portions, with a pause at each checkpoint."""
     with progress(stops[-1], "incremental JIPE-2") as bar:
         for last, stop in pairwise([0, *stops]):
             for start in range(last, stop, _AT_ONCE):
@@ -249,7 +248,7 @@ def _residual_and_error(
 
 
 def _learned_moments(layout: Layout, values: Floats, gamma: float, error_bound: float) -> Moments:
-    """Moments of learned values; errors of means limit the resolution of standard deviations."""
+    """Build moments of learned values; errors of means limit the resolution of deviations."""
     mean_error = float(np.nan_to_num(error_bound))
     resolution = float(2.0 * mean_error / np.sqrt(1.0 - gamma**2))
     return Moments(2, *layout.read(values), mean_error, resolution)
@@ -297,7 +296,7 @@ def updater(
 
 
 def spread_checkpoints(checkpoints: int, num_updates: int) -> list[int]:
-    """Numbers of updates before each checkpoint, evenly spaced on a log scale; the last is all."""
+    """Numbers of updates before each checkpoint, evenly spaced on a log scale up to all updates."""
     num_updates = checks.at_least("num_updates", num_updates, 1)
     count = checks.at_least("checkpoints", checkpoints, 1)
     chosen = np.geomspace(num_updates, min(100, num_updates), count).round()

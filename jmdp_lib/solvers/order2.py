@@ -1,6 +1,6 @@
-"""Joint iterative policy evaluation, JIPE-2 (Theorem 5.3): T_2 repeated, or solved for.
+"""Joint iterative policy evaluation, JIPE-2 (Theorem 5.3), by linear systems or repeated T_2.
 
-`jmdp_lib.fast` solves for the fixed point. Repeating T_2 is slower, and an option: it gives the
+By default `jmdp_lib.fast` solves for the fixed point. Repeating T_2 is slower, but gives the
 paper's curve of residuals.
 """
 
@@ -48,29 +48,29 @@ def jipe2(
     Use `jipe2` for means, covariances, correlations and gap variances, and for models of any
     size; use `jipe(order=n)` for skewness, kurtosis and other moments above the second.
 
-    A common reward offset (`JMDP.reward_offset`) is subtracted first and added back to the means,
-    so that gaps lose no digits to it.
+    A common reward offset (`JMDP.reward_offset`) is subtracted first and added back to the means at
+    the end, so gaps lose no digits to it.
 
     Residuals are in the paper's norm, over the unknowns of the route. Sweeps have all coordinates
-    as unknowns. The other routes have all means and the policy averages that $T_2$ needs, on which
-    $T_2$ is the same contraction; every other coordinate follows from these in one step.
-    `moments.second` and `moments.full_second` work for any two states on every route: coordinates
-    outside the requested gaps are computed when they are first read.
+    as unknowns. The other routes have only the means and the policy averages that $T_2$ needs. On
+    these $T_2$ is a contraction with the same modulus, and every other coordinate follows from them
+    in one step. `moments.second` and `moments.full_second` work for any two states on every route:
+    coordinates outside the requested gaps are computed when they are first read.
 
     Args:
         jm: the model.
         policy: probabilities (S, A), actions (S,), or a function of the state that returns
             probabilities (A,) or an action. Every solver accepts all three forms. A function must
             be pure: a random policy returns probabilities and draws no action. Use of a global
-            generator is detected and rejected. A private generator goes undetected if it rarely
-            changes the answer.
+            generator raises an error. Use of a private generator may go undetected if it rarely
+            changes the result.
         tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward: the
             result has converged once error_bound is at most tol * jm.reward_bound.
         coupling: "joint" uses the outcome tables: branches at one state at one time share a table.
-            "independent" evaluates the JMDP with the same marginals in which the actions of a state
-            draw from independent tables (never built). "common" shares one noise per time step
-            between all branches, in whatever state they are; it needs a model with a declared
-            noise (`JMDP.noise_probs`).
+            "independent" evaluates the JMDP with the same marginals in which each action of a state
+            draws its own table (these tables are never built). "common" shares one noise per time
+            step between all branches, whatever their states; it needs a model with a declared noise
+            (`JMDP.noise_probs`).
         gaps: (N, 3), rows (state, a, b): the requested gaps, by default all. Entries of the
             moments' arrays that no requested gap needs are nan.
         states: (N,), to request all gaps of these states; instead of `gaps`.
@@ -78,11 +78,11 @@ def jipe2(
             reach, "dense" one on all pairs. "auto" chooses the faster of these that fits into
             memory; `route` of the solution names it. "sweeps" repeats $T_2$: it always solves for
             all pairs, is slower, and records the residual of every sweep.
-        initial: $M_0$ of sweeps, moments or arrays (S, A) and (S, A, S, A). Defaults to zero, or
-            for rewards of one sign to the moments of a return that always earns the least.
-        max_iterations: sweeps after which to stop; by default as many as `tol` can need.
-        device: a torch device, such as "cuda", for the dense route, which "auto" then chooses. By
-            default NumPy.
+        initial: $M_0$ of sweeps, moments or arrays (S, A) and (S, A, S, A). Defaults to zero or, if
+            all rewards have one sign, to the moments of a return whose rewards are all the least.
+        max_iterations: largest number of sweeps; by default as many as `tol` can need.
+        device: a torch device, such as "cuda", for the dense route, which "auto" then chooses.
+            Defaults to NumPy.
 
     Returns:
         The moments of order 2 and their certificate.
@@ -207,7 +207,7 @@ def _linear_systems(
     )
 
 
-# The options that each route takes.
+# Options that each route accepts.
 ROUTES: dict[Route, tuple[str, ...]] = {
     "auto": ("gaps", "states", "device"),
     "sweeps": ("initial", "max_iterations"),

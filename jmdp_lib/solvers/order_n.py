@@ -24,10 +24,10 @@ def jipe(
     tol: float = 1e-8,
     coupling: CouplingName = DEFAULT_COUPLING,
 ) -> Solution:
-    """All moments of orders 1 to `order`: the fixed point of $T_n$, eqs. (31) to (33).
+    """Compute all moments of orders 1 to `order`: the fixed point of $T_n$, eqs. (31) to (33).
 
     For means and covariances alone use `jipe2`: it is much faster, needs far less memory and
-    loses no digits to cancellation. `jipe(order=2)` returns the same numbers, as a check.
+    loses no digits to cancellation. `jipe(order=2)` returns the same numbers and can check it.
 
     State-actions that occur more than once in a coordinate are one random variable. The unknowns
     are policy averages over multisets of states (Section 5.3), from which every coordinate follows
@@ -37,8 +37,8 @@ def jipe(
     `num_unknowns` of the solution, grows fast with the order. Other moments are solved when they
     are read, to an accuracy of `error_bound`.
 
-    The sparse system of $T_n$ is solved by accelerated Gauss-Seidel. The residuals are those of its
-    steps, and the last one is the residual of the moments.
+    The sparse system of $T_n$ is solved by accelerated Gauss-Seidel. The residuals are those of the
+    solver's steps, and the last one is the residual of the moments.
 
     Args:
         jm: the model.
@@ -72,7 +72,7 @@ def jipe(
     solved = source.solve(multisets.system)
     longest_sum = int(np.diff(multisets.system.kernel.indptr).max(initial=0)) + 1
     largest = float(np.abs(solved.x).max(initial=0.0))
-    rounding = order * rounding_of(longest_sum) * largest  # a state at a time
+    rounding = order * rounding_of(longest_sum) * largest  # one state steps at a time
     error_tol = tol * jm.reward_bound  # of returns with their offset
     claimed = rounding + rounding_of(0) * jm.reward_bound
     end = certify(solved.residuals, claimed, jm.gamma, error_tol, solved.iterations, source.name)
@@ -95,7 +95,7 @@ def jipe(
 
 
 def _variance_error(operator: PairOperator, mean: Floats, solver_error: float) -> float:
-    """Bound on the error of a variance: from multisets it is a difference of large numbers."""
+    """Bound on the error of a variance, which multisets give as a difference of large numbers."""
     gamma = operator.jm.gamma
     largest = operator.jm.reward_bound + float(np.abs(mean).max())
     from_solver = 2.0 * operator.weight * solver_error + false_variance(gamma, solver_error)

@@ -11,14 +11,14 @@ For any weights, with c_1^2 = max (nu P) / nu, c_2^2 = max (d P_2) / d, c_3^2 = 
     kappa = max{gamma c_1, 2 beta gamma r_max c_3 + gamma^2 c_2}
 
 is a modulus of Pi T_2 in max{||mu||_nu, beta ||Sigma||_d} for a fixed cone. (The augmented cone
-depends on theta, which converges by itself at rate gamma c_1, and the cone with it.)
+depends on theta. As theta converges, at rate gamma c_1, so does the cone.)
 
 The paper's weights are a stationary distribution of the pair chain P_2, for which c_1, c_2 and c_3
 are one. The diagonal is absorbing for that chain: if two branches ever meet, these weights are zero
 off the diagonal and say nothing about gaps. The discounted occupancy
-d = (1 - eta) sum_t eta^t xi_0 P_2^t, eta = gamma, gives weight to every pair that xi_0 gives weight
-to, and d P_2 <= d / eta bounds all three constants by eta^(-1/2). For weights with kappa >= 1 there
-is no guarantee: error_bound is infinite and `converged` false, even if the equation is solved.
+d = (1 - eta) sum_t eta^t xi_0 P_2^t, with eta = gamma, has positive weights where xi_0 has, and
+d P_2 <= d / eta bounds all three constants by eta^(-1/2). If kappa >= 1, there is no guarantee:
+error_bound is infinite and `converged` is false, even if the equation is solved.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Parameters = tuple[Floats, Floats]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ProjectedSolution(Solution):
-    """`Solution` in a feature space; its residuals are in the weighted norm.
+    """Solution in a feature space; its residuals are in the weighted norm.
 
     Attributes:
         theta, Theta: (d,) and (d, d): $mu(x) = phi(x)' theta$,
@@ -87,7 +87,7 @@ class ProjectedSolution(Solution):
         return self._distance(exact, self.theta, self.Theta)
 
     def approximation_bound(self, exact: Moments) -> float:
-        """Bound on that distance by Theorem B.4, eq. (78): $||Pi M^pi - M^pi|| / (1 - kappa)$.
+        """Bound on that distance: $||Pi M^pi - M^pi|| / (1 - kappa)$ (Theorem B.4, eq. (78)).
 
         It includes error_bound, the remaining distance to the projected fixed point.
 
@@ -121,7 +121,7 @@ def projected_jipe2(
     cone: Cone = "augmented",
     tol: float = 1e-6,
 ) -> ProjectedSolution:
-    """Moments that are linear in features: the fixed point of $Pi T_2$ (Appendix B).
+    """Compute moments that are linear in features: the fixed point of $Pi T_2$ (Appendix B).
 
     One linear and one conic solve compute it; the iteration $M_{k+1} = Pi T_2 M_k$ certifies it.
 
@@ -129,10 +129,10 @@ def projected_jipe2(
         jm: the model.
         policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
         features: (S, A, d), $phi(s, a)$, of full column rank.
-        weights: of the pairs in the norm of the projection: "occupancy" (discounted pair
+        weights: weights of the pairs in the norm of the projection: "occupancy" (discounted pair
             occupancy), "stationary" (the paper's; the chain must be ergodic), or "product" (the
-            occupancy's state-action weights with independent pairs, which has a closed-form
-            projection).
+            occupancy's state-action weights with independent pairs, whose projection has a closed
+            form).
         cone: "augmented" keeps $Theta - theta theta'$ positive semidefinite, so that no variance is
             negative; "psd" keeps $Theta$ positive semidefinite, as the paper does; "none".
         tol: accuracy in the weighted norm, relative to the largest absolute reward: the result has
@@ -142,7 +142,7 @@ def projected_jipe2(
         The projected moments, their parameters, and bounds on their errors.
 
     Raises:
-        ValueError: the features are not of full rank, or the weights are not defined.
+        ValueError: the features do not have full rank, or the weights are not defined.
         MemoryError: the pairs of state-actions, or the products of features, do not fit.
 
     Example:
@@ -197,7 +197,7 @@ def _certified(
         residual_tol = error_tol * (1.0 - kappa)
         state, residuals, rounding = iterate(step, step.solve(), kappa, residual_tol, name=name)
         return state, certify(residuals, rounding, kappa, error_tol, residuals.size, name)
-    # Without a contraction, stop at a small residual, as for a rate of zero, and claim nothing.
+    # Without a contraction, stop at a small residual, as for a rate of zero, and certify nothing.
     state, residuals, _ = iterate(step, step.solve(), 0.0, error_tol, 10_000, name)
     warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
     return state, Certificate(residuals, "no contraction", np.inf, residuals.size)
@@ -212,14 +212,14 @@ def _pair_weights(jm: JMDP, policy: Floats, weights: str) -> Floats:
 
 
 def _require_room(jm: JMDP, num: int, d: int) -> None:
-    """Refuse a model whose vectors over pairs, or products of features, do not fit into memory."""
+    """Raise a MemoryError if vectors over pairs, or products of features, do not fit."""
     size = 8.0 * (RESTART * jm.num_states**2 + 16 * num**2 + 6 * d**4)
     what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
     require(size, what, "jipe2 is exact and holds far less")
 
 
 def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
-    """Modulus kappa, and the beta that minimises it; kappa >= 1 guarantees nothing."""
+    """Modulus kappa, and the beta that minimises it; if kappa >= 1, nothing is guaranteed."""
     gamma = jm.gamma
     if gamma == 0.0:
         return 0.0, 1.0
@@ -322,6 +322,6 @@ class ProjectionStep:
         left *= weight[table, a, b][:, None, None]
         after = jm.next_states[table, a], jm.next_states[table, b]
         right = self._value[after[0]][:, :, None] * self._value[after[1]][:, None, :]
-        right[a == b] = square[after[0][a == b]]  # one branch
+        right[a == b] = square[after[0][a == b]]  # coalesced
         four += np.tensordot(left, right, (0, 0))
         return jm.gamma**2 * projection.symmetric_matrix(four)

@@ -20,7 +20,7 @@ from jmdp_lib.machine import ReadOnly, progress, require
 from jmdp_lib.solvers.fixed_point import warn
 
 _EXTREME = 1e50  # features above this, or below its inverse, are scaled
-_TURNS = 20_000  # iterations of ADMM, at most
+_TURNS = 20_000  # largest number of iterations of ADMM
 Cone = Literal["augmented", "psd", "none"]
 
 
@@ -28,8 +28,8 @@ Cone = Literal["augmented", "psd", "none"]
 class Projection(ReadOnly):
     """Projection Pi of eqs. (69) and (70).
 
-    Features are whitened: psi = phi whiten^-1 satisfies psi' diag(nu) psi = 1. This does not change
-    the cones, and makes the normal matrix well scaled.
+    Features are whitened: psi = phi whiten^-1 satisfies psi' diag(nu) psi = I. This does not change
+    the cones, and the normal matrix becomes well scaled.
 
     Attributes:
         phi: (X, d) features of the state-actions x = s * A + a.
@@ -75,14 +75,14 @@ class Projection(ReadOnly):
         return to_vector(self.psi.T @ (self.pairs * target.reshape(self.pairs.shape)) @ self.psi)
 
     def floor(self, theta: Floats) -> Floats:
-        """Lower bound on Theta: theta theta' in the augmented cone, else zero."""
+        """Lower bound on Theta: theta theta' for the augmented cone, zero for the others."""
         return np.outer(theta, theta) * (self.cone == "augmented")
 
     def project(self, right: Floats, theta: Floats) -> Floats:
         """Minimise <Theta, N Theta> / 2 - <right, Theta> over the cone at whitened theta.
 
-        The solution has a closed form if the constraint does not bind, or if N is the identity, as
-        for product weights: the search then starts at the solution.
+        If the constraint does not bind, or if N is the identity, as for product weights, the
+        solution has a closed form and the search starts there.
         """
         free = to_matrix(least_squares(self.normal, right))
         if self.cone == "none":
@@ -95,10 +95,10 @@ class Projection(ReadOnly):
 
 
 def tabular_features(model: Sized) -> Floats:
-    """One feature per state-action, which makes the projection exact.
+    """Features with one column per state-action, which make the projection exact.
 
     Args:
-        model: a JMDP, or anything with num_states and num_actions.
+        model: a JMDP, or any object with num_states and num_actions.
 
     Returns:
         (S, A, S * A), an identity matrix.
@@ -166,7 +166,7 @@ def action_features(state_features: ArrayLike, num_actions: int) -> Floats:
 
 
 def checked_features(features: ArrayLike, shape: tuple[int, ...]) -> Floats:
-    """Check features (S, A, d), and return them as (X, d), of full column rank (Assumption B.1).
+    """Check features (S, A, d) for full column rank (Assumption B.1), and return them as (X, d).
 
     A column is divided by its largest entry if squares of its parameters would overflow.
     """

@@ -21,7 +21,7 @@ class Trace(machine.ReadOnly):
         mean: (sweeps,), the largest change of any $mu(s, a)$.
         second: (sweeps,), the largest change of any $Sigma(s, a, t, b)$.
         covariance: (sweeps,), the largest change of any entry of $C = Sigma - mu mu'$.
-        weight: $lambda$: the residual of eq. (23) is max(mean, second / weight).
+        weight: $lambda$. The residual of eq. (23) is max(mean, second / weight).
     """
 
     mean: Floats
@@ -47,7 +47,7 @@ def trace_jipe2(
 ) -> Trace:
     """Record the changes in the first applications of $T_2$, from $M_0 = 0$.
 
-    All of $Sigma$, (S, A, S, A), is compared after every sweep, so this is for small models.
+    All of $Sigma$, (S, A, S, A), is compared after every sweep, so models must be small.
 
     Args:
         jm: the model.
