@@ -165,7 +165,7 @@ def main() -> None:
             "Vectorised simulators",
             about(__doc__),
             table(heads, rows),
-            "On a GPU (at commit 6568d5e), with torch; states and demands are of one byte:",
+            "On a GPU (at commit f3b7642), with torch; states and demands are of one byte:",
             table(gpu, gpu.to_numpy()),
         )
 

@@ -285,7 +285,7 @@ assert np.isnan(few.moments.gap_variance[0, 0, 1])  # this gap was not asked for
 # ## 7.6 What it costs
 #
 # The lines below were measured by `python benchmarks/scaling.py`; `benchmarks/scaling.md` names
-# the machine and the method. The GPU belongs to another machine, and the literal operator is the uncompiled reference. Monte Carlo is a *projection*: the time to estimate all gap variances with a standard error of 1%, at the speed
+# the machine and the method. The GPU belongs to another machine, and the literal operator is the uncompiled reference. SciPy stands for forty lines without a certificate (`benchmarks/pair_system.py`). Monte Carlo is a *projection*: the time to estimate all gap variances with a standard error of 1%, at the speed
 # measured next to the goal.
 
 # %%
@@ -322,12 +322,12 @@ plt.show()
 # <!-- alt: Three panels on logarithmic axes. The time of the exact routes grows with the number of states, that of the reachable route least under the goal policy; the literal operator stops early, and projected Monte Carlo lies orders of magnitude above. -->
 
 # %% [markdown]
-# Under the goal policy all gaps of 10,000 states took 0.6 seconds and 120 MB, <!-- benchmarks/scaling.csv: goal policy; reachable; states=10000: states; seconds; bytes -->
-# and those of 100,000 states 18 seconds and 3.5 GB. <!-- benchmarks/scaling.csv: goal policy; reachable; states=99856: states; seconds; bytes -->
-# Under the uniform policy, which reaches all pairs, 10,000 states took 54 seconds and 5.6 GB, <!-- benchmarks/scaling.csv: uniform policy; dense; states=10000: states; seconds; bytes -->
+# Under the goal policy all gaps of 10,000 states took 0.4 seconds and 106 MB, <!-- benchmarks/scaling.csv: goal policy; reachable; states=10000: states; seconds; bytes -->
+# and those of 100,000 states 14 seconds and 4.0 GB. <!-- benchmarks/scaling.csv: goal policy; reachable; states=99856: states; seconds; bytes -->
+# Under the uniform policy, which reaches all pairs, 10,000 states took 60 seconds and 5.6 GB, <!-- benchmarks/scaling.csv: uniform policy; dense; states=10000: states; seconds; bytes -->
 # and 0.4 seconds on the GPU. <!-- benchmarks/gpu.csv: uniform policy; torch, cuda; states=10000: seconds -->
 # For these states Monte Carlo would take 4 minutes <!-- benchmarks/scaling.csv: goal policy; Monte Carlo; states=10000: seconds -->
-# under the goal policy and 1.5 hours <!-- benchmarks/scaling.csv: uniform policy; Monte Carlo; states=10000: seconds -->
+# under the goal policy and 1.7 hours <!-- benchmarks/scaling.csv: uniform policy; Monte Carlo; states=10000: seconds -->
 # under the uniform one.
 
 # %% [markdown]

@@ -303,7 +303,7 @@ claim = "CVaR, bracket and sample; P(G <= 0), CVaR simulated: within 4 s.e. of t
 claims.check(claim, text, outside.max() < 4)
 
 # %% [markdown]
-# **Simulate** if you want a probability, *discounted* sums of rewards miss the grid, and there are many states. With 30 states and random rewards (`benchmarks/gap_law.md`), one gap took `gap_law` 8 processor seconds. Its bracket of $P(G \le 0)$ was 0.008 wide <!-- benchmarks/gap_law.md: random, 30 states: time; P -->; the 95% interval of ten million pairs is 0.0006 wide.
+# **Simulate** if you want a probability, *discounted* sums of rewards miss the grid, and there are many states. With 30 states and random rewards (`benchmarks/gap_law.md`), one gap took `gap_law` 5 processor seconds. Its bracket of $P(G \le 0)$ was 0.008 wide <!-- benchmarks/gap_law.md: random, 30 states: time; P -->; the 95% interval of ten million pairs is 0.0006 wide.
 # **Take `gap_law`** in three cases: you need a precise CVaR, or a guarantee, or the bracket closes at zero, as in the gridworld.
 #
 # ## 9.4 How much do moments tell?

@@ -33,7 +33,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 from scipy.sparse import csgraph
-from scipy.special import binom
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast.affine import Chain, Solved, solve
@@ -265,7 +264,9 @@ class MultisetOperator:
         _, row, left = ragged(codes % (self.order + 1) + 1)
         action, power = np.divmod(codes[row], self.order + 1)
         which = table[row], action - 1
-        factors = binom(power, left) * self.jm.rewards[which] ** (power - left)
+        orders = range(self.order + 1)
+        choices = np.array([[comb(m, k) for k in orders] for m in orders])
+        factors = choices[power, left] * self.jm.rewards[which] ** (power - left)
         factors *= self.jm.gamma**left
         after = np.where(left > 0, self.jm.next_states[which] * self.order + left - 1, -1)
         some = factors != 0.0
