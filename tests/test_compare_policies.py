@@ -153,7 +153,7 @@ CHAIN = jl.coupled_reward_chain(2)
 @pytest.mark.parametrize(
     ("env", "policies", "message"),
     [
-        (CHAIN, [[0, 0]], "two policies or more, and a budget of"),
+        (CHAIN, [[0, 0]], "needs two policies or more, got 1"),
         (CHAIN, [[0, 0], [0, 5]], r"policies\[1\]: policy\[1\]"),
         (CHAIN, [[0, 0], None], r"policies\[1\]: policy must have shape"),
         (CHAIN, [lambda s: 7, [0, 0]], r"policies\[0\]: policy\(0\) must be"),

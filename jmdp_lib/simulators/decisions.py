@@ -318,10 +318,12 @@ def _compared(
     )
     size = len(comparison.active)
     most = comparison.plan.most_queries
-    if size < 2 or most > comparison.budget:
+    if size < 2:
+        raise ValueError(f"a comparison needs two {many} or more, got {size}")
+    if most > comparison.budget:
         raise ValueError(
-            f"two {many} or more, and a budget of {most} queries, which one run may take, are "
-            f"needed; got {size} {many} and budget {options.budget}"
+            f"budget must be at least {most}, the queries that one run may make, got "
+            f"{options.budget}"
         )
     try:
         with progress(comparison.budget, "comparison", "query") as bar:
