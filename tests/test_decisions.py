@@ -240,7 +240,10 @@ def test_a_failure_after_the_verdict_leaves_values_unknown():
     ("changed", "message"),
     [
         ({"budget": 0}, "budget must be at least 1"),
-        ({"budget": 2, "horizon": 2}, "a budget of 3 queries"),
+        (
+            {"budget": 2, "horizon": 2},
+            "budget must be at least 3, the queries that one run may make",
+        ),
         ({"alpha": 0.0}, r"alpha must lie in \(0, 1\)"),
         ({"margin": -1.0}, "margin"),
         ({"actions": [0]}, "two actions or more"),
