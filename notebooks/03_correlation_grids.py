@@ -137,7 +137,7 @@ text = f"{corner[0]:.3f}, {corner[1]:.3f}"
 claims.check("bottom right, right and down: joint correlation = 1 > independent", text, twins)
 
 # %% [markdown]
-# **None is negative.** A gust is good luck for no action, and branches that merge share what comes later. All off-diagonal correlations are positive under both couplings, although some are so small that the figure prints them as <.01. Independent gusts
+# **None is negative.** A gust is good luck for no action, and branches that merge share what comes later. All off-diagonal correlations are positive under both couplings, although some are so small that the figure prints them as 0+. Independent gusts
 # do *not* make them zero: branches that leave a cell under separate gusts can still meet later and merge.
 
 # %%

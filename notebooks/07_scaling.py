@@ -116,9 +116,10 @@ for ax, title, values in zip(axes, titles, np.abs([W, c, source]), strict=True):
     seen = np.ma.masked_less(values, 1e-4 * values.max())
     image = ax.imshow(seen, "viridis_r", norm=LogNorm(1e-4 * values.max(), values.max()))
     ax.grid(visible=False)
-    fig.colorbar(image, ax=ax, shrink=0.75).ax.set_title("reward$^2$", fontsize="small")
+    bar = fig.colorbar(image, ax=ax, shrink=0.75)
     ax.set(title=title, xlabel="state")
 axes[0].set_ylabel("state")
+bar.set_label("squares of rewards")
 chapter.save(fig, "fig_centring", {"W": W.ravel(), "c": c.ravel(), "c0": source.ravel()}, out_dir)
 plt.show()
 

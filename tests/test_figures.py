@@ -50,7 +50,7 @@ def test_correlations_are_shown_and_nan_is_hatched(ax):
     figures.correlation_grid(ax, matrix[None], 1, "abc")
     cells = patches(ax, Rectangle)[:9]
     assert [bool(cell.get_hatch()) for cell in cells] == np.isnan(matrix).ravel().tolist()
-    assert texts(ax) == ["1", "\u2212.25", ">\u2212.01", "1"]
+    assert texts(ax) == ["1", "\u2212.25", "0\u2212", "1"]
 
 
 def test_correlation_grid_is_laid_out_as_the_grid(ax):

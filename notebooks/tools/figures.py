@@ -249,9 +249,9 @@ def correlation_bar(fig: Any, axes: Any, **where: Any) -> Any:
 
 
 def short(value: float) -> str:
-    """Two digits without the leading zero: .53, \u2212.07, 1; smaller ones: <.01."""
+    """Two digits without the leading zero: .53, \u2212.07, 1; smaller ones: 0+, 0\u2212."""
     if 1e-12 < abs(value) < 0.005:
-        return "<.01" if value > 0 else ">\u2212.01"
+        return "0+" if value > 0 else "0\u2212"
     text = f"{value:.2f}".replace("-0.00", "0.00").replace("-", "\u2212")
     return text.replace("1.00", "1").replace("0.", ".")
 
