@@ -24,6 +24,12 @@ SMALLEST = [
     ("run --only", "jipe2 by default, 3x3 gridworld, goal policy", {}, 1),
     ("scaling --only", "gridworld, uniform policy", {}, 6),
     ("scaling --only", "order", {}, 2),
+    (
+        "scaling --device=cpu --only",
+        "random successors",
+        {"GPU_SIDES": {"random successors": [5]}},
+        1,
+    ),
     ("simulators --only", "CartPole-v1", {"_REPEATS": 2}, 1),
     ("vector --only", "joint", {"PAIRS": 100, "FEW": 10}, 1),
     ("vector --device=cpu --only", "joint", {"LEAST": 1_000}, 1),
