@@ -199,7 +199,7 @@ def test_a_mujoco_model_that_changes_is_replayed():
     step_and_compare(env, 4)
 
 
-def test_large_tables_are_shared_and_an_environment_that_changes_one_is_replayed():
+def test_large_tables_are_shared_unless_one_is_changed():
     reading = CoupledEnv(Reading(), rng=5)
     with pytest.warns(UserWarning, match="it changes a table or a MuJoCo model, which copies"):
         counting = CoupledEnv(Counting(), rng=5)

@@ -142,7 +142,7 @@ def lost(state):
     raise KeyError("no such cell")
 
 
-def test_an_environment_takes_arrays_where_its_observations_are_numbers():
+def test_environments_take_arrays_if_observations_are_numbers():
     lake = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=1)
     lake.reset()
     policy = np.random.default_rng(0).dirichlet(np.ones(4), size=16)
@@ -158,7 +158,7 @@ def test_an_environment_takes_arrays_where_its_observations_are_numbers():
         jl.simulators.estimate_gaps(cart, policy, [0, 1], rng=0)
 
 
-def test_actions_that_are_not_counted_from_zero_are_chosen_themselves():
+def test_actions_not_counted_from_zero_are_chosen_themselves():
     class Late(gymnasium.Env):
         """Actions are 3 and 4."""
 

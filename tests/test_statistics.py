@@ -35,7 +35,7 @@ def test_statistics_of_parts_are_those_of_the_whole():
         assert getattr(estimates, name)[0, 1] == pytest.approx(value), name
 
 
-def test_a_gap_the_other_way_round_is_that_of_the_negative_sample():
+def test_a_reversed_gap_is_that_of_the_negative_sample():
     """All statistics at once, also those that somebody adds; nan on the diagonal is allowed."""
     x = np.random.default_rng(1).normal(0.3, size=50)
     there, back = (estimate(sign * x, tails=0.1, rest=2.0) for sign in (1.0, -1.0))
