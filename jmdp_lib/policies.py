@@ -55,7 +55,8 @@ def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int) -> Floa
 
     if not callable(policy):
         return rows_at(states)
-    with randomness.no_global_draws("policy", "but must return probabilities"):
+
+    def tried() -> Floats:
         rows = rows_at(states)
         again = rows_at(states[::-1])[::-1]
         differ = np.abs(rows - again).max(1) > SAME_POLICY
@@ -65,7 +66,9 @@ def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int) -> Floa
                 f"policy({states[i]!r}) must be pure, but gave {rows[i]} and then {again[i]}; a "
                 "random policy returns probabilities"
             )
-    return rows
+        return rows
+
+    return randomness.without_global_draws("policy", "but must return probabilities", tried)
 
 
 def policy_row(policy: Policy, state: Any, num_actions: int) -> Floats:

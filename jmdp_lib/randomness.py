@@ -7,14 +7,16 @@ import numbers
 import random
 import sys
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, cast
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from jmdp_lib import checks
 
+Result = TypeVar("Result")
+_CALLS = 4
 RNG = int | np.random.SeedSequence | np.random.Generator | None
 
 
@@ -67,9 +69,11 @@ def generator(rng: RNG, *key: int | str) -> np.random.Generator:
 
 def pure(what: str, function: Callable[..., Any], *args: Any) -> None:
     """Raise if two equal calls of a user's function differ, or if it uses a global generator."""
-    with no_global_draws(what, "whose draws are not shared"):
-        first = function(*args)
-        second = function(*args)
+
+    def twice() -> tuple[Any, Any]:
+        return function(*args), function(*args)
+
+    first, second = without_global_draws(what, "whose draws are not shared", twice)
     with suppress(ValueError):  # a comparison of arrays in a list may have no single result
         if type(first) is list and first == second:  # the usual case, kept fast
             return
@@ -79,14 +83,19 @@ def pure(what: str, function: Callable[..., Any], *args: Any) -> None:
         raise ValueError(f"{what} must be pure, but gave {first!r} and then {second!r}") from None
 
 
-@contextmanager
-def no_global_draws(what: str, why: str) -> Iterator[None]:
-    """Raise if code draws from a global generator; draws from a private one go undetected."""
-    before = _global_generators()
-    yield
-    after = _global_generators()
-    if any(after[library] != state for library, state in before.items()):
-        raise ValueError(f"{what} draws from a global generator, {why}")
+def without_global_draws(what: str, why: str, function: Callable[[], Result]) -> Result:
+    """Result of a function; refused if it draws from a global generator.
+
+    Threads of other libraries may draw while it runs, so it is called again, and refused if the
+    generators differ after each of `_CALLS` calls. Draws from a private generator go undetected.
+    """
+    for _ in range(_CALLS):
+        before = _global_generators()
+        result = function()
+        after = _global_generators()
+        if all(after[library] == state for library, state in before.items()):
+            return result
+    raise ValueError(f"{what} draws from a global generator, {why}")
 
 
 def _global_generators() -> dict[str, Any]:

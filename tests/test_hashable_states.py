@@ -141,7 +141,7 @@ def test_independent_actions_are_queries_of_their_own():
             plan = plan_of(world, [[0]], [0, 1], (0.5, 3), sharing, None)
             runs = world.simulate(plan, 5, np.random.SeedSequence(0), True)
             assert runs.queries == 5 * queries
-        with pytest.raises(ValueError, match=f"a budget of {most} queries"):
+        with pytest.raises(ValueError, match=f"budget must be at least {most}"):
             compare_actions(
                 jm, [0], [0, 1], state=0, coupling=coupling, horizon=3, budget=most - 1, rng=0
             )

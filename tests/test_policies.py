@@ -1,7 +1,9 @@
 """One convention for policies: every call takes arrays and functions, with equal results."""
 
 import itertools
+import random
 import sys
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from strategies import implicit
 
 import jmdp_lib as jl
+from jmdp_lib.policies import policy_rows
 
 JM = jl.two_queues(capacity=1, gamma=0.6)
 ACTIONS = np.array([0, 1, 1, 0])
@@ -193,3 +196,18 @@ def test_arguments_in_the_wrong_order_are_refused(call):
     for world, state in ((JM, 1), (env, None), (env, env.snapshot())):
         with pytest.raises((ValueError, IndexError), match="state must be"):
             call(world, state, [0, 1], state=[0, 0, 0, 0])
+
+
+def test_a_thread_that_draws_meanwhile_is_not_taken_for_the_policy():
+    """A generator that changes during the first call alone, and one that each call changes."""
+    calls = []
+
+    def policy(state, num_draws):
+        calls.append(state)
+        if len(calls) <= num_draws:
+            random.random()
+        return [0.5, 0.5]
+
+    assert policy_rows(partial(policy, num_draws=1), [0], 2).tolist() == [[0.5, 0.5]]
+    with pytest.raises(ValueError, match="policy draws from a global generator"):
+        policy_rows(partial(policy, num_draws=100), [0], 2)

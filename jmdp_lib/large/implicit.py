@@ -289,8 +289,11 @@ class Region:
         middle = 0.5 * sum(self.model.reward_range)
         indices = list(batch)
         states = [reached[i] for i in indices]
-        with randomness.no_global_draws("the function of the tables", "but must be pure"):
-            tables = [self.model.at(state) for state in states]
+        tables = randomness.without_global_draws(
+            "the function of the tables",
+            "but must be pure",
+            lambda: [self.model.at(state) for state in states],
+        )
         rows = policy_rows(self.policy, states, self.model.num_actions)
         for i, (probs, rewards, successors), row in zip(indices, tables, rows, strict=True):
             targets = [self.index.setdefault(x, len(self.index)) for x in successors]

@@ -16,6 +16,7 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator
 from enum import Enum
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -156,8 +157,9 @@ class RowWorld(World):
     def checked_policy(self, policy: Policy) -> SimulatedPolicy:
         """Check a policy: a table as it is, a function by two calls for the start."""
         if self.num_actions is None:
-            with randomness.no_global_draws("policy", "but must be a function of the observation"):
-                self._action(policy, self.here)
+            why = "but must be a function of the observation"
+            call = partial(self._action, policy, self.here)
+            randomness.without_global_draws("policy", why, call)
         elif callable(policy) or self.num_states is None:
             policy_rows(policy, [self.here], self.num_actions)
         else:

@@ -168,8 +168,8 @@ class VectorWorld(World):
             "draw(n, rng)",
             lambda: self.arrays.host(self._noise(1, _TRIED // 2, self.arrays.generator(seed))),
         )
-        with randomness.no_global_draws("step or policy", "whose draws are not shared"):
-            _Trial(self.simulator, self.here).simulate(few, _TRIED, seed, to_the_end=False)
+        trial = partial(_Trial(self.simulator, self.here).simulate, few, _TRIED, seed, False)
+        randomness.without_global_draws("step or policy", "whose draws are not shared", trial)
         return allowed
 
     def simulate(
