@@ -133,7 +133,7 @@ def _play_pair(world: EnvironmentWorld, records: PairRecords, pair: int, drawn: 
         one = same and chosen[0] == chosen[1]
         draws = draws_of(alive, states, chosen, joint)
         noise = world.envs[0].np_random
-        for branches, reward, after in world.step(draws, joint, ANY_REWARD, noise):
+        for branches, (reward, after) in world.step(draws, joint, ANY_REWARD, noise):
             for branch in branches:
                 records.rewards[pair, branch, t] = np.clip(reward, -1.0, 1.0)
                 states[branch] = after

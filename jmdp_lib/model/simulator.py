@@ -180,11 +180,16 @@ def _identical(first: tuple[float, Any], second: tuple[float, Any]) -> bool:
 
 
 def checked_query(
-    simulator: Any, state: Any, actions: Sequence[int], rng: np.random.Generator
+    simulator: Any,
+    state: Any,
+    actions: Sequence[int],
+    rng: np.random.Generator,
+    limits: tuple[float, float] | None = None,
 ) -> list[tuple[float, Any]]:
     """The answer [(reward, next_state)] for the actions; anything else is refused.
 
-    Plain numbers stay as they are: a query should cost little more than the simulator.
+    limits: (lo, hi) that contains all rewards, by default the declared range. Plain numbers stay as
+    they are: a query should cost little more than the simulator.
     """
     try:
         answer = simulator.query(state, actions, rng)
@@ -199,14 +204,14 @@ def checked_query(
             states = states.tolist()
         if not len(actions) == len(rewards) == len(states):
             raise ValueError(f"{len(rewards)} rewards and {len(states)} next states")
-        low, high = getattr(simulator, "reward_range", None) or ANY_REWARD
+        low, high = limits or getattr(simulator, "reward_range", None) or ANY_REWARD
         count = getattr(simulator, "num_states", None)
         outcomes = []
         for action, reward, after in zip(actions, rewards, states):  # noqa: B905, lengths are equal
             if type(reward) not in _NUMBERS:
                 reward = checks.floats(f"reward of action {action}", reward).item()
             if not low <= reward <= high:
-                raise ValueError(f"rewards {rewards}: one is not finite or not in reward_range")
+                raise outside((low, high), reward, action, state)
             if count is None:
                 hash(after)  # refuses what is unhashable
             elif type(after) is not int or not 0 <= after < count:
@@ -214,8 +219,16 @@ def checked_query(
                 after = checks.integers(name, after, below=count).item()
             outcomes.append((reward, after))
         return outcomes
+    except SimulatorError:
+        raise
     except Exception as error:
         raise SimulatorError(
             f"simulator.query(state {state!r}, actions {list(actions)}) must return rewards "
             f"and next states, in this order: {error!r}"
         ) from error
+
+
+def outside(limits: tuple[float, float], reward: float, action: Any, state: Any) -> SimulatorError:
+    """Error of a reward outside its limits."""
+    why = "is not finite" if limits == ANY_REWARD else f"is not in reward_range {limits}"
+    return SimulatorError(f"reward {reward} of action {action} in state {state} {why}")

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from jmdp_lib.model import Coupling
-from jmdp_lib.model.simulator import SimulatorError
-from jmdp_lib.simulators.rows import Draws, End, Outcome, Range, RowWorld, outside
+from jmdp_lib.model.simulator import SimulatorError, outside
+from jmdp_lib.simulators.rows import Draws, End, Outcome, Range, RowWorld
 
 
 class Environment(ABC):
@@ -93,7 +93,7 @@ class EnvironmentWorld(RowWorld):
             if not (terminated or truncated):
                 after = next((k for k in here if self.envs[k].same_state(env)), own)
                 here.add(after)
-            outcomes.append((branches, reward, after))
+            outcomes.append((branches, (reward, after)))
         return outcomes
 
     def _placed(self, draws: Draws, coupling: Coupling) -> list[tuple[Any, list[int]]]:
@@ -104,17 +104,17 @@ class EnvironmentWorld(RowWorld):
         other branches are free.
         """
         draw = None
-        for key, groups in draws.items():
+        for key, (_, groups) in draws.items():
             number = key if coupling.at_one_state else key[0]
             home = self.envs[number]
             if coupling.across_states and draw is not None:
                 home.redraw(draw)
             draw = home.draw
-            for own, *_ in groups.values():
+            for own, *_ in groups:
                 if own != number:
                     given = draw if coupling.at_one_state else None
                     self.envs[own].restore(home.snapshot()._replace(draw=given))
-        return [item for groups in draws.values() for item in groups.items()]
+        return [item for pair in draws.values() for item in zip(*pair, strict=True)]
 
 
 def _listed(space: Any) -> int | None:

@@ -44,13 +44,13 @@ class End(Enum):
     LIMIT = "limit"
 
 
-Draws = dict[Any, dict[Any, list[int]]]
-"""Branches by draw and action. The key of a draw is the state or, if each action of a state has its
-own draw, (state, action).
+Draws = dict[Any, tuple[list[Any], list[list[int]]]]
+"""Actions and their groups of branches, by draw. The key of a draw is the state or, if each action
+of a state has its own draw, (state, action).
 """
 Range = tuple[float, float]
-Outcome = tuple[list[int], float, Any]
-"""Branches of one group, their reward, and their next state or an `End`."""
+Outcome = tuple[list[int], tuple[float, Any]]
+"""Branches of one group; their reward, and their next state or an `End`."""
 
 
 class Run(NamedTuple):
@@ -70,26 +70,33 @@ class Run(NamedTuple):
 
     def arrive(self, outcomes: list[Outcome], plan: Plan, time: int) -> None:
         """Apply the rewards and next states of a step."""
-        rewards = [0.0] * len(self.totals)
-        for branches, reward, after in outcomes:
-            self.paid.append(reward)
+        states, sources, totals, _, _, paid = self
+        rewards = [0.0] * len(totals)
+        for branches, (reward, after) in outcomes:
+            paid.append(reward)
             for b in branches:
-                rewards[b], self.states[b], self.sources[b] = reward, after, branches[0]
+                rewards[b] = reward
+                states[b] = after
+                sources[b] = branches[0]
             if isinstance(after, End):
-                if plan.limits and not plan.limits[0] <= 0.0 <= plan.limits[1]:
-                    raise SimulatorError(
-                        "an episode ended, and reward 0.0, which is paid from then on, "
-                        f"is not in reward_range {plan.limits}"
-                    )
-                self.paid.append(0.0)
-                for b in branches:
-                    self.alive.remove(b)
-                    self.tails[b] = plan.tail(time + 1) if after is End.LIMIT else 0.0
+                self._end(branches, after, plan, time + 1)
         weight = plan.gamma**time
         first = rewards[0]
-        self.totals[0] += weight * first
+        totals[0] += weight * first
         for b in range(1, len(rewards)):
-            self.totals[b] += weight * (rewards[b] - first)
+            totals[b] += weight * (rewards[b] - first)
+
+    def _end(self, branches: list[int], end: End, plan: Plan, steps: int) -> None:
+        """End the episode of some branches after this many steps."""
+        if plan.limits and not plan.limits[0] <= 0.0 <= plan.limits[1]:
+            raise SimulatorError(
+                "an episode ended, and reward 0.0, which is paid from then on, "
+                f"is not in reward_range {plan.limits}"
+            )
+        self.paid.append(0.0)
+        for b in branches:
+            self.alive.remove(b)
+            self.tails[b] = plan.tail(steps) if end is End.LIMIT else 0.0
 
 
 def _uniforms(seed: np.random.SeedSequence) -> Iterator[float]:
@@ -222,30 +229,29 @@ class RowWorld(World):
         actions = [self.number(action) for action in plan.first or []] or [None] * width
         zeros = [0.0] * width
         run = Run(self.start(width), [0] * width, zeros, zeros.copy(), [*range(width)], [])
+        states, sources, _, tails, alive, paid = run
         stops = plan.coalesces and not to_the_end
+        limits = plan.limits or ANY_REWARD
         queries = 0
         for time in range(plan.horizon):
             try:
                 if time or plan.first is None:
                     numbers = [*islice(uniforms, width if time else 1)]
-                    for b in run.alive:
-                        number = numbers[run.sources[b]]
-                        actions[b] = self.chosen(policies[b], run.states[b], number)
-                draws = draws_of(run.alive, run.states, actions, plan.coupling)
-                together = len(draws) == 1 and len(*draws.values()) == 1
-                if stops and together and len(run.alive) == width:
-                    run.sources[:] = [0] * width
+                    for b in alive:
+                        actions[b] = self.chosen(policies[b], states[b], numbers[sources[b]])
+                draws = draws_of(alive, states, actions, plan.coupling)
+                if stops and len(draws) == 1 and [*range(width)] in [*draws.values()][0][1]:
+                    sources[:] = [0] * width
                     break
                 queries += len(draws)
                 if not draws or queries > budget:
                     break
-                limits = plan.limits or ANY_REWARD
                 run.arrive(self.step(draws, plan.coupling, limits, noise), plan, time)
             except ValueError as error:
                 raise SimulatorError(f"time step {time + 1}: {error}") from error
-        for b in run.alive:
-            run.tails[b] = plan.gamma**plan.horizon
-        run.paid[:] = min(run.paid, default=math.inf), max(run.paid, default=-math.inf)
+        for b in alive:
+            tails[b] = plan.gamma**plan.horizon
+        paid[:] = min(paid, default=math.inf), max(paid, default=-math.inf)
         return run, queries
 
 
@@ -262,18 +268,20 @@ def _joined(runs: list[Run], plan: Plan, queries: int) -> Runs:
 def draws_of(alive: list[int], states: list[Any], actions: list[Any], coupling: Coupling) -> Draws:
     """All draws of a step, in the order of their first branches."""
     draws: Draws = {}
+    shared = coupling.at_one_state
     for b in alive:
         action = actions[b]
-        key = states[b] if coupling.at_one_state else (states[b], action)
-        draws.setdefault(key, {}).setdefault(action, []).append(b)
+        key = states[b] if shared else (states[b], action)
+        if key not in draws:
+            draws[key] = [action], [[b]]
+            continue
+        taken, groups = draws[key]
+        if action in taken:
+            groups[taken.index(action)].append(b)
+        else:
+            taken.append(action)
+            groups.append([b])
     return draws
-
-
-def outside(limits: Range, reward: float, action: Any, state: Any) -> SimulatorError:
-    """Error of a reward outside its limits."""
-    return SimulatorError(
-        f"reward {reward} of action {action} in state {state} is not in reward_range {limits}"
-    )
 
 
 class QueriedWorld(RowWorld):
@@ -316,15 +324,11 @@ class QueriedWorld(RowWorld):
             draw = noise.bit_generator.random_raw
             rng = self.shared
             self.moment["state"]["state"] = draw() << 64 | draw()
-        low, high = limits
         outcomes: list[Outcome] = []
-        for key, groups in draws.items():
+        for key, (actions, groups) in draws.items():
             state = key if coupling.at_one_state else key[0]
             if coupling.across_states:
                 rng.bit_generator.state = self.moment
-            answers = checked_query(self.simulator, state, [*groups], rng)
-            for action, (reward, after) in zip(groups, answers, strict=True):
-                if not low <= reward <= high:
-                    raise outside(limits, reward, action, state)
-                outcomes.append((groups[action], reward, after))
+            answers = checked_query(self.simulator, state, actions, rng, limits)
+            outcomes += zip(groups, answers)  # noqa: B905, an answer for each action
         return outcomes
