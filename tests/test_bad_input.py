@@ -238,7 +238,9 @@ REFUSED = {
         r"gave \[.* and then \[": {
             "simulator": answers(lambda *arguments: ([next(COIN)] * 3, [0] * 3))
         },
-        "reward 5.0 of action 0 in state 0 is not in reward_range": {"simulator": answers(([5.0] * 3, [0] * 3))},
+        "reward 5.0 of action 0 in state 0 is not in reward_range": {
+            "simulator": answers(([5.0] * 3, [0] * 3))
+        },
         "in this order.*next state of action 0 must": {
             "simulator": answers(([0, 1, 2], [0.5] * 3))
         },

@@ -4,7 +4,6 @@ import os
 import pickle
 import signal
 from concurrent.futures import (
-    BrokenExecutor,
     Executor,
     Future,
     ProcessPoolExecutor,
@@ -166,11 +165,35 @@ def test_a_worker_that_dies_leaves_the_results_so_far():
     """A decision that has none yet is undecided."""
     call = {"env": Fragile(), "policy": POLICY, "actions": [0, 1], "state": 1}
     with ProcessPoolExecutor(1, get_context("spawn")) as one:
-        with pytest.raises(BrokenExecutor) as caught:
+        with pytest.raises(SimulatorError, match="the executor failed: BrokenP") as caught:
             compare_actions(**call, reward_range=(-1, 1), executor=one)
         with pytest.raises(SimulatorError, match="the executor failed: BrokenProcessPool"):
             estimate_gaps(**call, executor=one)
     assert caught.value.result.verdict == "undecided"
+
+
+class Interrupted(Walk):
+    """Whoever plays it presses Ctrl-C after some queries."""
+
+    calls = 0
+
+    def query(self, state, actions, rng):
+        self.calls += 1
+        if self.calls > 300:
+            raise KeyboardInterrupt
+        return super().query(state, actions, rng)
+
+
+@pytest.mark.parametrize("call", [estimate_gaps, compare_actions])
+def test_an_interrupt_keeps_the_runs_before_it(call):
+    options = {"reward_range": (-1, 1)} if call is compare_actions else {}
+    with pytest.raises(KeyboardInterrupt) as caught:
+        call(Interrupted(), POLICY, [0, 1], state=1, rng=0, **options)
+    whole = estimate_gaps(Walk(), POLICY, [0, 1], state=1, rng=0, num_runs=1000)
+    result = caught.value.result
+    assert 20 < result.num_runs < 1000
+    gaps = getattr(result, "estimates", result)
+    assert abs(gaps.mean - whole.mean)[0, 1] < 4.0 * gaps.mean_error[0, 1]
 
 
 def test_bad_input():

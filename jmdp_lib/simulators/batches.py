@@ -162,5 +162,5 @@ def runs_of(
 def on_host(runs: Runs) -> Runs:
     """Runs as NumPy arrays."""
     host = Arrays.of(runs.totals).host
-    coalesced = np.reshape([*map(host, runs.coalesced)], (-1, runs.totals.shape[1]))
+    coalesced = np.reshape([*map(host, runs.coalesced)], (-1, runs.size))
     return runs._replace(totals=host(runs.totals), tails=host(runs.tails), coalesced=coalesced)

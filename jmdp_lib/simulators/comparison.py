@@ -130,7 +130,7 @@ class Comparison:
             names += self.active
             columns += return_columns(plan, runs, np)
         self._append(names, columns, runs)
-        self.num_runs += runs.totals.shape[1]
+        self.num_runs += runs.size
 
     def _append(self, names: Sequence[Any], columns: Sequence[Column], runs: Runs) -> None:
         """Add columns of runs."""

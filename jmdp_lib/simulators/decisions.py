@@ -210,8 +210,9 @@ def compare_actions(
         The verdict with the intervals of all mean gaps and the number of queries.
 
     Raises:
-        SimulatorError: the simulator failed before the verdict. The attribute `result` of this and
-            every other error during the runs is the decision so far. If runs for values fail after
+        SimulatorError: the simulator or the executor failed before the verdict. The attribute
+            `result` of this and every other error during the runs, also of a KeyboardInterrupt, is
+            the decision so far. If runs for values fail after
             the verdict, a warning says so.
         ValueError: an argument makes no sense, the budget does not pay for one run, or "betting"
             is not given the range of the rewards that it needs.
@@ -328,7 +329,7 @@ def _compared(
     try:
         with progress(comparison.budget, "comparison", "query") as bar:
             comparison.decide(bar)
-    except Exception as error:
+    except BaseException as error:
         error.result = _decision(comparison)  # type: ignore[attr-defined]
         raise
     comparison.add_values()

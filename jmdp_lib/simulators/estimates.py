@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib import checks, randomness
+from jmdp_lib.checks import Floats
 from jmdp_lib.large.implicit import ImplicitJMDP, with_law
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, Coupling, CouplingName, require_noise
@@ -115,8 +116,9 @@ def estimate_gaps(
 
     Raises:
         SimulatorError: the simulator failed, and the error names state and action; or a worker of
-            the executor died, and the executor did not repeat its work. The attribute `result`
-            holds the estimates from all earlier runs.
+            the executor died, and the executor did not repeat its work. The attribute `result` of
+            this and every other error during the runs, also of a KeyboardInterrupt, holds the
+            estimates from all earlier runs.
         ValueError: an argument makes no sense.
 
     Example:
@@ -208,6 +210,10 @@ def in_order(jobs: Iterable[Job], executor: Executor | None, ahead: int) -> Gene
                 yield _result(waiting.popleft())
         while waiting:
             yield _result(waiting.popleft())
+    except SimulatorError:
+        raise
+    except Exception as error:
+        raise SimulatorError(f"the executor failed: {error!r}") from error
     finally:
         for future in waiting:
             future.cancel()
@@ -224,10 +230,11 @@ def _result(future: Any) -> Any:
 class Summed(NamedTuple):
     """Sums over runs.
 
-    gaps: sums of the gaps of all pairs. returns: sums of the returns of all branches; empty if runs
-    end when their gaps are final.
+    size: number of runs. gaps: sums of the gaps of all pairs. returns: sums of the returns of all
+    branches; empty if runs end when their gaps are final.
     """
 
+    size: int
     gaps: list[Sums]
     returns: list[Sums]
     extremes: tuple[float, float]
@@ -242,18 +249,27 @@ class Summed(NamedTuple):
             sums_of(plan, columns, runs.extremes, xp)
             for columns in (gap_columns(plan, runs, xp), returns)
         )
-        return cls(gaps, values, runs.extremes, runs.queries)
+        return cls(runs.size, gaps, values, runs.extremes, runs.queries)
 
 
-def _in_chunks(job: Job, executor: Executor | None) -> Any:
-    """Results of the chunks of a job, each with a seed of its own."""
+def _parts(job: Job, executor: Executor | None) -> tuple[list[Any], BaseException | None]:
+    """Results of the chunks of a job, each with a seed of its own, up to a failure.
+
+    The last result of a chunk that fails are its complete runs.
+    """
     most = job.plan.world.chunk
     sizes = [min(most, job.size - start) for start in range(0, job.size, most)]
     jobs = [
         job._replace(size=size, seed=randomness.part(job.seed, k)) for k, size in enumerate(sizes)
     ]
     steps = in_order(jobs, executor, len(jobs))
-    return progress(len(jobs), "estimate_gaps", "chunk", steps)
+    parts: list[Any] = []
+    try:
+        parts.extend(progress(len(jobs), "estimate_gaps", "chunk", steps))
+    except BaseException as error:
+        complete = getattr(error, "result", None)
+        return [*parts, *[complete] * isinstance(complete, Runs)], error
+    return parts, None
 
 
 def estimated(
@@ -269,52 +285,26 @@ def estimated(
         require(
             3.0 * bytes_kept, f"the returns of num_runs = {num_runs:,}", "do without keep_returns"
         )
-    parts, ends, done, failure = _simulated(plan, num_runs, root, keep_returns, executor)
-    estimate = None
-    if done >= 3:
-        others = {"num_runs": done, "entropy": randomness.entropy(root)}
-        estimate = _estimate(plan, parts, ends, keep_returns, others)
-    if estimate is not None and failure is None:
-        return estimate
-    ours = isinstance(failure, SimulatorError)
-    why = f"{failure}" if ours else f"the executor failed: {failure!r}"
-    stopped = SimulatorError(f"{why} ({done:,} runs went well)")
-    stopped.result = estimate
-    raise stopped from failure
-
-
-def _simulated(
-    plan: Plan,
-    num_runs: int,
-    root: np.random.SeedSequence,
-    keep_returns: bool,
-    executor: Executor | None,
-) -> tuple[list[Any], list[Any], int, Exception | None]:
-    """Parts of the runs; of runs to the end, for values alone; complete runs; and the failure."""
     summed = plan.world.sums_chunks and not keep_returns
-
-    parts: list[Any] = []
+    parts, failure = _parts(Job(plan, num_runs, root, keep_returns, summed), executor)
     ends: list[Any] = []
-    stage = parts
-    failure: Exception | None = None
-    try:
-        parts.extend(_in_chunks(Job(plan, num_runs, root, keep_returns, summed), executor))
-        if plan.coalesces and not keep_returns:
-            steps = _VALUE_SHARE * sum(part.queries for part in parts)
-            size = max(_VALUE_RUNS, int(steps / plan.horizon))
-            job = Job(plan, size, randomness.part(root, "values"), True, summed)
-            stage = ends
-            ends.extend(_in_chunks(job, executor))
-    except Exception as error:
-        if executor is None and not isinstance(error, SimulatorError):
-            raise
-        failure = error
-    done = min(num_runs, len(parts) * plan.world.chunk)
-    complete = getattr(failure, "result", None)
-    if isinstance(complete, Runs):  # the complete runs of the chunk that failed
-        done += complete.totals.shape[1] if stage is parts else 0
-        stage.append(complete)
-    return parts, ends, done, failure
+    if failure is None and plan.coalesces and not keep_returns:
+        steps = _VALUE_SHARE * sum(part.queries for part in parts)
+        size = max(_VALUE_RUNS, int(steps / plan.horizon))
+        job = Job(plan, size, randomness.part(root, "values"), True, summed)
+        ends, failure = _parts(job, executor)
+    done = sum(part.size for part in parts)
+    others = {"num_runs": done, "entropy": randomness.entropy(root)}
+    estimate = _estimate(plan, parts, ends, keep_returns, others) if done >= 3 else None
+    if isinstance(failure, SimulatorError):
+        stopped = SimulatorError(f"{failure} ({done:,} runs went well)")
+        stopped.result = estimate
+        raise stopped from failure
+    if failure is not None:
+        failure.result = estimate  # type: ignore[attr-defined]
+        raise failure
+    assert estimate is not None
+    return estimate
 
 
 def joined(parts: Sequence[Runs]) -> Runs:
@@ -353,7 +343,7 @@ def _kept(plan: Plan, runs: Runs, seen: tuple[float, float]) -> dict[str, Any]:
     """Returns, and the ends of all gaps; the declared range of rewards is used if there is one."""
     low, high = joined_extremes([plan.limits or seen, seen])
     future = plan.future(high - low)
-    columns = np.reshape(gap_columns(plan, runs, np), (-1, 2, runs.totals.shape[1]))
+    columns: Floats = np.reshape(gap_columns(plan, runs, np), (-1, 2, runs.size))
     gaps, tails = np.moveaxis(columns, 1, 0)
     cut = may_change(tails, future)
     largest = math.inf

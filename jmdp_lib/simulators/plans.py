@@ -47,6 +47,11 @@ class Runs(NamedTuple):
     extremes: tuple[float, float]
     queries: int
 
+    @property
+    def size(self) -> int:
+        """Number of runs, N."""
+        return int(self.totals.shape[1])
+
     def gap(self, i: int, j: int) -> Any:
         """Gaps (N,): how much more branch i earned than branch j, i < j."""
         return self.totals[i, :] - self.totals[j, :] if i else -self.totals[j, :]

@@ -210,8 +210,8 @@ class RowWorld(World):
                 run, made = self._run(plan, noise, uniforms, plan.budget - queries, to_the_end)
                 runs.append(run)
                 queries += made
-        except SimulatorError as error:
-            error.result = _joined(runs, plan, queries) if runs else None
+        except BaseException as error:
+            error.result = _joined(runs, plan, queries) if runs else None  # type: ignore[attr-defined]
             raise
         return _joined(runs, plan, queries)
 
@@ -232,6 +232,7 @@ class RowWorld(World):
         states, sources, _, tails, alive, paid = run
         stops = plan.coalesces and not to_the_end
         limits = plan.limits or ANY_REWARD
+        all_coalesced = [[[*range(width)]]]
         queries = 0
         for time in range(plan.horizon):
             try:
@@ -240,7 +241,7 @@ class RowWorld(World):
                     for b in alive:
                         actions[b] = self.chosen(policies[b], states[b], numbers[sources[b]])
                 draws = draws_of(alive, states, actions, plan.coupling)
-                if stops and len(draws) == 1 and [*range(width)] in [*draws.values()][0][1]:
+                if stops and [groups for _, groups in draws.values()] == all_coalesced:
                     sources[:] = [0] * width
                     break
                 queries += len(draws)
