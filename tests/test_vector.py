@@ -274,6 +274,13 @@ def test_a_policy_may_not_write_into_tensors():
         estimate_gaps(sim, lambda s: 0 * s.clamp_(max=3), [2, 1], state=state, rng=0)
 
 
+def test_small_states_may_have_many_actions():
+    """Actions have the small type of the states only if all of them fit."""
+    paid = VectorSimulator(lambda s, a, u: (a + u, s), coins, 300, gamma=0.5)
+    gaps = estimate_gaps(paid, [0] * 5, [200, 1], state=np.int8(3), num_runs=10, rng=0)
+    assert gaps.mean[0, 1] == pytest.approx(199.0)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

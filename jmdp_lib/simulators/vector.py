@@ -118,13 +118,15 @@ class VectorWorld(World):
         self.num_actions = simulator.num_actions
         self.limits = simulator.reward_range
         self.arrays = Arrays.of(self.here)
-        if len(self.here.shape) > 1 or not self.arrays.xp.isdtype(self.here.dtype, _REAL):
+        xp = self.arrays.xp
+        if len(self.here.shape) > 1 or not xp.isdtype(self.here.dtype, _REAL):
             raise ValueError(f"state must be a number, or a row (d,) of numbers, got {state!r}")
         if self.arrays.on_gpu:
             self.chunk = _GPU_CHUNK // max(1, math.prod(self.here.shape))
         # Small states get actions of a small type, which saves memory traffic.
-        whole = self.arrays.xp.isdtype(self.here.dtype, "integral")
-        self.action_type = self.here.dtype if whole else self.arrays.xp.int64
+        small = xp.isdtype(self.here.dtype, "integral")
+        small = small and self.num_actions <= xp.iinfo(self.here.dtype).max
+        self.action_type = self.here.dtype if small else xp.int64
 
     def batch(self, num_runs: int) -> int:
         return min(self.chunk, max(_LEAST // 4, num_runs))
