@@ -194,8 +194,7 @@ def checked_query(
     try:
         answer = simulator.query(state, actions, rng)
     except Exception as error:
-        asked = f"simulator.query(state {state!r}, actions {list(actions)})"
-        raise SimulatorError(f"{asked} failed: {error!r}") from error
+        raise SimulatorError(f"{_call(state, actions)} failed: {error!r}") from error
     try:
         rewards, states = answer
         if type(rewards) is np.ndarray:
@@ -222,10 +221,13 @@ def checked_query(
     except SimulatorError:
         raise
     except Exception as error:
-        raise SimulatorError(
-            f"simulator.query(state {state!r}, actions {list(actions)}) must return rewards "
-            f"and next states, in this order: {error!r}"
-        ) from error
+        wanted = "must return rewards and next states, in this order"
+        raise SimulatorError(f"{_call(state, actions)} {wanted}: {error!r}") from error
+
+
+def _call(state: Any, actions: Sequence[int]) -> str:
+    """Call of a query, for messages."""
+    return f"simulator.query(state {state!r}, actions {list(actions)})"
 
 
 def outside(limits: tuple[float, float], reward: float, action: Any, state: Any) -> SimulatorError:
