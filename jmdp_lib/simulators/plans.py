@@ -141,11 +141,10 @@ class World(ABC):
 class Plan:
     """Data that all runs of a comparison share; it pickles if its parts do.
 
-    policies: the distinct policies. kinds: (m,) index of the policy of each branch. names: names of
-    the branches, which are their first actions or the indices of their policies. first: the first
-    actions, or None if branches follow policies from the start. limits: (lo, hi) that contains all
-    rewards, or None. prepared: data from `World.prepared`. budget: largest number of queries where
-    runs are simulated one after another.
+    policies: the distinct policies. kinds: (m,) index of the policy of each branch. first: the
+    first actions, or None if branches follow policies from the start. limits: (lo, hi) that
+    contains all rewards, or None. prepared: data from `World.prepared`. budget: largest number of
+    queries where runs are simulated one after another.
 
     Branches at one state with one action are at one *state-action*: they get one reward, go to one
     state, and draw their next actions there with one uniform number, each by its own policy. So
@@ -157,7 +156,6 @@ class Plan:
     world: World
     policies: tuple[SimulatedPolicy, ...]
     kinds: tuple[int, ...]
-    names: list[Any]
     first: list[Any] | None
     gamma: float
     horizon: int
@@ -165,6 +163,11 @@ class Plan:
     limits: tuple[float, float] | None
     prepared: Any = None
     budget: float = math.inf
+
+    @property
+    def names(self) -> list[Any]:
+        """Names of the branches: their first actions or, without these, their indices."""
+        return self.first or [*range(len(self.kinds))]
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -195,7 +198,6 @@ class Plan:
         return replace(
             self,
             kinds=tuple(self.kinds[i] for i in chosen),
-            names=[self.names[i] for i in chosen],
             first=self.first and [self.first[i] for i in chosen],
         )
 
@@ -288,7 +290,6 @@ def plan_of(
         world=world,
         policies=tuple(distinct),
         kinds=tuple(kinds),
-        names=first or list(range(len(kinds))),
         first=first,
         gamma=within[0],
         horizon=within[1],
