@@ -72,7 +72,6 @@ class TableWorld(World):
             state=self.state,
             actions=np.array(plan.first or [], np.int64),
             kinds=np.array(plan.kinds, np.int64),
-            one=plan.identical.argmax(axis=1),
             to_the_end=to_the_end,
             policy_cdf=policy_cdf,
         )
@@ -81,7 +80,7 @@ class TableWorld(World):
         queries = np.zeros(size, np.int64)
 
         def fill(rng: np.random.Generator, rows: slice) -> None:
-            scratch: Any = (*np.zeros((4, width), np.int64), np.zeros(width))
+            scratch: Any = (*np.zeros((3, width), np.int64), np.zeros(width))
             out = totals[rows], labels[rows], queries[rows]
             fill_runs(rng, out, Branches(*scratch), model, task)
 
@@ -97,16 +96,14 @@ class Task(NamedTuple):
     """Start of m branches, and the step until which they are simulated.
 
     actions: (m,) the first actions; (0,) if these are drawn, by one number for all branches.
-    kinds: (m,) index of the policy of each branch. one: (m,) index of the first branch that is
-    identical to it from the start. to_the_end: simulate up to the horizon, even if all branches
-    have coalesced. policy_cdf: (Q, S, A) cumulative probabilities if there are several policies;
-    else (0, S, A).
+    kinds: (m,) index of the policy of each branch. to_the_end: simulate up to the horizon, even if
+    all branches have coalesced. policy_cdf: (Q, S, A) cumulative probabilities if there are several
+    policies; else (0, S, A).
     """
 
     state: int
     actions: Ints
     kinds: Ints
-    one: Ints
     to_the_end: bool
     policy_cdf: Floats
 
@@ -114,61 +111,60 @@ class Task(NamedTuple):
 class Branches(NamedTuple):
     """State of the branches of a run, (m,) each.
 
-    states, steps: state and step of every branch. one: index of the first branch with which it has
-    coalesced, or its own if it is still simulated. source: index of the first branch that comes
-    from the same state-action. If there are several policies, both draw their next actions by one
-    uniform number. numbers: these uniform numbers.
+    states, steps: state and step of every branch. source: index of the first branch that comes from
+    the same state-action; two branches of one policy have coalesced there. numbers: uniform numbers
+    by which next actions are drawn if there are several policies, one for each source.
     """
 
     states: Ints
     steps: Ints
-    one: Ints
     source: Ints
     numbers: Floats
 
 
 @inline
-def _couple(at: Any, j: int, model: Any, kinds: Any) -> bool:
+def _couple(at: Any, j: int, model: Any) -> bool:
     """Couple branch j to the branches before it; returns whether one of them is at its state."""
     met = False
     at.source[j] = j
     for i in range(j):
         here = at.states[i] == at.states[j]
-        if at.one[i] != i or not (here or (model.across_states and i == 0)):
+        if at.source[i] != i or not (here or (model.across_states and i == 0)):
             continue
         met |= here
         at.steps[j] = coupled(at.steps[i], at.steps[j], at.states[i], at.states[j], model)
         if at.steps[i] == at.steps[j]:
-            at.source[j] = min(at.source[j], i)
-            if kinds[i] == kinds[j]:
-                at.one[j] = i
-                break
+            at.source[j] = i
+            break
     return met
 
 
 @inline
 def _draw_steps(rng: Any, at: Any, model: Any, task: Any, given: bool) -> tuple[int, int]:
-    """Draw a step of every simulated branch; returns how many go on, and the number of queries.
+    """Draw a step of every branch; returns the number of separate ones, and that of queries.
 
     given: whether the actions are the first ones of the task.
     """
     separate = 0
     queries = 0
-    for j in range(at.one.size):
-        if at.one[j] != j:
+    for j in range(task.kinds.size):
+        i = at.source[j]
+        if i != j and task.kinds[i] == task.kinds[j] and not given:  # they have coalesced
+            at.steps[j] = at.steps[i]
+            at.source[j] = at.source[i]
             continue
         at.steps[j] = draw(rng, model.steps, at.states[j])
         if given:
             at.steps[j] = with_action(at.steps[j], task.actions[j], model)
         elif task.policy_cdf.size:
-            at.numbers[j] = rng.random() if at.source[j] == j else at.numbers[at.source[j]]
+            at.numbers[j] = rng.random() if i == j else at.numbers[i]
             cdf = task.policy_cdf[task.kinds[j], at.states[j]]
             action = 0
             while cdf[action] <= at.numbers[j]:
                 action += 1
             at.steps[j] = with_action(at.steps[j], action, model)
-        met = _couple(at, j, model, task.kinds)
-        separate += at.one[j] == j
+        met = _couple(at, j, model)
+        separate += at.source[j] == j
         queries += not met if model.at_one_state else at.source[j] == j
     return separate, queries
 
@@ -177,30 +173,27 @@ def _draw_steps(rng: Any, at: Any, model: Any, task: Any, given: bool) -> tuple[
 def fill_runs(rng: Any, out: Any, at: Any, model: Any, task: Any) -> None:
     """Simulate N runs and fill in their totals (N, m), labels (N, m) and queries (N,).
 
-    Totals are those of `Runs`. Branches with the same future after the horizon have equal labels.
-    at: scratch.
+    Totals are those of `Runs`. Branches of one policy with the same future after the horizon have
+    equal labels. at: scratch.
     """
     totals, labels, queries = out
     size = task.kinds.size
     for run in range(queries.size):
-        for j in range(size):
-            at.states[j] = task.state
-            at.one[j] = task.one[j]
-            at.source[j] = 0
+        at.states[:] = task.state
+        at.source[:] = 0
         separate = size
         weight = 1.0
         left = model.horizon
         while left > 0 and (separate > 1 or task.policy_cdf.size or left == model.horizon):
             given = left == model.horizon and task.actions.size > 0
             separate, made = _draw_steps(rng, at, model, task, given)
-            if separate == 1 < size and not task.to_the_end:
+            if separate == 1 < size and not (task.to_the_end or task.policy_cdf.size):
                 break
             queries[run] += made
             first = model.rewards[at.steps[0]]
             totals[run, 0] += weight * first
             for j in range(size):
-                at.one[j] = at.one[at.one[j]]
-                i = at.steps[at.one[j]]
+                i = at.steps[j]
                 if j > 0:
                     totals[run, j] += weight * (model.rewards[i] - first)
                 at.states[j] = model.next_states[i]
@@ -210,4 +203,4 @@ def fill_runs(rng: Any, out: Any, at: Any, model: Any, task: Any) -> None:
             totals[run, 0] += earned_alone(rng, at.states[0], weight, left, model)
             queries[run] += left
         for j in range(size):
-            labels[run, j] = at.one[j] if left == 0 else 0
+            labels[run, j] = at.source[j] if left == 0 else 0
