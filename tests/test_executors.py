@@ -173,10 +173,7 @@ def test_a_worker_that_dies_leaves_the_results_so_far():
     assert caught.value.result.verdict == "undecided"
 
 
-def test_bad_input():
-    for call in (WALK, DECIDE["queried"]):
-        with pytest.raises(ValueError, match=r"executor must be a concurrent.futures.* got 'dask'"):
-            call(executor="dask")
+def test_a_policy_that_does_not_pickle_is_named():
     options = {"num_runs": 5, "executor": Pickles(), "state": 1}
     with pytest.raises(SimulatorError, match=r"the executor failed: .*<lambda>"):
         estimate_gaps(Walk(), lambda seen: POLICY[seen], [0, 1], **options)

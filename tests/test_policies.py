@@ -120,7 +120,7 @@ def test_states_that_are_rows_need_an_array_with_as_many_axes(policy, message):
     def tables(cell):
         return [1.0], [[0.0, 1.0]], [[(cell[0] - 1, 0), (0, 1)]]
 
-    grid = jl.large.ImplicitJMDP(tables, 2, 0.5, (0.0, 1.0))
+    grid = jl.large.ImplicitJMDP(tables, 2, 0.5, (0.0, 1.0), knows_noise=False)
     options = {"actions": [0, 1], "state": (0, 0), "num_runs": 3, "rng": 0}
     with pytest.raises(ValueError, match=message):
         jl.simulators.estimate_gaps(grid, policy, **options)

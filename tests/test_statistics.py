@@ -90,7 +90,9 @@ def test_levels():
     """Normal intervals of a mean, and Wilson's of a probability."""
     one = {"mean": np.eye(2)[::-1], "mean_error": np.full((2, 2), 0.5), "num_runs": 100}
     half = {"prob_worse": np.full((2, 2), 0.5), "prob_tie": np.full((2, 2), 0.5)}
-    gaps = replace(estimate(lambda n, rng: rng.random(n), 0.0), **one, **half, prob_better=np.zeros((2, 2)))
+    gaps = replace(
+        estimate(lambda n, rng: rng.random(n), 0.0), **one, **half, prob_better=np.zeros((2, 2))
+    )
     ends = [x[0, 1] for x in gaps.interval("mean")]
     assert np.allclose(ends, [1 - 0.5 * 1.959964, 1 + 0.5 * 1.959964])
     ends = [x[0, 1] for x in gaps.interval("mean", level=0.5)]

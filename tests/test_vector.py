@@ -274,31 +274,6 @@ def test_a_policy_may_not_write_into_tensors():
         estimate_gaps(sim, lambda s: 0 * s.clamp_(max=3), [2, 1], state=state, rng=0)
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"step": 3}, "step must be a function"),
-        ({"num_actions": 0}, "num_actions must be at least 1"),
-        ({"gamma": 1.1}, "gamma must lie"),
-        ({"reward_range": (1, 0)}, "lo <= hi"),
-        ({"num_states": 0}, "num_states must be"),
-        ({"state": None}, "state= must be given: the state"),
-        ({"state": 12}, r"state \(of 12, .*\) 12 is out of range"),
-        ({"state": 2.5}, r"state \(of 12, .*\) must be an integer"),
-        ({"state": [[1, 2]]}, "state must be a number"),
-        ({"state": "5"}, "state must be a number"),
-        ({"actions": [2, 5]}, "action 5 is out of range"),
-        ({"policy": 0.9 * UNIFORM}, "sum of policy.*is not one"),
-    ],
-)
-def test_bad_arguments_are_refused(changed, message):
-    world = {"step": sell, "draw": demands, "num_actions": 5, "gamma": 0.9, "num_states": 12}
-    options = {"policy": UNIFORM, "actions": [2, 1], "state": 5} | changed
-    world |= {name: options.pop(name) for name in {*options} - {"policy", "actions", "state"}}
-    with pytest.raises((ValueError, IndexError), match=message):
-        estimate_gaps(VectorSimulator(**world), **options, rng=0)
-
-
 def coins(size, rng):
     return rng.random(size)
 
