@@ -2,12 +2,14 @@
 
 import importlib
 import random
+import sys
 from functools import partial
 from itertools import cycle
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from programs import run
 from strategies import Plain, arrays_of, implicit
 
 import jmdp_lib as jl
@@ -571,3 +573,14 @@ def test_features_of_any_scale(scale):
     np.testing.assert_allclose(one.moments.gap_variance, other.moments.gap_variance, atol=1e-9)
     assert one.converged
     assert other.converged
+
+
+def test_an_unknown_name_imports_nothing():
+    code = """
+        import sys, jmdp_lib as jl
+        try:
+            jl.gap_law
+        except AttributeError as error:
+            print(error, "jmdp_lib.laws" in sys.modules)"""
+    said = run(sys.executable, "-c", code.replace(8 * " ", "")).strip()
+    assert said == "jl.gap_law is in jl.laws: use jl.laws.gap_law False"

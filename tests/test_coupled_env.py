@@ -24,6 +24,7 @@ class Walk(gymnasium.Env):
 
     observation_space = spaces.Box(-np.inf, np.inf, (1,))
     action_space = spaces.Discrete(3)
+    shown = 1.0
 
     def __init__(self, **held):
         self.__dict__.update(held)
@@ -32,7 +33,7 @@ class Walk(gymnasium.Env):
         super().reset(seed=seed)
         self.alias = self.np_random
         self.x = np.zeros(1, np.float32)
-        return self.x.copy(), {}
+        return self.shown * self.x, {}
 
     def noise(self):
         return self.alias.normal()
@@ -40,7 +41,7 @@ class Walk(gymnasium.Env):
     def step(self, action):
         for _ in range(int(action) + 1):
             self.x = (self.x + self.noise()).astype(np.float32)
-        return self.x.copy(), float(self.x[0]), bool(abs(self.x[0]) > 8), False, {}
+        return self.shown * self.x, float(self.x[0]), bool(abs(self.x[0]) > 8), False, {}
 
 
 class GlobalNoise(Walk):
@@ -73,22 +74,13 @@ class Handle:
         return Handle()
 
 
-class Hidden(Walk):
-    """Shows nothing of its state."""
-
-    def reset(self, *, seed=None, options=None):
-        seen, info = super().reset(seed=seed, options=options)
-        return 0.0 * seen, info
+class Changed(Walk):
+    """One of the answers of a step is another one."""
 
     def step(self, action):
-        seen, reward, *rest = super().step(action)
-        return 0.0 * seen, reward, *rest
-
-
-class Unpaid(Walk):
-    def step(self, action):
-        observation, _, *rest = super().step(action)
-        return observation, float("nan"), *rest
+        answers = [*super().step(action)]
+        answers[self.place] = self.answer
+        return tuple(answers)
 
 
 class Counting(Walk):
@@ -233,7 +225,7 @@ def test_states_are_distinguished():
             env.restore(slippery.snapshot()._replace(draw=None))
             env.step(action)
     assert slipped.same_state(walked)  # a check of Gymnasium's holds two probabilities of a slip
-    for env in (Hidden(), Walk()):
+    for env in (Walk(shown=0.0), Walk()):
         one = CoupledEnv(env, rng=5)
         one.reset()
         two = one.twin()
@@ -293,6 +285,7 @@ def test_gymnasium_approves():
     with warnings.catch_warnings():  # about wrappers and CartPole's own bounds
         warnings.simplefilter("ignore", UserWarning)
         check_env(CoupledEnv(gymnasium.make("CartPole-v1")), skip_render_check=True)
+    CoupledEnv(Changed(place=2, answer=np.True_))  # numpy may say that an episode ended
 
 
 @pytest.mark.parametrize(
@@ -300,11 +293,13 @@ def test_gymnasium_approves():
     [
         (GlobalNoise(), "GlobalNoise cannot be coupled: .* did not repeat the queried outcome"),
         (Walk(lock=threading.Lock()), r"Walk cannot be coupled: TypeError\(.cannot pickle"),
-        (Unpaid(), r"Unpaid.* paid nan for action"),
+        (Changed(place=1, answer=np.nan), r"Changed.* paid nan for action"),
+        (Changed(place=2, answer=None), "terminated after action .* must be True or False, got"),
+        (Changed(place=3, answer="no"), "truncated after action .* must be True or False, got"),
         (Walk(rng=np.random.default_rng(0)), "it holds a generator besides np_random"),
         (Walk(rng=torch.Generator()), "it holds a generator besides np_random, <torch"),
     ],
-    ids=["global", "lock", "unpaid", "generator", "torch"],
+    ids=["global", "lock", "unpaid", "terminated", "truncated", "generator", "torch"],
 )
 def test_refused_by_name_and_reason(env, message):
     with pytest.raises(ValueError, match=message):

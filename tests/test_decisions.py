@@ -1,10 +1,12 @@
 """Which action is best: right decisions, honest intervals, few false ones, clear errors."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from brute import log_capital
 from gymnasium.wrappers import TimeLimit
-from strategies import Counting, Plain, arrays_of, raised
+from strategies import Counting, Plain, arrays_of, on_all_couplings, raised
 from test_branches import Paying, begun
 
 import jmdp_lib as jl
@@ -103,11 +105,18 @@ def test_what_is_cut_off_is_in_the_interval():
     assert (long.best, long.verdict) == (1, "better")
 
 
-def test_branches_that_became_one_cost_no_more_queries():
-    jm = bandit([0.5, 0.7], gamma=0.9)  # both return to the only state and play alike from there
-    decision = compare_actions(jm, [0], [0, 1], state=0, budget=4_000, method="asymptotic", rng=0)
-    assert decision.best == 1
-    assert decision.num_queries == decision.num_runs
+@on_all_couplings
+@pytest.mark.parametrize("make", [lambda jm: jm, Plain, arrays_of])
+def test_branches_that_became_one_cost_no_more_queries(make, coupling):
+    """Both return to the only state, and play alike from there; a budget allows for more."""
+    env = make(bandit([0.5, 0.5], gamma=0.5))
+    options = {"state": 0, "coupling": coupling, "horizon": 3, "reward_range": (0.0, 1.0)}
+    run = partial(compare_actions, env, [0], [0, 1], **options, rng=0)
+    first = 2 if coupling == "independent" else 1
+    decision = run(budget=1_000)
+    assert decision.num_queries == first * decision.num_runs > 0
+    with pytest.raises(ValueError, match=f"budget must be at least {first + 4}"):
+        run(budget=first + 3)
 
 
 @pytest.mark.parametrize("actions", [[0, 1], [0, 1, 2, 3]])

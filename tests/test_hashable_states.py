@@ -3,7 +3,6 @@
 import pickle
 from dataclasses import replace
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ from strategies import on_all_couplings
 import jmdp_lib as jl
 from jmdp_lib.large import implicit
 from jmdp_lib.simulators import compare_actions, estimate_gaps, rows
-from jmdp_lib.simulators.estimates import world_of
-from jmdp_lib.simulators.plans import coupling_of, plan_of
 
 
 def step(cell, action, gust):
@@ -96,20 +93,3 @@ def test_a_step_gives_the_same_draws_lazily_and_as_tables():
         np.testing.assert_array_equal(
             lazy.query(state, [1, 0], rngs[0]), tables.query(state, [1, 0], rngs[1])
         )
-
-
-def test_independent_actions_are_queries_of_their_own():
-    """Two actions of one state: separate branches for a step, and coalesced for two more."""
-    jm = jl.JMDP([[0.5, 0.5]], [[[1, 0], [0, 1]]], [[[0, 0], [0, 0]]], gamma=0.5)
-    for coupling, queries, most in (("joint", 3, 5), ("common", 3, 5), ("independent", 4, 6)):
-        plain = SimpleNamespace(num_actions=2, gamma=0.5, num_states=1, query=jm.query)
-        for env in (jm, plain):
-            sharing = coupling_of(env, coupling)
-            world = world_of(env, 0, sharing)
-            plan = plan_of(world, [[0]], [0, 1], (0.5, 3), sharing, None)
-            runs = world.simulate(plan, 5, np.random.SeedSequence(0), True)
-            assert runs.queries == 5 * queries
-        with pytest.raises(ValueError, match=f"budget must be at least {most}"):
-            compare_actions(
-                jm, [0], [0, 1], state=0, coupling=coupling, horizon=3, budget=most - 1, rng=0
-            )

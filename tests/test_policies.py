@@ -42,16 +42,6 @@ CALLS = {
             jm, policy, [0, 1], state=1, num_runs=5, keep_returns=True, rng=0
         ).returns
     ),
-    "compare_policies": lambda jm, policy: (
-        jl.simulators.compare_policies(
-            jm, [policy, [1] * jm.num_states], state=1, budget=500, coupling="joint", rng=0
-        ).history.intervals
-    ),
-    "compare_actions": lambda jm, policy: (
-        jl.simulators.compare_actions(
-            jm, policy, [0, 1], state=1, budget=200, rng=0
-        ).history.intervals
-    ),
     "local_jipe2": lambda jm, policy: (
         jl.large.local_jipe2(implicit(jm), policy, states=[0]).gap_variance
     ),

@@ -80,10 +80,6 @@ def by_position(actions, rng):
     return [[3.0, 2.0, 1.0][position] for position, _ in enumerate(actions)]
 
 
-def in_the_loop(actions, rng):
-    return [action + float(rng.random() < 0.3) for action in actions]
-
-
 def rarely_in_the_loop(actions, rng):
     rain = rng.random() < 0.5
     return [action + float(rng.random() < 0.05) + rain for action in actions]
@@ -108,12 +104,11 @@ USES = {
     "from_simulator": lambda shop: jl.JMDP.from_simulator(shop, 10, rng=0),
     "incremental_jipe2": lambda shop: jl.incremental_jipe2(shop, [0], 10, rng=0),
     "estimate_gaps": lambda shop: estimate_gaps(shop, [0], [0, 1], state=0, num_runs=3, rng=0),
-    "compare_actions": lambda shop: compare_actions(shop, [0], [0, 1], state=0, budget=500, rng=0),
 }
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=list(USES))
-@pytest.mark.parametrize("how", [by_position, in_the_loop, rarely_in_the_loop])
+@pytest.mark.parametrize("how", [by_position, rarely_in_the_loop])
 def test_answers_that_change_with_the_other_actions_are_refused(how, use):
     both = "by position and not by action, or it draws inside its loop .* draw first, then look"
     with pytest.raises(ValueError, match=both):
