@@ -15,8 +15,9 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.wrappers import TimeLimit
+from test_branches import Paying
 
-from jmdp_lib.simulators import CoupledEnv, SimulatorError, estimate_gaps
+from jmdp_lib.simulators import CoupledEnv
 
 
 class Walk(gymnasium.Env):
@@ -293,13 +294,14 @@ def test_gymnasium_approves():
     [
         (GlobalNoise(), "GlobalNoise cannot be coupled: .* did not repeat the queried outcome"),
         (Walk(lock=threading.Lock()), r"Walk cannot be coupled: TypeError\(.cannot pickle"),
+        (Paying(lambda env: 1 / (env.t - 3)), r"Paying cannot .*step 3, action [012]: ZeroDiv"),
         (Changed(place=1, answer=np.nan), r"Changed.* paid nan for action"),
         (Changed(place=2, answer=None), "terminated after action .* must be True or False, got"),
         (Changed(place=3, answer="no"), "truncated after action .* must be True or False, got"),
         (Walk(rng=np.random.default_rng(0)), "it holds a generator besides np_random"),
         (Walk(rng=torch.Generator()), "it holds a generator besides np_random, <torch"),
     ],
-    ids=["global", "lock", "unpaid", "terminated", "truncated", "generator", "torch"],
+    ids=["global", "lock", "fails", "unpaid", "terminated", "truncated", "generator", "torch"],
 )
 def test_refused_by_name_and_reason(env, message):
     with pytest.raises(ValueError, match=message):
@@ -348,31 +350,3 @@ def test_bad_calls():
     lake.reset()
     with pytest.raises(TypeError, match=r"must be an EnvSnapshot of Walk, got .*FrozenLakeEnv"):
         env.restore(lake.snapshot())
-
-
-class Fragile(Walk):
-    """Raises at a certain step of an episode; shows how many steps there were."""
-
-    def reset(self, *, seed=None, options=None):
-        self.steps = 0
-        return super().reset(seed=seed, options=options)[0], {}
-
-    def step(self, action):
-        self.steps += 1
-        if self.steps == self.last:
-            raise KeyError("the third cog")
-        return np.full(1, self.steps, np.float32), 1.0, False, False, {}
-
-
-def test_a_failing_environment_names_step_and_action():
-    with pytest.raises(
-        ValueError, match=r"Fragile cannot be coupled: .*step 3, action [012]: KeyEr"
-    ):
-        CoupledEnv(Fragile(last=3))
-    env = CoupledEnv(Fragile(last=30))
-    env.reset()
-    with pytest.raises(SimulatorError, match=r"time step 30: .* state .29.., action [01]: KeyEr"):
-        # Branches meet at once here, and only runs whose returns are kept go on after that.
-        estimate_gaps(
-            env, lambda seen: [0.5, 0.5, 0.0], [0, 1], num_runs=3, keep_returns=True, rng=0
-        )

@@ -21,12 +21,8 @@ def bandit(means, gamma=0.0):
     return jl.JMDP([np.diff(cuts)], [rewards], np.zeros((1, *rewards.shape), int), gamma)
 
 
-def rare(prob, usual, seldom):
-    """One state, whose two actions pay `seldom` with this probability, and else `usual`."""
-    return jl.JMDP([[1 - prob, prob]], [[usual, seldom]], np.zeros((1, 2, 2), int), 0.0)
-
-
-COINS = rare(0.5, (1.0, 0.0), (0.0, 1.0))  # the actions win under opposite draws
+# The actions win under opposite draws.
+COINS = jl.JMDP([[0.5, 0.5]], [[[1.0, 0.0], [0.0, 1.0]]], np.zeros((1, 2, 2), int), 0.0)
 GRID = (jl.windy_gridworld(5), jl.goal_policy(5), [1, 3])
 
 
@@ -159,7 +155,7 @@ def test_a_declared_range_is_used_and_a_missing_one_asked_for():
 )
 def test_equal_rewards_divide_by_nothing(how):
     """All rewards are the same: the gap is zero for certain, and no margin is needed to say so."""
-    jm = rare(0.5, (3.0, 3.0), (3.0, 3.0))
+    jm = jl.JMDP([[1.0]], [[[3.0, 3.0]]], [[[0, 0]]], 0.0)
     decision = compare_actions(jm, [0], [0, 1], state=0, **how, rng=0)
     runs = 128 if "method" in how else 8
     assert (decision.verdict, decision.num_runs) == ("equivalent", runs)

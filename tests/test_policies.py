@@ -179,15 +179,6 @@ def test_actions_not_counted_from_zero_are_chosen_themselves():
             jl.simulators.estimate_gaps(env, lambda seen, wrong=wrong: wrong, **settings, rng=0)
 
 
-@pytest.mark.parametrize("call", [jl.simulators.compare_actions, jl.simulators.estimate_gaps])
-def test_arguments_in_the_wrong_order_are_refused(call):
-    env = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=1)
-    env.reset()
-    for world, state in ((JM, 1), (env, None), (env, env.snapshot())):
-        with pytest.raises((ValueError, IndexError), match="state must be"):
-            call(world, state, [0, 1], state=[0, 0, 0, 0])
-
-
 def test_a_thread_that_draws_meanwhile_is_not_taken_for_the_policy():
     """A generator that changes during the first call alone, and one that each call changes."""
     calls = []
