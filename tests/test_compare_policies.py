@@ -12,10 +12,11 @@ from strategies import (
     random_policy,
     shared_noise_model,
 )
+from test_branches import begun
 from test_policy_gaps import RULES, two_rules
 
 import jmdp_lib as jl
-from jmdp_lib.simulators import CoupledEnv, compare_policies, comparison
+from jmdp_lib.simulators import compare_policies, comparison
 
 
 def played(env, rules, budget, **options):
@@ -96,8 +97,7 @@ def test_equal_rules_have_no_gap_and_need_one_step(coupling):
 
 
 def test_an_environment_whose_episodes_end():
-    lake = CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=1)
-    lake.reset()
+    lake = begun(gymnasium.make("FrozenLake-v1"))
     lake.unwrapped.s = 9
     jm = frozen_lake(gamma=0.7)
     rules = [random_policy(np.random.default_rng(k), jm, False) for k in range(2)]

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.wrappers import TimeLimit
-from test_branches import Paying
+from test_branches import Paying, begun
 
 from jmdp_lib.simulators import CoupledEnv
 
@@ -207,8 +207,7 @@ def test_large_tables_are_shared_unless_one_is_changed():
 
 
 def test_states_are_distinguished():
-    lake = CoupledEnv(gymnasium.make("FrozenLake-v1", is_slippery=False), rng=5)
-    lake.reset()
+    lake = begun(gymnasium.make("FrozenLake-v1", is_slippery=False))
     other = lake.twin()
     assert lake.same_state(other)
     lake.step(3)
@@ -218,8 +217,7 @@ def test_states_are_distinguished():
     assert not lake.same_state(other)  # at the same place, but later: the time limit is nearer
     lake.step(2)
     assert not lake.same_state(other)
-    slippery = CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=5)
-    slippery.reset()
+    slippery = begun(gymnasium.make("FrozenLake-v1"))
     slipped, walked = slippery.twin(), slippery.twin()
     for env, action in ((slipped, 0), (walked, 1)):
         while env.observed != 4:  # below the start
@@ -227,8 +225,7 @@ def test_states_are_distinguished():
             env.step(action)
     assert slipped.same_state(walked)  # a check of Gymnasium's holds two probabilities of a slip
     for env in (Walk(shown=0.0), Walk()):
-        one = CoupledEnv(env, rng=5)
-        one.reset()
+        one = begun(env)
         two = one.twin()
         assert one.same_state(two)
         one.redraw(1)
@@ -315,8 +312,7 @@ def test_what_the_trial_missed_is_found_when_it_matters():
         def noise(self):
             return super().noise() if self.x[0] < 1000 else np.random.normal()  # noqa: NPY002
 
-    env = CoupledEnv(Late(), rng=11)
-    env.reset()
+    env = begun(Late())
     env.unwrapped.x = np.full(1, 2000, np.float32)
     env.query([0, 1])
     with pytest.raises(RuntimeError, match="did not repeat the queried outcome of action 1"):
@@ -346,7 +342,6 @@ def test_bad_calls():
             env.query(actions)
     with pytest.raises(TypeError, match="must be an EnvSnapshot"):
         env.restore(0)
-    lake = CoupledEnv(gymnasium.make("FrozenLake-v1"))
-    lake.reset()
+    lake = begun(gymnasium.make("FrozenLake-v1"))
     with pytest.raises(TypeError, match=r"must be an EnvSnapshot of Walk, got .*FrozenLakeEnv"):
         env.restore(lake.snapshot())

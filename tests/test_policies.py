@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from strategies import implicit
+from test_branches import Paying, begun
 
 import jmdp_lib as jl
 from jmdp_lib.policies import policy_rows
@@ -125,8 +126,7 @@ def test_a_policy_cannot_write_into_what_it_sees():
         seen[0] = 0.0
         return 1
 
-    env = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), rng=0)
-    env.reset()
+    env = begun(gymnasium.make("CartPole-v1"))
     with pytest.raises(ValueError, match=r"policy\(array.* failed: .*read-only"):
         jl.simulators.estimate_gaps(env, clip, [0, 1], num_runs=3, gamma=0.5, rng=0)
 
@@ -136,8 +136,7 @@ def lost(state):
 
 
 def test_environments_take_arrays_if_observations_are_numbers():
-    lake = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=1)
-    lake.reset()
+    lake = begun(gymnasium.make("FrozenLake-v1"))
     policy = np.random.default_rng(0).dirichlet(np.ones(4), size=16)
     options = {"actions": [1, 2], "gamma": 0.8, "num_runs": 5, "horizon": 20, "keep_returns": True}
     by_array, by_function = (
@@ -145,30 +144,15 @@ def test_environments_take_arrays_if_observations_are_numbers():
         for x in (policy, policy.__getitem__)
     )
     np.testing.assert_array_equal(by_array, by_function)
-    cart = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), rng=1)
-    cart.reset()
+    cart = begun(gymnasium.make("CartPole-v1"))
     with pytest.raises(ValueError, match=r"no entry for state array.* or pass a function"):
         jl.simulators.estimate_gaps(cart, policy, [0, 1], rng=0)
 
 
 def test_actions_not_counted_from_zero_are_chosen_themselves():
-    class Late(gymnasium.Env):
-        """Actions are 3 and 4."""
-
-        observation_space = gymnasium.spaces.Discrete(2, start=5)
-        action_space = gymnasium.spaces.Discrete(2, start=3)
-
-        def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            self.time = 0
-            return 5, {}
-
-        def step(self, action):
-            self.time += 1
-            return 6, float(action), self.time == 3, False, {}
-
-    env = jl.simulators.CoupledEnv(Late(), rng=0)
-    env.reset()
+    late = Paying(lambda env: env.action, 3)
+    late.action_space = gymnasium.spaces.Discrete(2, start=3)
+    env = begun(late)
     settings = {"actions": [3, 4], "gamma": 0.5, "num_runs": 3, "keep_returns": True}
     returns = jl.simulators.estimate_gaps(env, lambda seen: 4, **settings, rng=0).returns
     np.testing.assert_allclose(returns, [[3 + 2 + 1, 4 + 2 + 1]] * 3)
