@@ -92,6 +92,8 @@ def test_equal_rules_have_no_gap_and_need_one_step(coupling):
         estimates = played(env, functions, 2_000, state=0, coupling=coupling)
         assert not np.any([estimates.mean, estimates.variance])
         assert estimates.truncation_error[0, 1] > 0.0
+        twice = played(env, functions[:1] * 2, 2_000, state=0, coupling=coupling)
+        assert twice.truncation_error[0, 1] == 0.0
     three = played(jm, [rule, rule.copy(), other], 2_000, state=0, coupling=coupling)
     assert three.truncation_error[0, 1] == 0.0
 

@@ -97,8 +97,6 @@ def test_what_is_cut_off_is_in_the_interval():
     gap = jl.jipe2(jm, [0, 0]).moments.gap_mean[0, 0, 1]
     assert short.verdict == "undecided"
     assert short.intervals[0, 1, 0] <= gap <= short.intervals[0, 1, 1]
-    long = compare_actions(jm, [0, 0], [0, 1], state=0, budget=20_000, reward_range=(0, 1), rng=0)
-    assert (long.best, long.verdict) == (1, "better")
 
 
 @on_all_couplings
@@ -372,7 +370,7 @@ def test_arrays_are_looked_at_from_256_runs_on():
 
 
 def test_values_have_the_offset_of_the_horizon_that_has_grown():
-    jm = raised(patient(0.004), 1000.0)
+    jm = raised(patient(0.0), 1000.0)
     options = {"state": 0, "rng": 0, "method": "asymptotic", "coupling": "common"}
     estimates = compare_policies(jm, [[0] * 3, [1] * 3], **options).estimates
     exact = jl.jipe2(jm, [0] * 3).moments.mean[0, 0]
