@@ -97,10 +97,6 @@ def test_a_policy_may_be_what_loads_torch(monkeypatch):
     ("policy", "message"),
     [
         (
-            {(0, 0): [0.5, 0.5]},
-            r"a function of the state such as policy\.__getitem__, got a dict",
-        ),
-        (
             np.full((3, 2), 0.5),
             r"policy has no entry for state \(0, 0\): .* shape \(3, 2\) and dtype float",
         ),
