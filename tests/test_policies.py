@@ -159,7 +159,7 @@ def test_actions_not_counted_from_zero_are_chosen_themselves():
             jl.simulators.estimate_gaps(env, lambda seen, wrong=wrong: wrong, **settings, rng=0)
 
 
-def test_a_thread_that_draws_meanwhile_is_not_taken_for_the_policy():
+def test_a_thread_that_draws_is_not_taken_for_the_policy():
     """A generator that changes during the first call alone, and one that each call changes."""
     calls = []
 
