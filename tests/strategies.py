@@ -103,6 +103,24 @@ class Plain:
         return self.jm.query(state, actions, rng)
 
 
+class Counting(Plain):
+    """Counts its queries, and fails after a number of them."""
+
+    queries = 0
+
+    error = OSError("the licence server is gone")
+
+    def __init__(self, jm, last=np.inf):
+        super().__init__(jm)
+        self.last = last
+
+    def query(self, state, actions, rng):
+        self.queries += 1
+        if self.queries > self.last:
+            raise self.error
+        return super().query(state, actions, rng)
+
+
 def arrays_of(jm, end=None):
     """A model with a noise, as a simulator of arrays.
 

@@ -2,12 +2,14 @@
 
 import importlib
 import random
+import sys
 from functools import partial
 from itertools import cycle
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from programs import run
 from strategies import Plain, arrays_of, implicit
 
 import jmdp_lib as jl
@@ -64,6 +66,8 @@ def masked(values):
 
 
 BOTH = {"jm": GRID, "policy": GOAL}
+BRANCHES = {"policy": GOAL, "actions": [0, 1], "state": 4}
+ROWS = partial(simulators.estimate_gaps, arrays_of(GRID))
 TWO = (2, 2, 2)
 CHAIN = jl.coupled_reward_chain(2)
 FIRST = moments(GOAL)
@@ -74,6 +78,8 @@ LEARNED = partial(jl.incremental_jipe2, GRID, GOAL)
 STATIONARY = {"weights": "stationary"}
 LAWS, EYE = {0: [0.5, 0.5], 1: [0.4, 0.6]}, np.eye(2)
 UNLIKE = jl.large.ImplicitJMDP(lambda s: (LAWS[s], EYE, [[0, 1]] * 2), 2, 0.9, (0, 1))
+NOISELESS = jl.large.ImplicitJMDP(never, 4, 0.9, (0, 1), knows_noise=False)
+LOST = jl.large.ImplicitJMDP.from_step(2, 0.6, [0.7, 0.3], lambda s, a, u: None, (0, 1))
 SWINGS = jl.JMDP([[1.0], [1.0]], np.ones((2, 1, 1)), [[[1]], [[0]]], 0.9)
 WIDE = np.random.default_rng(0).normal(size=(9, 4, 37))
 GOOD = {
@@ -97,7 +103,12 @@ GOOD = {
     jl.simulate_pairs: BOTH | {"state": 0, "actions": (0, 1), "num_pairs": 1},
     jl.simulate_returns: BOTH | {"num_samples": 1},
     jl.incremental_jipe2: {"policy": np.full((6, 3), 1 / 3), "num_updates": 10},
-    simulators.estimate_gaps: {"env": GRID, "policy": GOAL, "actions": [(0, 0, 1)]},
+    jl.JMDP.from_simulator: {"simulator": GRID, "queries_per_state": 10},
+    simulators.estimate_gaps: BRANCHES | {"env": GRID},
+    ROWS: BRANCHES,
+    simulators.compare_actions: BRANCHES | {"env": GRID},
+    simulators.compare_policies: {"env": GRID, "policies": [GOAL, GOAL], "state": 4},
+    simulators.VectorSimulator: {"step": never, "draw": never, "num_actions": 5, "gamma": 0.9},
     jl.large.local_jipe2: {"model": implicit(GRID), "policy": GOAL, "states": [0]},
     jl.laws.gap_law: BOTH,
     jl.laws.coupling_range: BOTH,
@@ -257,17 +268,57 @@ REFUSED = {
                 0.5,
             ),
             "policy": [0],
-            "actions": [0, 1],
             "state": 0,
         },
         "it must be a CoupledEnv": {"env": frozen_lake},
-        "all distinct": {"actions": [1, 1], "state": 4},
-        "actions must be a sequence of actions, got None": {"actions": None, "state": 4},
+        "all distinct": {"actions": [1, 1]},
+        "actions must be a sequence of actions, got None": {"actions": None},
+        "executor must be a concurrent.futures.* got 'dask'": {"executor": "dask"},
+        "keep_returns must be True or False": {"keep_returns": 1},
+        r"state must be hashable, .* got \[3\]": {"env": UNLIKE, "state": [3]},
+        "needs a declared noise": {"env": NOISELESS, "coupling": "common"},
+        r"state 1: .* one distribution of tables in all": {
+            **{"env": UNLIKE, "policy": [1, 1], "state": 0},
+            **{"coupling": "common", "keep_returns": True},
+        },
         r"gamma must lie in \[0, 1\)": {"gamma": 1.0},
         "num_runs must be at least 3": {"num_runs": 2},
     },
+    ROWS: {
+        "state= must be given: the state": {"state": None},
+        r"state \(of 9, .*\) 12 is out of range": {"state": 12},
+        r"state \(of 9, .*\) must be an integer": {"state": 2.5},
+        r"state must be a number.* \[\[1, 2\]\]": {"state": [[1, 2]]},
+        "state must be a number.* '5'": {"state": "5"},
+        "sum of policy.*is not one": {"policy": 0.9 * GOAL},
+    },
+    simulators.compare_actions: {
+        "budget must be at least 3, the queries that one run may": {"budget": 2, "horizon": 2},
+        "two actions or more": {"actions": [0]},
+        "actions must be a sequence of actions, got None": {"actions": None},
+        "executor must be a concurrent.futures": {"executor": "dask"},
+        "lo <= hi": {"reward_range": (1, 0)},
+        "method must be one of 'betting', 'asymptotic', got 'unknown'": {"method": "unknown"},
+        "uses no reward_range: pass one": {"method": "asymptotic", "reward_range": (0, 1)},
+        "is not in reward_range": {"reward_range": (2, 3)},
+        "time step 1: reward 0.0 of action 0 in state 4 is not in reward_range": {
+            "env": Plain(GRID),
+            "reward_range": (2, 3),
+        },
+    },
     simulators.compare_policies: {
-        r"at least one policy, got \[\]": {"env": GRID, "policies": [], "state": 4}
+        r"at least one policy, got \[\]": {"policies": []},
+        "needs two policies or more, got 1": {"policies": [GOAL]},
+        r"policies\[1\]: policy\[1\]": {"policies": [GOAL, [0, 5] + [0] * 7]},
+    },
+    simulators.VectorSimulator: {
+        "step must be a function": {"step": 3},
+        "lo <= hi": {"reward_range": (1, 0)},
+    },
+    jl.JMDP.from_simulator: {
+        "must be an object, got the class Plain": {"simulator": Plain},
+        "queries_per_state must be at least 2": {"queries_per_state": 1},
+        "queries_per_state must be an integer": {"queries_per_state": 2.5},
     },
     gaps_of_a_lake: {
         "state must be a snapshot inside an episode, such": {"reset": False},
@@ -280,7 +331,6 @@ REFUSED = {
         "width must lie in": {"width": 0.0},
         "max_points must be at least 512": {"max_points": 0},
         "points must be at least 1": {"points": 0},
-        "coupling must be one of": {"coupling": "strong"},
         r"at.*\(entry 0\) = nan is not finite": {"at": [np.nan]},
     },
     jl.large.local_jipe2: {
@@ -289,11 +339,13 @@ REFUSED = {
         "states must hold at least one": {"states": []},
         "states must be hashable": {"states": [[0]]},
         "tol": {"tol": 0.0},
-        "coupling must be one of": {"coupling": "both"},
         "max_states must be": {"max_states": 0},
         "policy has no entry for state 8": {"policy": GOAL[:8], "states": [8]},
         r"got JMDP\(.*\): `jipe2\(jm, policy, states=...\)`": {"model": GRID},
         r"needs an ImplicitJMDP, got .*Vector.*: .*estimate_gaps": {"model": arrays_of(GRID)},
+        r"step\(state 'bad', action 0, noise 0\) must return": {
+            **{"model": LOST, "policy": lambda state: 0, "states": ["bad"]}
+        },
         "one distribution of tables.* state 1 has": {
             "model": UNLIKE,
             "policy": [0, 0],
@@ -304,6 +356,10 @@ REFUSED = {
         r"truncation_error must lie in \[0, inf\), got": {"truncation_error": np.inf},
         "alpha must lie in": {"alpha": 1.0},
         r"gap 1\) = 3.0 is not in": {"limits": (-2, 2)},
+        r"limits must be \(lo, hi\), two numbers.*None": {"limits": None},
+        "limits must be .*nan": {"limits": (np.nan, 1.0)},
+        "limits must be .*2.0": {"limits": (0.0, 1.0, 2.0)},
+        "limits must be .*'01'": {"limits": "01"},
     },
     jl.projected_jipe2: {
         "rank 1 < d = 2.*column": {"features": np.ones((9, 4, 2))},
@@ -356,6 +412,10 @@ REFUSED = {
     FIRST.full_second: {"full_second needs moments of order 2": {}},
     FIRST.to_frame: {"to_frame needs moments of order 2": {}},
     partial(getattr, FIRST, "gap_variance"): {"covariance needs moments of order 2": {}},
+    LAW.cdf: {
+        "x = nan is not a number": {"x": np.nan},
+        r"x\[1\].* = nan is not a number": {"x": [0.0, np.nan]},
+    },
     LAW.quantile: {"p must lie in": {"p": 0.0}},
     LAW.cvar: {"p must lie in": {"p": np.nan}},
     jl.laws.cautious_improvement: {
@@ -384,6 +444,8 @@ NOT_NEGATIVE = {
     jl.coupled_reward_chain: "num_states",
     jl.inventory: "lead_time",
     jl.two_queues: "arrival_prob",
+    simulators.compare_actions: "alpha margin budget",
+    simulators.VectorSimulator: "num_actions gamma num_states",
 }
 for call, names in NOT_NEGATIVE.items():
     for name in names.split():
@@ -510,3 +572,14 @@ def test_features_of_any_scale(scale):
     np.testing.assert_allclose(one.moments.gap_variance, other.moments.gap_variance, atol=1e-9)
     assert one.converged
     assert other.converged
+
+
+def test_an_unknown_name_imports_nothing():
+    code = """
+        import sys, jmdp_lib as jl
+        try:
+            jl.gap_law
+        except AttributeError as error:
+            print(error, "jmdp_lib.laws" in sys.modules)"""
+    said = run(sys.executable, "-c", code.replace(8 * " ", "")).strip()
+    assert said == "jl.gap_law is in jl.laws: use jl.laws.gap_law False"

@@ -1,36 +1,28 @@
 """Whole rules, one for each branch: against exact gaps, error rates, and what is equal."""
 
-import pickle
-
 import gymnasium
 import numpy as np
 import pytest
 from brute import normal_p_values
-from strategies import Plain, arrays_of, frozen_lake, random_policy, shared_noise_model
-from test_policy_gaps import COUPLINGS, RULES, two_rules
-from test_vector import DEPOT
+from strategies import (
+    Plain,
+    arrays_of,
+    frozen_lake,
+    on_all_couplings,
+    random_policy,
+    shared_noise_model,
+)
+from test_branches import begun
+from test_policy_gaps import RULES, two_rules
 
 import jmdp_lib as jl
-from jmdp_lib.simulators import CoupledEnv, compare_policies
-from jmdp_lib.simulators.estimates import estimated, world_of
-from jmdp_lib.simulators.plans import coupling_of, discount_and_horizon, plan_of
+from jmdp_lib.simulators import compare_policies, comparison
 
 
-def planned(env, policies, state, coupling="joint", truncation=1e-4, gamma=None, horizon=None):
-    sharing = coupling_of(env, coupling)
-    within = discount_and_horizon(env, gamma, horizon, truncation)
-    return plan_of(world_of(env, state, sharing), policies, None, within, sharing, None)
-
-
-def played(env, rules, state, coupling, num_runs, seed=0, keep_returns=False, **settings):
-    """Estimates from a number of runs that is known beforehand."""
-    plan = planned(env, rules, state, coupling, **settings)
-    return estimated(plan, num_runs, np.random.SeedSequence(seed), keep_returns)
-
-
-def up_to(level):
-    """Order up to a level, at the depot."""
-    return np.clip(level - np.arange(12), 0, 4)
+def played(env, rules, budget, **options):
+    """Estimates from all runs that a budget pays, since such a level leaves all undecided."""
+    options = {"alpha": 1e-300, "method": "asymptotic", "rng": 0} | options
+    return compare_policies(env, rules, budget=budget, **options).estimates
 
 
 def scores(found, exact):
@@ -43,25 +35,28 @@ def scores(found, exact):
 
 
 @pytest.mark.parametrize("kinds", RULES.values(), ids=list(RULES))
-@pytest.mark.parametrize("coupling", COUPLINGS)
+@on_all_couplings
 def test_what_is_played_has_the_moments_of_policy_gaps(coupling, kinds):
     """Four random models; with a third rule beside the two, which changes nothing."""
     found = []
-    for seed in range(4):
+    for seed, make in enumerate((lambda jm: jm, lambda jm: jm, Plain, arrays_of)):
         jm = shared_noise_model(seed, gamma=0.5)
         rules = two_rules(jm, kinds, seed)
         third = random_policy(np.random.default_rng(seed + 50), jm, False)
         exact = [x[1] for x in jl.laws.policy_gaps(jm, *rules, coupling=coupling)]
-        env = Plain(jm) if seed == 3 else jm  # whose rows are stepped in turn
-        found.append(scores(played(env, [*rules, third], 1, coupling, 300, seed), exact))
+        estimates = played(make(jm), [*rules, third], 9_000, state=1, coupling=coupling, rng=seed)
+        found.append(scores(estimates, exact))
+        value = jl.jipe2(jm, rules[0]).moments.mean[1] @ rules[0][1]
+        assert abs(estimates.value[0] - value) <= 4.5 * estimates.value_error[0] < 0.6
     assert np.abs(found).max() <= 4.5
     assert abs(np.mean(found, 0)[0]) <= 4.5 / 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("coupling", COUPLINGS)
-def test_rows_that_are_stepped_at_once_find_the_same(coupling):
+@on_all_couplings
+def test_rows_that_are_stepped_at_once_find_the_same(coupling, monkeypatch):
     """With ends of episodes; all scores together must look like draws of N(0, 1)."""
+    monkeypatch.setattr(comparison, "_GROWTH", 100.0)  # few looks, and large arrays
     found = []
     for seed in range(100, 120):
         jm = shared_noise_model(seed, num_states=4, num_tables=4, gamma=0.6)
@@ -72,13 +67,14 @@ def test_rows_that_are_stepped_at_once_find_the_same(coupling):
         other[2] = rule[2]
         exact = [x[1] for x in jl.laws.policy_gaps(jm, rule, other, coupling=coupling)]
         rules = [rule, other, rule.copy()]
-        estimates = played(arrays_of(jm, 3), rules, 1, coupling, 4000, seed, truncation=1e-6)
+        options = {"state": 1, "coupling": coupling, "horizon": 27, "rng": seed}
+        estimates = played(arrays_of(jm, 3), rules, 100_000, **options)
         found += scores(estimates, exact)
         assert estimates.mean[0, 2] == estimates.truncation_error[0, 2] == 0.0  # equal rules
     assert min(normal_p_values(np.array(found))) > 1e-3
 
 
-@pytest.mark.parametrize("coupling", COUPLINGS)
+@on_all_couplings
 def test_equal_rules_have_no_gap_and_need_one_step(coupling):
     jm = shared_noise_model(4, gamma=0.9)
     rule, other = two_rules(jm, (False, False))
@@ -91,29 +87,24 @@ def test_equal_rules_have_no_gap_and_need_one_step(coupling):
         assert decision.num_queries <= 8 * 66
         assert decision.estimates.prob_tie[0, 1] == 1.0
         assert decision.estimates.prob_worse[0, 1] == decision.estimates.prob_better[0, 1] == 0.0
-    unknown = [lambda s: rule[s], lambda s: rule[s]]  # that they are equal, nobody knows
-    for env, rules in (
-        (Plain(jm), unknown),
-        (DEPOT, [up_to(4), lambda stock: up_to(4)[stock]]),
-    ):
-        estimates = played(env, rules, 0, coupling, 20, keep_returns=True)
-        assert (estimates.returns[:, 0] == estimates.returns[:, 1]).all()
-        known = played(env, rules[:1] * 2, 0, coupling, 20, keep_returns=True)
-        assert (estimates.returns == known.returns).all()  # which were played as one
-        assert estimates.returns.var() > 0.0
+    for env in (Plain(jm), arrays_of(jm)):  # that two functions are equal, nobody knows
+        functions = [lambda s: rule[s], lambda s: rule[s]]
+        estimates = played(env, functions, 2_000, state=0, coupling=coupling)
+        assert not np.any([estimates.mean, estimates.variance])
         assert estimates.truncation_error[0, 1] > 0.0
-    assert played(jm, [rule, rule.copy(), other], 0, coupling, 20).truncation_error[0, 1] == 0.0
+        twice = played(env, functions[:1] * 2, 2_000, state=0, coupling=coupling)
+        assert twice.truncation_error[0, 1] == 0.0
+    three = played(jm, [rule, rule.copy(), other], 2_000, state=0, coupling=coupling)
+    assert three.truncation_error[0, 1] == 0.0
 
 
 def test_an_environment_whose_episodes_end():
-    lake = CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=1)
-    lake.reset()
+    lake = begun(gymnasium.make("FrozenLake-v1"))
     lake.unwrapped.s = 9
     jm = frozen_lake(gamma=0.7)
     rules = [random_policy(np.random.default_rng(k), jm, False) for k in range(2)]
-    found = played(lake, rules, None, "joint", 60, gamma=0.7, horizon=25)
     exact = [x[9] for x in jl.laws.policy_gaps(jm, *rules)]
-    assert np.abs(scores(found, exact)).max() <= 4.5
+    assert np.abs(scores(played(lake, rules, 1_500, gamma=0.7), exact)).max() <= 4.5
 
 
 def orders(*levels, capacity=8):
@@ -134,32 +125,3 @@ def test_the_best_of_several_rules_with_estimates_beside_it():
         assert low <= exact <= high
         assert abs(better.estimates.mean[i, j] - exact) <= 4.5 * better.estimates.mean_error[i, j]
     assert better.estimates.num_runs[1, 2] == better.num_runs > better.estimates.num_runs[0, 1]
-
-
-def test_those_that_remain_are_played_on_by_their_own_rule():
-    def returns(rules, chosen):
-        plan = planned(DEPOT, rules, 5).only(chosen)
-        plan = pickle.loads(pickle.dumps(plan))
-        return estimated(plan, 50, np.random.SeedSequence(0), keep_returns=True).returns
-
-    alone = returns([up_to(3), up_to(5)], [0, 1])
-    among_others = returns([up_to(9), up_to(3), up_to(5)], [1, 2])
-    assert np.array_equal(alone, among_others)
-
-
-CHAIN = jl.coupled_reward_chain(2)
-
-
-@pytest.mark.parametrize(
-    ("env", "policies", "message"),
-    [
-        (CHAIN, [[0, 0]], "needs two policies or more, got 1"),
-        (CHAIN, [[0, 0], [0, 5]], r"policies\[1\]: policy\[1\]"),
-        (CHAIN, [[0, 0], None], r"policies\[1\]: policy must have shape"),
-        (CHAIN, [lambda s: 7, [0, 0]], r"policies\[0\]: policy\(0\) must be"),
-        (DEPOT, [up_to(4), lambda s: 1 // 0], r"policy\(states\) failed: ZeroDivisionError"),
-    ],
-)
-def test_bad_input(env, policies, message):
-    with pytest.raises(ValueError, match=message):
-        compare_policies(env, policies, state=0, rng=0)

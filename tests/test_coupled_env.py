@@ -15,8 +15,9 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.wrappers import TimeLimit
+from test_branches import Paying, begun
 
-from jmdp_lib.simulators import CoupledEnv, SimulatorError, estimate_gaps
+from jmdp_lib.simulators import CoupledEnv
 
 
 class Walk(gymnasium.Env):
@@ -24,6 +25,7 @@ class Walk(gymnasium.Env):
 
     observation_space = spaces.Box(-np.inf, np.inf, (1,))
     action_space = spaces.Discrete(3)
+    shown = 1.0
 
     def __init__(self, **held):
         self.__dict__.update(held)
@@ -32,7 +34,7 @@ class Walk(gymnasium.Env):
         super().reset(seed=seed)
         self.alias = self.np_random
         self.x = np.zeros(1, np.float32)
-        return self.x.copy(), {}
+        return self.shown * self.x, {}
 
     def noise(self):
         return self.alias.normal()
@@ -40,7 +42,7 @@ class Walk(gymnasium.Env):
     def step(self, action):
         for _ in range(int(action) + 1):
             self.x = (self.x + self.noise()).astype(np.float32)
-        return self.x.copy(), float(self.x[0]), bool(abs(self.x[0]) > 8), False, {}
+        return self.shown * self.x, float(self.x[0]), bool(abs(self.x[0]) > 8), False, {}
 
 
 class GlobalNoise(Walk):
@@ -73,22 +75,13 @@ class Handle:
         return Handle()
 
 
-class Hidden(Walk):
-    """Shows nothing of its state."""
-
-    def reset(self, *, seed=None, options=None):
-        seen, info = super().reset(seed=seed, options=options)
-        return 0.0 * seen, info
+class Changed(Walk):
+    """One of the answers of a step is another one."""
 
     def step(self, action):
-        seen, reward, *rest = super().step(action)
-        return 0.0 * seen, reward, *rest
-
-
-class Unpaid(Walk):
-    def step(self, action):
-        observation, _, *rest = super().step(action)
-        return observation, float("nan"), *rest
+        answers = [*super().step(action)]
+        answers[self.place] = self.answer
+        return tuple(answers)
 
 
 class Counting(Walk):
@@ -214,8 +207,7 @@ def test_large_tables_are_shared_unless_one_is_changed():
 
 
 def test_states_are_distinguished():
-    lake = CoupledEnv(gymnasium.make("FrozenLake-v1", is_slippery=False), rng=5)
-    lake.reset()
+    lake = begun(gymnasium.make("FrozenLake-v1", is_slippery=False))
     other = lake.twin()
     assert lake.same_state(other)
     lake.step(3)
@@ -225,17 +217,15 @@ def test_states_are_distinguished():
     assert not lake.same_state(other)  # at the same place, but later: the time limit is nearer
     lake.step(2)
     assert not lake.same_state(other)
-    slippery = CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=5)
-    slippery.reset()
+    slippery = begun(gymnasium.make("FrozenLake-v1"))
     slipped, walked = slippery.twin(), slippery.twin()
     for env, action in ((slipped, 0), (walked, 1)):
         while env.observed != 4:  # below the start
             env.restore(slippery.snapshot()._replace(draw=None))
             env.step(action)
     assert slipped.same_state(walked)  # a check of Gymnasium's holds two probabilities of a slip
-    for env in (Hidden(), Walk()):
-        one = CoupledEnv(env, rng=5)
-        one.reset()
+    for env in (Walk(shown=0.0), Walk()):
+        one = begun(env)
         two = one.twin()
         assert one.same_state(two)
         one.redraw(1)
@@ -293,6 +283,7 @@ def test_gymnasium_approves():
     with warnings.catch_warnings():  # about wrappers and CartPole's own bounds
         warnings.simplefilter("ignore", UserWarning)
         check_env(CoupledEnv(gymnasium.make("CartPole-v1")), skip_render_check=True)
+    CoupledEnv(Changed(place=2, answer=np.True_))  # numpy may say that an episode ended
 
 
 @pytest.mark.parametrize(
@@ -300,11 +291,14 @@ def test_gymnasium_approves():
     [
         (GlobalNoise(), "GlobalNoise cannot be coupled: .* did not repeat the queried outcome"),
         (Walk(lock=threading.Lock()), r"Walk cannot be coupled: TypeError\(.cannot pickle"),
-        (Unpaid(), r"Unpaid.* paid nan for action"),
+        (Paying(lambda env: 1 / (env.t - 3)), r"Paying cannot .*step 3, action [012]: ZeroDiv"),
+        (Changed(place=1, answer=np.nan), r"Changed.* paid nan for action"),
+        (Changed(place=2, answer=None), "terminated after action .* must be True or False, got"),
+        (Changed(place=3, answer="no"), "truncated after action .* must be True or False, got"),
         (Walk(rng=np.random.default_rng(0)), "it holds a generator besides np_random"),
         (Walk(rng=torch.Generator()), "it holds a generator besides np_random, <torch"),
     ],
-    ids=["global", "lock", "unpaid", "generator", "torch"],
+    ids=["global", "lock", "fails", "unpaid", "terminated", "truncated", "generator", "torch"],
 )
 def test_refused_by_name_and_reason(env, message):
     with pytest.raises(ValueError, match=message):
@@ -318,8 +312,7 @@ def test_what_the_trial_missed_is_found_when_it_matters():
         def noise(self):
             return super().noise() if self.x[0] < 1000 else np.random.normal()  # noqa: NPY002
 
-    env = CoupledEnv(Late(), rng=11)
-    env.reset()
+    env = begun(Late())
     env.unwrapped.x = np.full(1, 2000, np.float32)
     env.query([0, 1])
     with pytest.raises(RuntimeError, match="did not repeat the queried outcome of action 1"):
@@ -349,35 +342,6 @@ def test_bad_calls():
             env.query(actions)
     with pytest.raises(TypeError, match="must be an EnvSnapshot"):
         env.restore(0)
-    lake = CoupledEnv(gymnasium.make("FrozenLake-v1"))
-    lake.reset()
+    lake = begun(gymnasium.make("FrozenLake-v1"))
     with pytest.raises(TypeError, match=r"must be an EnvSnapshot of Walk, got .*FrozenLakeEnv"):
         env.restore(lake.snapshot())
-
-
-class Fragile(Walk):
-    """Raises at a certain step of an episode; shows how many steps there were."""
-
-    def reset(self, *, seed=None, options=None):
-        self.steps = 0
-        return super().reset(seed=seed, options=options)[0], {}
-
-    def step(self, action):
-        self.steps += 1
-        if self.steps == self.last:
-            raise KeyError("the third cog")
-        return np.full(1, self.steps, np.float32), 1.0, False, False, {}
-
-
-def test_a_failing_environment_names_step_and_action():
-    with pytest.raises(
-        ValueError, match=r"Fragile cannot be coupled: .*step 3, action [012]: KeyEr"
-    ):
-        CoupledEnv(Fragile(last=3))
-    env = CoupledEnv(Fragile(last=30))
-    env.reset()
-    with pytest.raises(SimulatorError, match=r"time step 30: .* state .29.., action [01]: KeyEr"):
-        # Branches meet at once here, and only runs whose returns are kept go on after that.
-        estimate_gaps(
-            env, lambda seen: [0.5, 0.5, 0.0], [0, 1], num_runs=3, keep_returns=True, rng=0
-        )

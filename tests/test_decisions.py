@@ -1,13 +1,20 @@
 """Which action is best: right decisions, honest intervals, few false ones, clear errors."""
 
-import gymnasium
+from functools import partial
+
 import numpy as np
 import pytest
 from brute import log_capital
-from strategies import Plain, arrays_of
+from gymnasium.wrappers import TimeLimit
+from strategies import Counting, Plain, arrays_of, on_all_couplings, raised
+from test_branches import Paying, begun
 
 import jmdp_lib as jl
-from jmdp_lib.simulators import CoupledEnv, compare_actions, gaps
+from jmdp_lib.simulators import SimulatorError, compare_actions, compare_policies, gaps
+
+# Two actions of one state; `bounded` is for simulators that do not say what range rewards have.
+decide = partial(compare_actions, policy=[0], actions=[0, 1], state=0, rng=0)
+bounded = partial(decide, reward_range=(0.0, 1.0))
 
 
 def bandit(means, gamma=0.0):
@@ -18,12 +25,8 @@ def bandit(means, gamma=0.0):
     return jl.JMDP([np.diff(cuts)], [rewards], np.zeros((1, *rewards.shape), int), gamma)
 
 
-def rare(prob, usual, seldom):
-    """One state, whose two actions pay `seldom` with this probability, and else `usual`."""
-    return jl.JMDP([[1 - prob, prob]], [[usual, seldom]], np.zeros((1, 2, 2), int), 0.0)
-
-
-COINS = rare(0.5, (1.0, 0.0), (0.0, 1.0))  # the actions win under opposite draws
+# The actions win under opposite draws.
+COINS = jl.JMDP([[0.5, 0.5]], [[[1.0, 0.0], [0.0, 1.0]]], np.zeros((1, 2, 2), int), 0.0)
 GRID = (jl.windy_gridworld(5), jl.goal_policy(5), [1, 3])
 
 
@@ -45,7 +48,7 @@ def test_the_better_action_is_found_and_the_interval_holds(method):
 
 def test_several_actions_are_eliminated():
     jm = bandit([0.2, 0.8, 0.5, 0.75])
-    decision = compare_actions(jm, [0], [0, 1, 2, 3], state=0, budget=20_000, rng=0)
+    decision = decide(jm, actions=[0, 1, 2, 3], budget=20_000)
     assert (decision.verdict, decision.best, decision.open_pairs) == ("better", 1, ())
     assert np.isnan(decision.deciding_budget)
     assert "decides" not in repr(decision)
@@ -56,22 +59,20 @@ def test_several_actions_are_eliminated():
 
 
 def test_equivalent_within_a_margin_and_undecided_without():
-    jm = bandit([0.5, 0.51])
-    options = {"policy": [0], "budget": 4_000, "reward_range": (0.0, 1.0)}
-    near = compare_actions(jm, actions=[0, 1], state=0, margin=0.15, **options, rng=0)
+    near = decide(bandit([0.5, 0.51]), budget=4_000, margin=0.15)
     assert (near.verdict, near.best, near.remaining) == ("equivalent", None, (0, 1))
     assert near.num_queries < 4_000
-    never = compare_actions(bandit([0.5, 0.5]), actions=[0, 1], state=0, **options, rng=0)
+    never = decide(bandit([0.5, 0.5]), budget=4_000)
     assert (never.verdict, never.best) == ("undecided", None)
     assert 3_600 <= never.num_queries <= 4_000  # the runs up to the next look would take more
 
 
 def test_an_undecided_comparison_says_what_would_decide():
     """The budget that it names decides in most cases: in half of them the estimate is too low."""
-    options = {"env": bandit([0.5, 0.6]), "policy": [0], "actions": [0, 1], "state": 0}
+    jm = bandit([0.5, 0.6])
     decided = []
     for seed in range(12):
-        short = compare_actions(**options, rng=seed, budget=60)
+        short = decide(jm, rng=seed, budget=60)
         if short.verdict != "undecided" or not np.isfinite(short.deciding_budget):
             continue
         ((first, second, mean, error),) = short.open_pairs
@@ -80,11 +81,11 @@ def test_an_undecided_comparison_says_what_would_decide():
         shown = f"; {first} against {second}: {mean:.3g} +- {error:.2g}; a budget of about "
         assert f"{shown}{short.deciding_budget:,.0f} decides if that is right)" in repr(short)
         assert 60 < short.deciding_budget < 10_000
-        longer = compare_actions(**options, rng=seed, budget=int(short.deciding_budget))
+        longer = decide(jm, rng=seed, budget=int(short.deciding_budget))
         decided.append(longer.verdict == "better")
     assert len(decided) >= 6
     assert np.mean(decided) >= 0.5
-    three = compare_actions(bandit([0.1, 0.8, 0.81]), [0], [0, 1, 2], state=0, budget=200, rng=0)
+    three = decide(bandit([0.1, 0.8, 0.81]), actions=[0, 1, 2], budget=200)
     assert three.remaining == (1, 2)
     assert [{*pair[:2]} for pair in three.open_pairs] == [{1, 2}]
 
@@ -92,21 +93,23 @@ def test_an_undecided_comparison_says_what_would_decide():
 def test_what_is_cut_off_is_in_the_interval():
     """Action 1 earns nothing at once and 1 for ever after: one step shows the wrong sign."""
     jm = jl.JMDP(np.ones((2, 1)), [[[0.5, 0.0]], [[1.0, 1.0]]], [[[0, 1]], [[1, 1]]], 0.9)
-    short = compare_actions(
-        jm, [0, 0], [0, 1], state=0, horizon=1, budget=2_000, reward_range=(0, 1), rng=0
-    )
+    short = decide(jm, policy=[0, 0], horizon=1, budget=2_000)
     gap = jl.jipe2(jm, [0, 0]).moments.gap_mean[0, 0, 1]
     assert short.verdict == "undecided"
     assert short.intervals[0, 1, 0] <= gap <= short.intervals[0, 1, 1]
-    long = compare_actions(jm, [0, 0], [0, 1], state=0, budget=20_000, reward_range=(0, 1), rng=0)
-    assert (long.best, long.verdict) == (1, "better")
 
 
-def test_branches_that_became_one_cost_no_more_queries():
-    jm = bandit([0.5, 0.7], gamma=0.9)  # both return to the only state and play alike from there
-    decision = compare_actions(jm, [0], [0, 1], state=0, budget=4_000, method="asymptotic", rng=0)
-    assert decision.best == 1
-    assert decision.num_queries == decision.num_runs
+@on_all_couplings
+@pytest.mark.parametrize("make", [lambda jm: jm, Plain, arrays_of])
+def test_branches_that_became_one_cost_no_more_queries(make, coupling):
+    """Both return to the only state, and play alike from there; a budget allows for more."""
+    env = make(bandit([0.5, 0.5], gamma=0.5))
+    run = partial(bounded, env, coupling=coupling, horizon=3)
+    first = 2 if coupling == "independent" else 1
+    decision = run(budget=1_000)
+    assert decision.num_queries == first * decision.num_runs > 0
+    with pytest.raises(ValueError, match=f"budget must be at least {first + 4}"):
+        run(budget=first + 3)
 
 
 @pytest.mark.parametrize("actions", [[0, 1], [0, 1, 2, 3]])
@@ -121,7 +124,7 @@ def test_all_bets_of_a_call_share_its_level(actions, monkeypatch):
 
     monkeypatch.setattr(gaps, "betting_bound", bet)
     jm = bandit([0.5, 0.52, 0.54, 0.56])
-    decision = compare_actions(jm, [0], actions, state=0, alpha=0.06, budget=200, rng=0)
+    decision = decide(jm, actions=actions, alpha=0.06, budget=200)
     assert "valid at every sample size" in decision.method
     sides = len(actions) * (len(actions) - 1)  # of all pairs, at one look
     assert sum(alpha for *_, alpha in bets[:sides]) == pytest.approx(0.06)
@@ -132,16 +135,15 @@ def test_a_declared_range_is_used_and_a_missing_one_asked_for():
     """A simulator may declare a range; without one, an environment or a simulator is refused."""
     declares = Plain(COINS)
     declares.reward_range = (0.0, 1.0)
-    options = {"actions": [0, 1], "policy": [0], "budget": 100, "rng": 0}
-    decision = compare_actions(declares, **options, state=0)
-    assert decision.method == compare_actions(COINS, **options, state=0).method
+    decision = decide(declares, budget=100)
+    assert decision.method == decide(COINS, budget=100).method
     assert np.isfinite(decision.intervals).all()
     asking = r"pass reward_range=\(lo, hi\), or .*asymptotic"
     with pytest.raises(ValueError, match=asking):
-        compare_actions(Plain(COINS), **options, state=0)
+        decide(Plain(COINS))
     with pytest.raises(ValueError, match=asking):
-        decided_in(Short())
-    assert decided_in(Short(), reward_range=(0.0, 1.02), margin=0.8).verdict == "equivalent"
+        decided_in(SHORT)
+    assert decided_in(SHORT, reward_range=(0.0, 1.02), margin=0.8).verdict == "equivalent"
 
 
 @pytest.mark.parametrize(
@@ -149,12 +151,11 @@ def test_a_declared_range_is_used_and_a_missing_one_asked_for():
 )
 def test_equal_rewards_divide_by_nothing(how):
     """All rewards are the same: the gap is zero for certain, and no margin is needed to say so."""
-    jm = rare(0.5, (3.0, 3.0), (3.0, 3.0))
-    decision = compare_actions(jm, [0], [0, 1], state=0, **how, rng=0)
+    jm = jl.JMDP([[1.0]], [[[3.0, 3.0]]], [[[0, 0]]], 0.0)
+    decision = decide(jm, **how)
     runs = 128 if "method" in how else 8
     assert (decision.verdict, decision.num_runs) == ("equivalent", runs)
     assert not decision.intervals.any()
-    assert gaps.betting_bound(np.full(5, 3.0), 3.0, 3.0, 0.05) == 3.0
 
 
 @pytest.mark.slow
@@ -194,28 +195,9 @@ def test_a_betting_bound_is_where_the_capital_is_enough():
     assert gaps.betting_bound(np.zeros(9), 0.0, 8.0, 0.025) == 0.0
 
 
-class Failing(Plain):
-    """Pays too much from a query on."""
-
-    calls = 0
-
-    def __init__(self, jm, last=np.inf):
-        super().__init__(jm)
-        self.last = last
-
-    def query(self, state, actions, rng):
-        self.calls += 1
-        rewards, after = super().query(state, actions, rng)
-        return rewards + 7.0 * (self.calls > self.last), after
-
-
-def bets(env):
-    return compare_actions(env, [0], [0, 1], state=0, reward_range=(0.0, 1.0), rng=0)
-
-
 def test_a_failure_keeps_the_results_so_far():
-    with pytest.raises(ValueError, match=r"reward [78].0 of action 0 in state 0") as caught:
-        bets(Failing(bandit([0.5, 0.5]), 600))
+    with pytest.raises(SimulatorError, match="licence server is gone") as caught:
+        bounded(Counting(bandit([0.5, 0.5]), 600))
     result = caught.value.result
     assert result.verdict == "undecided"
     assert 500 < result.num_runs < 600
@@ -224,40 +206,16 @@ def test_a_failure_keeps_the_results_so_far():
 
 def test_a_failure_after_the_verdict_leaves_values_unknown():
     """Also where some of the runs for values went well."""
-    env = Failing(bandit([0.4, 0.6]))
-    whole = bets(env)
+    env = Counting(bandit([0.4, 0.6]))
+    whole = bounded(env)
     assert np.isfinite(whole.estimates.value).all()
-    with pytest.warns(UserWarning, match=r"values are nan, .* failed: .*reward [78].0 of action"):
-        decision = bets(Failing(env.jm, env.calls - 1))
+    with pytest.warns(UserWarning, match=r"values are nan, .* failed: .*licence server"):
+        decision = bounded(Counting(env.jm, env.queries - 1))
     assert (decision.verdict, decision.best) == (whole.verdict, whole.best) == ("better", 1)
     assert decision.num_queries == whole.history.num_queries[-1]
     assert whole.num_queries == decision.num_queries + decision.num_queries // 5
     assert np.isnan(decision.estimates.value).all()
     np.testing.assert_array_equal(decision.intervals, whole.intervals)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"budget": 0}, "budget must be at least 1"),
-        (
-            {"budget": 2, "horizon": 2},
-            "budget must be at least 3, the queries that one run may make",
-        ),
-        ({"alpha": 0.0}, r"alpha must lie in \(0, 1\)"),
-        ({"margin": -1.0}, "margin"),
-        ({"actions": [0]}, "two actions or more"),
-        ({"actions": None}, "actions must be a sequence of actions, got None"),
-        ({"reward_range": (1, 0)}, "lo <= hi"),
-        ({"method": "unknown"}, "method must be one of 'betting', 'asymptotic', got 'unknown'"),
-        ({"method": "asymptotic", "reward_range": (0, 1)}, "uses no reward_range: pass one"),
-        ({"reward_range": (2, 3)}, "is not in reward_range"),
-    ],
-)
-def test_bad_input_is_named(changed, message):
-    options = {"env": bandit([0.2, 0.5]), "state": 0, "actions": [0, 1], "policy": [0]} | changed
-    with pytest.raises((ValueError, IndexError), match=message):
-        compare_actions(**options, rng=0)
 
 
 @pytest.mark.parametrize("env", [GRID[0], Plain(GRID[0])], ids=["tables", "queried"])
@@ -277,17 +235,6 @@ def test_a_smaller_budget_gives_a_prefix_of_a_larger_one(env):
     assert [call.verdict for call in calls] == ["undecided", "undecided", "better", "better"]
 
 
-def test_horizons_grow_whatever_the_budget_is():
-    """So the runs of a smaller budget are the first of a larger one; the last look is its own."""
-    options = {"state": 12, "method": "asymptotic", "coupling": "common", "gamma": 0.99, "rng": 3}
-    small, large = (
-        compare_actions(*GRID, budget=budget, **options).history for budget in (8_000, 60_000)
-    )
-    shared = len(small.num_queries) - 1
-    np.testing.assert_array_equal(small.num_queries[:shared], large.num_queries[:shared])
-    np.testing.assert_array_equal(small.intervals[:shared], large.intervals[:shared])
-
-
 @pytest.mark.parametrize(
     ("env", "budget"),
     [(COINS, 7), (Plain(COINS), 3), (arrays_of(COINS), 63)],
@@ -295,16 +242,15 @@ def test_horizons_grow_whatever_the_budget_is():
 )
 def test_a_budget_below_the_first_chunk_is_spent(env, budget):
     """On as many runs as it pays for certain; nobody looks at them."""
-    options = {"state": 0, "reward_range": (0.0, 1.0), "rng": 0}
     for runs in (1, budget):
-        decision = compare_actions(env, [0], [0, 1], budget=runs, **options)
+        decision = bounded(env, budget=runs)
         assert decision.num_runs == decision.num_queries == runs
         assert (decision.verdict, len(decision.history.num_queries)) == ("undecided", 0)
     assert decision.deciding_budget > budget
     gap = decision.estimates.mean[0, 1]
     if env is not COINS:
         return
-    more = compare_actions(env, [0], [0, 1], budget=budget + 1, **options).estimates
+    more = bounded(env, budget=budget + 1).estimates
     assert abs(8 * more.mean[0, 1] - 7 * gap) == 1.0  # one run more
 
 
@@ -330,19 +276,23 @@ def patient(gap):
     return jl.JMDP(np.full((3, 2), 0.5), rewards, after, 0.8)
 
 
+def compared(gap, **options):
+    """Both actions of the patient model, with common coins."""
+    options |= {"method": "asymptotic", "coupling": "common"}
+    return decide(patient(gap), policy=[0] * 3, actions=[1, 0], **options)
+
+
 def test_a_horizon_grows_where_its_cut_stands_in_the_way():
     """With a horizon of its own it is undecided, and says what blocks it."""
-    options = {"policy": [0] * 3, "actions": [1, 0], "state": 0, "rng": 0}
-    options |= {"method": "asymptotic", "coupling": "common"}
     exact = jl.jipe2(patient(0.004), [0] * 3).moments.gap_mean[0, 1, 0]
-    decision = compare_actions(patient(0.004), **options, budget=200_000)
+    decision = compared(0.004, budget=200_000)
     assert (decision.verdict, decision.best, decision.blocked_by) == ("better", 1, None)
     assert decision.intervals[0, 1, 0] <= exact <= decision.intervals[0, 1, 1]
-    short = compare_actions(patient(0.001), **options, budget=6_000)
+    short = compared(0.001, budget=6_000)
     assert (short.verdict, short.blocked_by) == ("undecided", None)
     assert short.estimates.truncation_error[0, 1] > exact / 4  # of the horizon so far
     assert np.isfinite(short.deciding_budget)
-    blocked = compare_actions(patient(0.004), **options, budget=60_000, horizon=20)
+    blocked = compared(0.004, budget=60_000, horizon=20)
     assert (blocked.verdict, blocked.blocked_by) == ("undecided", "horizon")
     assert np.isinf(blocked.deciding_budget)
     left = blocked.estimates.truncation_error[0, 1]
@@ -350,13 +300,20 @@ def test_a_horizon_grows_where_its_cut_stands_in_the_way():
     assert left > exact
 
 
+def test_horizons_grow_whatever_the_budget_is():
+    """So the runs of a smaller budget are the first of a larger one; the last look is its own."""
+    small, large = (compared(0.0, budget=budget).history for budget in (15_000, 60_000))
+    shared = len(small.num_queries) - 1
+    assert shared > 2
+    np.testing.assert_array_equal(small.num_queries[:shared], large.num_queries[:shared])
+    np.testing.assert_array_equal(small.intervals[:shared], large.intervals[:shared])
+
+
 def test_null_decisions_whose_horizon_grows_are_rarely_wrong():
     """Twenty here, hundreds in `benchmarks/decisions.py`; the cut is what two twins differ by."""
-    options = {"policy": [0] * 3, "actions": [1, 0], "state": 0, "method": "asymptotic"}
-    options |= {"coupling": "common"}
     wrong, grown = 0, 0
     for seed in range(20):
-        decision = compare_actions(patient(0.0), **options, budget=30_000, rng=seed)
+        decision = compared(0.0, budget=30_000, rng=seed)
         wrong += decision.verdict != "undecided"
         cut = decision.estimates.truncation_error[0, 1]
         grown += cut < 0.9 * 0.8**31 / 0.2  # of the default horizon alone
@@ -364,65 +321,49 @@ def test_null_decisions_whose_horizon_grows_are_rarely_wrong():
     assert grown == 20
 
 
-class Short(gymnasium.Env):
-    """Pays its first action and a coin at every step; after two it ends, or reaches a limit."""
+def tossing(env):
+    """Pays the first action and a coin."""
+    return 0.02 * env.first + (env.np_random.random() < 0.5)
 
-    observation_space = gymnasium.spaces.Discrete(3)
-    action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, over=False, least=0.0):
-        self.over = over
-        self.least = least
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.first, self.t = None, 0
-        return 2, {}
-
-    def step(self, action):
-        self.t += 1
-        self.first = int(action) if self.first is None else self.first
-        reward = self.least + 0.02 * self.first + float(self.np_random.random() < 0.5)
-        return self.first, reward, self.over and self.t == 2, self.t == 2, {}
+SHORT = TimeLimit(Paying(tossing), 2)
 
 
 def decided_in(env, **options):
-    env = CoupledEnv(env, rng=0)
-    env.reset()
     options |= {"gamma": 0.5, "budget": 3_000, "coupling": "common", "rng": 0}
-    return compare_actions(env, lambda seen: 0, [0, 1], **options)
+    return compare_actions(begun(env), lambda seen: 0, [0, 1], **options)
 
 
 def test_a_time_limit_that_stands_in_the_way_is_named():
-    decision = decided_in(Short(), reward_range=(0.0, 1.02))
+    decision = decided_in(SHORT, reward_range=(0.0, 1.02))
     assert (decision.verdict, decision.blocked_by) == ("undecided", "time limit")
     assert "no budget decides, since the time limit leaves" in repr(decision)
 
 
 def test_a_range_without_zero_is_refused_when_an_episode_ends():
     """Later rewards are zero, so intervals of the declared range would be wrong."""
-    with pytest.raises(jl.simulators.SimulatorError, match=r"reward 0.0, .* not in reward_range"):
-        decided_in(Short(over=True, least=9.0), reward_range=(9.0, 10.02))
-    assert decided_in(Short(over=True), reward_range=(0.0, 1.02)).blocked_by is None
+    high = Paying(lambda env: 9.0 + tossing(env), 2)
+    with pytest.raises(SimulatorError, match=r"reward 0.0, .* not in reward_range"):
+        decided_in(high, reward_range=(9.0, 10.02))
+    with pytest.raises(
+        SimulatorError, match=r"step 1: reward 9\.0* of action 0 in state \[0.\] is not"
+    ):
+        decided_in(high, reward_range=(2, 3))
+    assert decided_in(Paying(tossing, 2), reward_range=(0.0, 1.02)).blocked_by is None
 
 
 def test_arrays_are_looked_at_from_256_runs_on():
     env = arrays_of(bandit([0.2, 0.8]))
-    options = {"policy": [0], "actions": [0, 1], "state": 0, "reward_range": (0.0, 1.0), "rng": 0}
-    decision = compare_actions(env, **options)
+    decision = bounded(env)
     looks = len(decision.history.num_queries)
     assert (decision.best, decision.num_runs, looks) == (1, 256, 1)
-    small = compare_actions(env, **options, budget=100)
+    small = bounded(env, budget=100)
     assert (small.verdict, small.num_runs) == ("better", 64)  # looked at when the budget ended
 
 
 def test_values_have_the_offset_of_the_horizon_that_has_grown():
-    rewards = np.array([[[1000.0] * 2, [1001.0] * 2], [[1001.0] * 2, [1000.0] * 2]])
-    rewards = np.concatenate([rewards, rewards[:1]])
-    after = np.zeros((3, 2, 2), int)
-    after[0, :, 0], after[0, :, 1], after[1], after[2] = 1, 2, 1, 2
-    jm = jl.JMDP(np.full((3, 2), 0.5), rewards, after, 0.9)
-    exact = jl.jipe2(jm, [0, 0, 0]).moments.mean[0, 0]
-    known = {"state": 0, "rng": 0, "budget": 300_000, "method": "asymptotic"}
-    decision = jl.simulators.compare_policies(jm, [[0, 0, 0], [0, 1, 1]], **known).estimates
-    assert abs(decision.value[0] - exact) <= 5.0 * decision.value_error[0]
+    jm = raised(patient(0.0), 1000.0)
+    options = {"state": 0, "rng": 0, "method": "asymptotic", "coupling": "common"}
+    estimates = compare_policies(jm, [[0] * 3, [1] * 3], **options).estimates
+    exact = jl.jipe2(jm, [0] * 3).moments.mean[0, 0]
+    assert abs(estimates.value[0] - exact) <= 5.0 * estimates.value_error[0]

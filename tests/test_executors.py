@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import threading
 from concurrent.futures import (
     Executor,
     Future,
@@ -15,14 +16,14 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from strategies import Counting
+from test_hashable_states import LINE, mostly_right
 
 import jmdp_lib as jl
 from jmdp_lib.simulators import SimulatorError, compare_actions, estimate_gaps
 from jmdp_lib.simulators.rows import RowWorld
 
 POLICY = [[0.5, 0.5]] * 3
-FIELDS = ("mean", "mean_error", "variance", "variance_error", "prob_worse", "truncation_error")
-FIELDS += ("value", "returns")
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +56,8 @@ class Fragile(Walk):
 
 
 def assert_same(estimates, expected):
-    for name in FIELDS:
-        np.testing.assert_array_equal(getattr(estimates, name), getattr(expected, name))
+    for name, value in vars(expected).items():
+        np.testing.assert_array_equal(getattr(estimates, name), value)
 
 
 class Backwards(Executor):
@@ -90,17 +91,15 @@ class Pickles(Executor):
 
 
 WALK = partial(estimate_gaps, Walk(), POLICY, [0, 1], state=1, rng=0)
-LINE = jl.large.ImplicitJMDP.from_step(
-    2, 0.6, [0.7, 0.3], lambda s, a, u: (s % 3, s + a - u), (0, 2)
-)
 
 
 @pytest.mark.parametrize("coupling", ["joint", "common"])
-@pytest.mark.parametrize(("env", "policy"), [(Walk(), POLICY), (LINE, lambda s: [0.5, 0.5])])
-def test_the_numbers_are_those_of_one_process(env, policy, coupling):
+@pytest.mark.parametrize("problem", [(Walk(), POLICY, 1), (LINE, mostly_right, ("cell", 2))])
+def test_the_numbers_are_those_of_one_process(problem, coupling):
     """Threads do not share the tables that a line keeps."""
-    options = {"num_runs": 70, "coupling": coupling, "keep_returns": True, "state": 1, "rng": 0}
-    run = partial(estimate_gaps, env, policy, [0, 1], **options)
+    options = {"num_runs": 70, "coupling": coupling, "keep_returns": True, "rng": 0}
+    env, policy, state = problem
+    run = partial(estimate_gaps, env, policy, [0, 1], state=state, **options)
     backwards = Backwards()
     backwards.chunks = 5  # of 70 runs
     with ThreadPoolExecutor(4) as threads:
@@ -172,34 +171,50 @@ def test_a_worker_that_dies_leaves_the_results_so_far():
     assert caught.value.result.verdict == "undecided"
 
 
-class Interrupted(Walk):
-    """Whoever plays it presses Ctrl-C after some queries."""
-
-    calls = 0
-
-    def query(self, state, actions, rng):
-        self.calls += 1
-        if self.calls > 300:
-            raise KeyboardInterrupt
-        return super().query(state, actions, rng)
-
-
-@pytest.mark.parametrize("call", [estimate_gaps, compare_actions])
+@pytest.mark.parametrize("call", [estimate_gaps, partial(compare_actions, reward_range=(0, 1))])
 def test_an_interrupt_keeps_the_runs_before_it(call):
-    options = {"reward_range": (-1, 1)} if call is compare_actions else {}
+    grid = jl.windy_gridworld(3, gamma=0.8)
+    env = Counting(grid, 400)
+    env.error = KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt) as caught:
-        call(Interrupted(), POLICY, [0, 1], state=1, rng=0, **options)
-    whole = estimate_gaps(Walk(), POLICY, [0, 1], state=1, rng=0, num_runs=1000)
+        call(env, jl.goal_policy(3), [0, 2], state=4, rng=0)
     result = caught.value.result
-    assert 20 < result.num_runs < 1000
+    assert 20 < result.num_runs < 400
     gaps = getattr(result, "estimates", result)
-    assert abs(gaps.mean - whole.mean)[0, 1] < 4.0 * gaps.mean_error[0, 1]
+    exact = jl.jipe2(grid, jl.goal_policy(3)).moments.gap_mean[4, 0, 2]
+    assert abs(gaps.mean[0, 1] - exact) < 5.0 * gaps.mean_error[0, 1]
 
 
-def test_bad_input():
-    for call in (WALK, DECIDE["queried"]):
-        with pytest.raises(ValueError, match=r"executor must be a concurrent.futures.* got 'dask'"):
-            call(executor="dask")
+class Answers(Executor):
+    """Its futures hold one thing."""
+
+    def submit(self, *_, **__):
+        future = Future()
+        future.set_result(42)
+        return future
+
+
+def test_a_future_holds_what_was_simulated():
+    message = "executor returned 42, not the result"
+    with pytest.raises(SimulatorError, match=message) as caught:
+        WALK(executor=Answers())
+    assert caught.value.result is None
+
+
+@pytest.mark.parametrize("call", [estimate_gaps, partial(compare_actions, reward_range=(-1, 1))])
+def test_a_simulator_that_threads_cannot_copy_is_named(call):
+    walk = Walk()
+    walk.lock = threading.Lock()
+    run = partial(call, walk, POLICY, [0, 1], state=1, rng=0)
+    run()
+    with (
+        ThreadPoolExecutor(2) as threads,
+        pytest.raises(SimulatorError, match=r"Walk object .* cannot be copied.*cannot pickle"),
+    ):
+        run(executor=threads)
+
+
+def test_a_policy_that_does_not_pickle_is_named():
     options = {"num_runs": 5, "executor": Pickles(), "state": 1}
     with pytest.raises(SimulatorError, match=r"the executor failed: .*<lambda>"):
         estimate_gaps(Walk(), lambda seen: POLICY[seen], [0, 1], **options)

@@ -2,9 +2,7 @@
 
 import pickle
 from dataclasses import replace
-from functools import partial
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +11,6 @@ from strategies import on_all_couplings
 import jmdp_lib as jl
 from jmdp_lib.large import implicit
 from jmdp_lib.simulators import compare_actions, estimate_gaps, rows
-from jmdp_lib.simulators.estimates import world_of
-from jmdp_lib.simulators.plans import coupling_of, plan_of
 
 
 def step(cell, action, gust):
@@ -73,28 +69,6 @@ def test_a_simulator_of_ones_own_may_have_any_hashable_states():
         estimate_gaps(Lists(), lambda word: 1, [0, 1], state="c", rng=0)
 
 
-def test_what_has_no_meaning_is_refused():
-    run = partial(estimate_gaps, policy=lambda cell: 0, actions=[0, 1], num_runs=3)
-    with pytest.raises(ValueError, match="state= must be given"):
-        run(LINE)
-    with pytest.raises(ValueError, match=r"state must be hashable, .* got \[3\]"):
-        run(LINE, state=[3])
-    unknown = jl.large.ImplicitJMDP(LINE.tables, 2, 0.6, (0.0, 1.0), knows_noise=False)
-    run(unknown, state=("cell", 1))
-    with pytest.raises(ValueError, match="needs a declared noise"):
-        run(unknown, state=("cell", 1), coupling="common")
-
-    def tables(state):
-        share = 0.5 if state == "here" else 0.4
-        return [share, 1.0 - share], np.zeros((2, 2)), [["there"] * 2] * 2
-
-    loose = jl.large.ImplicitJMDP(tables, 2, 0.6, (0.0, 1.0))
-    with pytest.raises(
-        ValueError, match=r"state 'there': .* one distribution of tables in all states"
-    ):
-        run(loose, state="here", coupling="common", keep_returns=True)
-
-
 def test_few_tables_are_kept_and_the_numbers_stay_the_same(monkeypatch):
     options = {"actions": [0, 1], "state": ("cell", 0), "num_runs": 5, "keep_returns": True}
     before = estimate_gaps(LINE, mostly_right, **options, rng=0).returns
@@ -119,29 +93,3 @@ def test_a_step_gives_the_same_draws_lazily_and_as_tables():
         np.testing.assert_array_equal(
             lazy.query(state, [1, 0], rngs[0]), tables.query(state, [1, 0], rngs[1])
         )
-
-
-def test_a_step_that_fails_is_named():
-    def lost(cell, action, gust):
-        return None if cell == "bad" else (0.0, "bad")
-
-    line = jl.large.ImplicitJMDP.from_step(2, 0.6, [0.7, 0.3], lost, (0.0, 1.0))
-    with pytest.raises(ValueError, match=r"step\(state 'bad', action 0, noise 0\) must return"):
-        line.query("bad", [0], np.random.default_rng(0))
-
-
-def test_independent_actions_are_queries_of_their_own():
-    """Two actions of one state: separate branches for a step, and coalesced for two more."""
-    jm = jl.JMDP([[0.5, 0.5]], [[[1, 0], [0, 1]]], [[[0, 0], [0, 0]]], gamma=0.5)
-    for coupling, queries, most in (("joint", 3, 5), ("common", 3, 5), ("independent", 4, 6)):
-        plain = SimpleNamespace(num_actions=2, gamma=0.5, num_states=1, query=jm.query)
-        for env in (jm, plain):
-            sharing = coupling_of(env, coupling)
-            world = world_of(env, 0, sharing)
-            plan = plan_of(world, [[0]], [0, 1], (0.5, 3), sharing, None)
-            runs = world.simulate(plan, 5, np.random.SeedSequence(0), True)
-            assert runs.queries == 5 * queries
-        with pytest.raises(ValueError, match=f"budget must be at least {most}"):
-            compare_actions(
-                jm, [0], [0, 1], state=0, coupling=coupling, horizon=3, budget=most - 1, rng=0
-            )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from strategies import implicit
+from test_branches import Paying, begun
 
 import jmdp_lib as jl
 from jmdp_lib.policies import policy_rows
@@ -41,16 +42,6 @@ CALLS = {
         jl.simulators.estimate_gaps(
             jm, policy, [0, 1], state=1, num_runs=5, keep_returns=True, rng=0
         ).returns
-    ),
-    "compare_policies": lambda jm, policy: (
-        jl.simulators.compare_policies(
-            jm, [policy, [1] * jm.num_states], state=1, budget=500, coupling="joint", rng=0
-        ).history.intervals
-    ),
-    "compare_actions": lambda jm, policy: (
-        jl.simulators.compare_actions(
-            jm, policy, [0, 1], state=1, budget=200, rng=0
-        ).history.intervals
     ),
     "local_jipe2": lambda jm, policy: (
         jl.large.local_jipe2(implicit(jm), policy, states=[0]).gap_variance
@@ -106,10 +97,6 @@ def test_a_policy_may_be_what_loads_torch(monkeypatch):
     ("policy", "message"),
     [
         (
-            {(0, 0): [0.5, 0.5]},
-            r"a function of the state such as policy\.__getitem__, got a dict",
-        ),
-        (
             np.full((3, 2), 0.5),
             r"policy has no entry for state \(0, 0\): .* shape \(3, 2\) and dtype float",
         ),
@@ -120,7 +107,7 @@ def test_states_that_are_rows_need_an_array_with_as_many_axes(policy, message):
     def tables(cell):
         return [1.0], [[0.0, 1.0]], [[(cell[0] - 1, 0), (0, 1)]]
 
-    grid = jl.large.ImplicitJMDP(tables, 2, 0.5, (0.0, 1.0))
+    grid = jl.large.ImplicitJMDP(tables, 2, 0.5, (0.0, 1.0), knows_noise=False)
     options = {"actions": [0, 1], "state": (0, 0), "num_runs": 3, "rng": 0}
     with pytest.raises(ValueError, match=message):
         jl.simulators.estimate_gaps(grid, policy, **options)
@@ -135,8 +122,7 @@ def test_a_policy_cannot_write_into_what_it_sees():
         seen[0] = 0.0
         return 1
 
-    env = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), rng=0)
-    env.reset()
+    env = begun(gymnasium.make("CartPole-v1"))
     with pytest.raises(ValueError, match=r"policy\(array.* failed: .*read-only"):
         jl.simulators.estimate_gaps(env, clip, [0, 1], num_runs=3, gamma=0.5, rng=0)
 
@@ -146,8 +132,7 @@ def lost(state):
 
 
 def test_environments_take_arrays_if_observations_are_numbers():
-    lake = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=1)
-    lake.reset()
+    lake = begun(gymnasium.make("FrozenLake-v1"))
     policy = np.random.default_rng(0).dirichlet(np.ones(4), size=16)
     options = {"actions": [1, 2], "gamma": 0.8, "num_runs": 5, "horizon": 20, "keep_returns": True}
     by_array, by_function = (
@@ -155,30 +140,15 @@ def test_environments_take_arrays_if_observations_are_numbers():
         for x in (policy, policy.__getitem__)
     )
     np.testing.assert_array_equal(by_array, by_function)
-    cart = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), rng=1)
-    cart.reset()
+    cart = begun(gymnasium.make("CartPole-v1"))
     with pytest.raises(ValueError, match=r"no entry for state array.* or pass a function"):
         jl.simulators.estimate_gaps(cart, policy, [0, 1], rng=0)
 
 
 def test_actions_not_counted_from_zero_are_chosen_themselves():
-    class Late(gymnasium.Env):
-        """Actions are 3 and 4."""
-
-        observation_space = gymnasium.spaces.Discrete(2, start=5)
-        action_space = gymnasium.spaces.Discrete(2, start=3)
-
-        def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            self.time = 0
-            return 5, {}
-
-        def step(self, action):
-            self.time += 1
-            return 6, float(action), self.time == 3, False, {}
-
-    env = jl.simulators.CoupledEnv(Late(), rng=0)
-    env.reset()
+    late = Paying(lambda env: env.action, 3)
+    late.action_space = gymnasium.spaces.Discrete(2, start=3)
+    env = begun(late)
     settings = {"actions": [3, 4], "gamma": 0.5, "num_runs": 3, "keep_returns": True}
     returns = jl.simulators.estimate_gaps(env, lambda seen: 4, **settings, rng=0).returns
     np.testing.assert_allclose(returns, [[3 + 2 + 1, 4 + 2 + 1]] * 3)
@@ -189,16 +159,7 @@ def test_actions_not_counted_from_zero_are_chosen_themselves():
             jl.simulators.estimate_gaps(env, lambda seen, wrong=wrong: wrong, **settings, rng=0)
 
 
-@pytest.mark.parametrize("call", [jl.simulators.compare_actions, jl.simulators.estimate_gaps])
-def test_arguments_in_the_wrong_order_are_refused(call):
-    env = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), rng=1)
-    env.reset()
-    for world, state in ((JM, 1), (env, None), (env, env.snapshot())):
-        with pytest.raises((ValueError, IndexError), match="state must be"):
-            call(world, state, [0, 1], state=[0, 0, 0, 0])
-
-
-def test_a_thread_that_draws_meanwhile_is_not_taken_for_the_policy():
+def test_a_thread_that_draws_is_not_taken_for_the_policy():
     """A generator that changes during the first call alone, and one that each call changes."""
     calls = []
 

@@ -272,24 +272,6 @@ def test_a_constant_is_in_no_law_and_in_no_decision():
     assert changes[1].value == pytest.approx(changes[0].value + 5 * 2.0**23)
 
 
-@pytest.mark.parametrize("constant", [0.0, 2.0**20])
-def test_a_constant_changes_no_estimated_probability(constant):
-    """The intervals of a simulator that is not a JMDP contain the exact probabilities."""
-    unit = jl.inventory(3, 2, gamma=0.8)
-    high = raised(unit, constant)
-    policy = jl.uniform_policy(unit)
-    (exact,) = jl.laws.gap_law(unit, policy, gaps=[(1, 2, 0)], width=0.01)
-    estimate = jl.simulators.estimate_gaps(
-        Plain(high), policy, [2, 0], state=1, num_runs=400, rng=0
-    )
-    for name in ("prob_worse", "prob_tie", "prob_better"):
-        low, upper = estimate.interval(name, level=0.9999)
-        assert low[0, 1] <= getattr(exact, name)[1], name
-        assert getattr(exact, name)[0] <= upper[0, 1], name
-    certain = (estimate.prob_worse + estimate.prob_tie + estimate.prob_better)[0, 1]
-    assert 0.99 < certain <= 1.0
-
-
 def test_gaps_lost_to_rounding_are_warned_of():
     """Rewards of 1e13 are rounded to multiples of 0.002, and so are their differences."""
     unit = jl.inventory(6, 4, gamma=0.9)
