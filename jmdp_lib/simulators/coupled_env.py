@@ -68,6 +68,7 @@ class Coupled(Environment):
     whether the episode has ended; and *draw*, or None if `restore` is to make a draw.
 
     Attributes:
+        copying: how states are kept: "copied", or "replayed" from the reset on.
         draw: the draw that fixes this state's table.
         observed: the observation at this state.
         _here: the snapshot of this state.
@@ -75,6 +76,7 @@ class Coupled(Environment):
         _at: where the environment is: `HERE`, or after the action with this key.
     """
 
+    copying = "copied"
     action_space: Any
     _here: Any
     _at: Any
@@ -127,7 +129,7 @@ class Coupled(Environment):
                     f"the environment did not repeat the queried outcome of action {action}: not "
                     "all of its randomness or state was copied"
                 )
-        self._arrive(done.snapshot)
+        self._enter(done.snapshot)
         _, reward, seen, terminated, truncated, info, _ = done
         return copy.copy(seen), reward, terminated, truncated, dict(info)
 
@@ -150,8 +152,7 @@ class Coupled(Environment):
         """
         self._check(snapshot)
         self._load(snapshot)
-        enter = self._arrive if snapshot.moves else self._enter
-        enter(snapshot)
+        self._enter(snapshot)
         return copy.copy(snapshot.observation)
 
     def redraw(self, draw: Any = None) -> None:
@@ -216,12 +217,13 @@ class Coupled(Environment):
             self._load(self._here)
             self._at = HERE
 
-    def _arrive(self, here: Any) -> None:
-        """Enter the state that the environment has reached; it is saved only when needed."""
-        self._enter(here._replace(saved=None, moves=()) if here.moves else here)
-
     def _enter(self, here: Any) -> None:
-        """Start the visit of the state that the environment is in."""
+        """Start the visit of the state that the environment is in.
+
+        A state that was reached by moves is saved only when that is needed.
+        """
+        if here.moves and self.copying != "replayed":
+            here = here._replace(saved=None, moves=())
         self._here = here
         self.observed = here.observation
         self.draw = self._sample() if here.draw is None else here.draw
@@ -279,7 +281,6 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
             raise ValueError(f"{env} is an Atari game: use jmdp_lib.atari.CoupledAtari for it")
         RecordConstructorArgs.__init__(self, rng=rng)
         why_not = self._choose_way(env)
-        self.copying = self._way.name
         if self.copying == "replayed":
             warnings.warn(
                 f"{name_of(env)} cannot be copied ({why_not}), so it is replayed: a query "
@@ -297,6 +298,7 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         for way in env_copies.WAYS:
             try:
                 self._way = way(env)
+                self.copying = way.name
                 gymnasium.Wrapper.__init__(self, self._way.new())
                 self._try_out()
                 return reasons[-1] if reasons else None
@@ -321,9 +323,10 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         """
         if seed is not None:
             self.np_random = randomness.generator(seed)
-        start = (self._sample(), options)
-        seen, info = self.env.reset(seed=start[0], options=options)
-        self._arrive(EnvSnapshot(type(self.unwrapped), start, (), seen, over=False))
+        draw = self._sample()
+        seen, info = self.env.reset(seed=draw, options=options)
+        start = self._way.start(draw, options)
+        self._enter(EnvSnapshot(type(self.unwrapped), start, (), seen, over=False))
         return seen, info
 
     def query(self, actions: Sequence[Any]) -> tuple[Outcome, ...]:
@@ -391,10 +394,6 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
     def _load(self, snapshot: EnvSnapshot) -> None:
         self.env = self._way.load(snapshot.saved, self.env)
         self._run(snapshot.moves)
-
-    def _arrive(self, here: EnvSnapshot) -> None:
-        saved, moves = self._way.after(here.saved, here.moves)
-        self._enter(here._replace(saved=saved, moves=moves))
 
     def _check(self, snapshot: Any) -> None:
         own = type(self.unwrapped)
