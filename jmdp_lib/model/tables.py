@@ -1,4 +1,4 @@
-"""Outcome tables: made from a step function, counted in queries, and tested for a product.
+"""Outcome tables of step functions and of queries, and a test for independent actions.
 
 Tables of a marginal MDP are made in `model/quantiles.py`.
 """
