@@ -290,7 +290,8 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         self.env = self._way.new()
         self.np_random = randomness.generator(rng)
         # There is no episode before the first reset.
-        self._enter(EnvSnapshot(type(env.unwrapped), None, (), None, over=True, draw=0))
+        start = self._way.start(0, None)
+        self._enter(EnvSnapshot(type(env.unwrapped), start, (), None, over=True, draw=0))
 
     def _choose_way(self, env: Env) -> Exception | None:
         """Take the first way to copy that passes its test; return why the one before failed."""

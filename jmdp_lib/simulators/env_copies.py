@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.error import ResetNeeded
 
 Env = gymnasium.Env[Any, Any]
 Moves = tuple[tuple[int, Any], ...]
@@ -197,9 +196,6 @@ class Replays(Copies):
 
     def new(self) -> Env:
         return copy.deepcopy(self.spare)
-
-    def save(self, env: Env) -> Any:
-        raise ResetNeeded("snapshot before reset()")
 
     def load(self, origin: Any, env: Env) -> Env:
         seed, options = origin
