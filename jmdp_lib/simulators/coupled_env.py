@@ -35,7 +35,6 @@ with extra("atari"):
 from jmdp_lib.simulators.env_world import Environment, distinct_in
 
 _TRIAL_STEPS = 20
-HERE = object()
 
 
 class Outcome(NamedTuple):  # a frozen dataclass for each would slow fast emulators down
@@ -73,7 +72,8 @@ class Coupled(Environment):
         observed: the observation at this state.
         _here: the snapshot of this state.
         _table: the outcomes of the queried actions, by the keys of these.
-        _at: where the environment is: `HERE`, or after the action with this key.
+        _at: None while the environment is in this state; else the key of the action after which it
+            is, or another word.
     """
 
     copying = "copied"
@@ -213,9 +213,9 @@ class Coupled(Environment):
 
     def _go_here(self) -> None:
         """Bring the environment back to this state."""
-        if self._at is not HERE:
+        if self._at is not None:
             self._load(self._here)
-            self._at = HERE
+            self._at = None
 
     def _enter(self, here: Any) -> None:
         """Start the visit of the state that the environment is in.
@@ -228,7 +228,7 @@ class Coupled(Environment):
         self.observed = here.observation
         self.draw = self._sample() if here.draw is None else here.draw
         self._table: dict[Any, Outcome] = {}
-        self._at = HERE
+        self._at = None
 
 
 class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -348,12 +348,12 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         own = self.env
         # `step` runs in the other environment, so it shows whether copies are complete.
         self.env = self._way.spare
-        self._at = None
+        self._at = "elsewhere"
         try:
             return tuple(self._outcome(key, action) for key, action in chosen.items())
         finally:
             self.env = own
-            self._at = HERE
+            self._at = None
 
     def twin(self) -> CoupledEnv:
         """A second environment in this state with this table.
