@@ -155,7 +155,7 @@ class Copies:
             }
         return env
 
-    def _by_id(self, contents: Iterable[dict[str, Any]]) -> dict[int, Any]:
+    def _by_id(self, contents: Iterable[Any]) -> dict[int, Any]:
         """Parts that all copies share, by id, as a memo that keeps `copy.deepcopy` from copying."""
         values = [x for held in contents for x in held.values() if isinstance(x, _CONSTANT)]
         return {id(x): x for x in (self.generator, *(x for x, _ in self.shared), *values)}
