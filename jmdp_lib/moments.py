@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations, product
 from math import comb, prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -207,24 +207,22 @@ class Moments(ReadOnly):
         branches = [self._state_action(x) for x in coordinates]
         order = len(branches)
         if self.offset == 0.0:
-            return self._without_offset(branches)
+            return self._without_offset(*branches)
         # Each factor is the offset plus the return without it: expand the product.
         return sum(
-            self.offset ** (order - k) * self._without_offset(chosen)
+            self.offset ** (order - k) * self._without_offset(*chosen)
             for k in range(order + 1)
             for chosen in combinations(branches, k)
         )
 
-    def _without_offset(self, branches: Sequence[StateAction]) -> float:
+    def _without_offset(self, *branches: StateAction) -> float:
         """Expectation of the product of the returns without the offset; 1 if there are none."""
-        if not branches:
-            return 1.0
         means = [float(self.mean[x]) - self.offset for x in branches]
-        if len(branches) == 1:
-            return means[0]
+        if len(branches) < 2:
+            return prod(means)
         (s, a), (t, b) = branches[0], branches[-1]
         if len(branches) == 2 and s == t and not np.isnan(self.covariance[s, a, b]):
-            return float(self.covariance[s, a, b]) + means[0] * means[1]
+            return float(self.covariance[s, a, b]) + prod(means)
         return self.source.moment(branches)
 
     def to_frame(self) -> pd.DataFrame:
@@ -246,12 +244,13 @@ class Moments(ReadOnly):
             3      1       1      0        0.00           0.0
         """
         self._need(2, "to_frame")
-        of_pairs = ("covariance", "correlation", "gap_mean", "gap_variance", "inferiority_bound")
+        names = ("mean", "variance", "covariance", "correlation", "gap_mean", "gap_variance")
         different = np.broadcast_to(~np.eye(self.mean.shape[1], dtype=bool), self.covariance.shape)
-        states, actions, others = np.nonzero(different)
-        shown: dict[str, Any] = {"state": states, "action": actions, "other": others}
-        shown |= {name: getattr(self, name)[states, actions] for name in ("mean", "variance")}
-        shown |= {name: getattr(self, name)[different] for name in of_pairs}
+        rows = np.nonzero(different)
+        shown = dict(zip(("state", "action", "other"), rows, strict=True))
+        for name in (*names, "inferiority_bound"):
+            values = getattr(self, name)
+            shown[name] = values[rows[: values.ndim]]
         with extra("pandas"):  # imported here, since a plain install lacks it
             import pandas as pd
         return pd.DataFrame(shown)
@@ -327,7 +326,7 @@ class Moments(ReadOnly):
             for s, a, b in rows
         ]
         # No gap depends on the offset. Many products differ only in their order.
-        expected = cache(lambda *branches: self._without_offset(branches))
+        expected = cache(self._without_offset)
         total = 0.0
         for factors in product(*signed):
             signs, branches = zip(*factors, strict=True)

@@ -289,67 +289,46 @@ def simulate_returns(
     require_tables("simulate_returns", jm)
     matrix = policy_matrix(jm, policy)
     num_samples = checks.at_least("num_samples", num_samples, 1)
-    sharing = checked_coupling(jm, coupling)
     steps = horizon_for(jm, truncation)
+    model = BranchModel.of(jm, matrix, checked_coupling(jm, coupling), jm.gamma, steps)
     root = randomness.seed_of(rng, "simulate_returns")
     what = f"a sample of num_samples = {num_samples:,} times {matrix.size:,} state-actions"
     require(8.0 * num_samples * matrix.size, what, "draw fewer")
     returns = np.empty((num_samples, matrix.size))
-    maps = RandomMaps(
-        sharing.at_one_state,
-        sharing.across_states,
-        jm.gamma,
-        jm.without_offset.rewards,
-        jm.next_states,
-        of_tables(jm),
-        of_actions(matrix),
-    )
+    draws = of_tables(jm), of_actions(matrix)
 
     def fill(stream: np.random.Generator, rows: slice) -> None:
-        _fill_samples(stream, returns[rows], np.empty(matrix.size), steps, maps)
+        _fill_samples(stream, returns[rows], draws, model)
 
     fill_rows(fill, num_samples, _SAMPLES, root)
-    returns += jm.reward_offset * discounted(jm.gamma, steps)
+    returns += model.offset
     return returns.reshape(num_samples, *matrix.shape)
 
 
-class RandomMaps(NamedTuple):
-    """Parts that all random maps share.
-
-    rewards, next_states: (T, A). tables, actions: alias tables.
-    """
-
-    at_one_state: bool
-    across_states: bool
-    gamma: float
-    rewards: Floats
-    next_states: Ints
-    tables: AliasTables
-    actions: AliasTables
-
-
 @cached(nogil=True)
-def _fill_samples(rng: Any, out: Any, scratch: Any, steps: int, maps: Any) -> None:
-    """Fill out (n, S * A) with n samples. scratch: (S * A,)."""
-    tables = maps.tables
-    num_actions = maps.rewards.shape[1]
+def _fill_samples(rng: Any, out: Any, draws: Any, model: Any) -> None:
+    """Fill out (n, S * A) with n samples. draws: alias tables of all tables and of all actions."""
+    tables, actions = draws
+    num_actions = model.num_actions
+    scratch = np.empty(out.shape[1])
     for sample in range(out.shape[0]):
         z = out[sample]
         after = scratch
-        if steps % 2 == 1:  # so that the last step writes to `out`
+        if model.horizon % 2 == 1:  # so that the last step writes to `out`
             z, after = after, z
         z[:] = 0.0
-        for _ in range(steps):
+        for _ in range(model.horizon):
             z, after = after, z
             k = 0
-            if maps.across_states:  # noise k is table k of every state
+            if model.across_states:  # noise k is table k of every state
                 k = draw(rng, tables, 0)
             for s in range(tables.starts.size - 1):
                 table = tables.starts[s] + k
-                if not maps.across_states:
+                if not model.across_states:
                     table = draw(rng, tables, s)
                 for a in range(num_actions):
-                    if a > 0 and not maps.at_one_state:
+                    if a > 0 and not model.at_one_state:
                         table = draw(rng, tables, s)
-                    then = after[draw(rng, maps.actions, maps.next_states[table, a])]
-                    z[s * num_actions + a] = maps.rewards[table, a] + maps.gamma * then
+                    i = table * num_actions + a
+                    then = after[draw(rng, actions, model.next_states[i])]
+                    z[s * num_actions + a] = model.rewards[i] + model.gamma * then

@@ -1,5 +1,6 @@
 """Queries of other simulators, by copies that share the generator's state."""
 
+import copy
 import importlib
 import re
 import threading
@@ -151,7 +152,12 @@ NAMES = ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1", "Blackjack-v1", "Taxi-v4
 
 @pytest.mark.parametrize("name", NAMES)
 def test_queried_branches_are_executed(name):
-    step_and_compare(CoupledEnv(gymnasium.make(name), rng=1), 15)
+    """A deep copy, too, goes on from where it is."""
+    env = CoupledEnv(gymnasium.make(name), rng=1)
+    step_and_compare(env, 15)
+    env.reset()
+    first = env.action_space.sample()
+    assert data_equivalence(copy.deepcopy(env).step(first), env.step(first), exact=True)
 
 
 @pytest.mark.parametrize(

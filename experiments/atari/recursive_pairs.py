@@ -109,7 +109,8 @@ def _play_state(
         alive=np.zeros((size, 2, horizon), bool),
         same_state=np.zeros((size, horizon), bool),
     )
-    world = EnvironmentWorld(start, envs)
+    world = EnvironmentWorld(envs[0], start)
+    world.envs = envs
     for pair, first in enumerate(actions.tolist()):
         later = choices.integers(num_actions, size=(horizon, 2))
         _play_pair(world, records, pair, np.vstack([first, later[1:]]))

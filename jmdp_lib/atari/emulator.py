@@ -22,8 +22,11 @@ _NO_TEXT = bytes(4)
 @lru_cache(maxsize=1)
 def _roms() -> dict[str, str]:
     """ROM ids by lower-case name without underscores, for the ROMs that the emulator can play."""
-    playable = [g for g in roms.get_all_rom_ids() if ALEInterface.isSupportedROM(_path(g))]
-    return {rom.replace("_", ""): rom for rom in playable}
+    return {
+        rom.replace("_", ""): rom
+        for rom in roms.get_all_rom_ids()
+        if ALEInterface.isSupportedROM(str(roms.get_rom_path(rom)))
+    }
 
 
 def title(game: str) -> str:
@@ -36,7 +39,7 @@ def rom_id(game: str) -> str:
     key = game.lower().replace("_", "") if isinstance(game, str) else ""
     if key in _roms():
         return _roms()[key]
-    names = {rom.replace("_", ""): title(rom) for rom in sorted(_roms().values())}
+    names = {known: title(rom) for known, rom in sorted(_roms().items())}
     close = [names[k] for k in difflib.get_close_matches(key, names, n=3, cutoff=0.5)]
     hint = (
         f"did you mean {' or '.join(close)}?"
@@ -57,7 +60,7 @@ def load(rom: str) -> ALEInterface:
     ale.setInt("random_seed", 1)  # memory at power-on; the default is the time of day
     ale.setInt("frame_skip", 1)
     ale.setFloat("repeat_action_probability", 0.0)
-    ale.loadROM(_path(rom))
+    ale.loadROM(str(roms.get_rom_path(rom)))
     ale.reset_game()
     start = ale.cloneState()
     ale.act(Action.NOOP)  # in Qbert, a saved state lacks something that settles with a frame
@@ -91,7 +94,3 @@ def compact(state: ALEState) -> ALEState:
         return state
     after = _NUMBERS + 4 + int.from_bytes(raw[_NUMBERS : _NUMBERS + 4], "little")
     return ALEState(state, raw[_CONSOLE:_NUMBERS] + _NO_TEXT + raw[after:_END])
-
-
-def _path(rom: str) -> str:
-    return str(roms.get_rom_path(rom))

@@ -14,9 +14,6 @@ class ReadOnly:
             if isinstance(value, np.ndarray):
                 value.setflags(write=False)
 
-    def __copy__(self) -> Self:
-        return self
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 

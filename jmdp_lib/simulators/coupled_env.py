@@ -35,7 +35,6 @@ with extra("atari"):
 from jmdp_lib.simulators.env_world import Environment, distinct_in
 
 _TRIAL_STEPS = 20
-HERE = object()
 
 
 class Outcome(NamedTuple):  # a frozen dataclass for each would slow fast emulators down
@@ -68,13 +67,16 @@ class Coupled(Environment):
     whether the episode has ended; and *draw*, or None if `restore` is to make a draw.
 
     Attributes:
+        copying: how states are kept: "copied", or "replayed" from the reset on.
         draw: the draw that fixes this state's table.
         observed: the observation at this state.
         _here: the snapshot of this state.
         _table: the outcomes of the queried actions, by the keys of these.
-        _at: where the environment is: `HERE`, or after the action with this key.
+        _at: None while the environment is in this state; else the key of the action after which it
+            is, or another word.
     """
 
+    copying = "copied"
     action_space: Any
     _here: Any
     _at: Any
@@ -127,7 +129,7 @@ class Coupled(Environment):
                     f"the environment did not repeat the queried outcome of action {action}: not "
                     "all of its randomness or state was copied"
                 )
-        self._arrive(done.snapshot)
+        self._enter(done.snapshot)
         _, reward, seen, terminated, truncated, info, _ = done
         return copy.copy(seen), reward, terminated, truncated, dict(info)
 
@@ -150,8 +152,7 @@ class Coupled(Environment):
         """
         self._check(snapshot)
         self._load(snapshot)
-        enter = self._arrive if snapshot.moves else self._enter
-        enter(snapshot)
+        self._enter(snapshot)
         return copy.copy(snapshot.observation)
 
     def redraw(self, draw: Any = None) -> None:
@@ -212,21 +213,22 @@ class Coupled(Environment):
 
     def _go_here(self) -> None:
         """Bring the environment back to this state."""
-        if self._at is not HERE:
+        if self._at is not None:
             self._load(self._here)
-            self._at = HERE
-
-    def _arrive(self, here: Any) -> None:
-        """Enter the state that the environment has reached; it is saved only when needed."""
-        self._enter(here._replace(saved=None, moves=()) if here.moves else here)
+            self._at = None
 
     def _enter(self, here: Any) -> None:
-        """Start the visit of the state that the environment is in."""
+        """Start the visit of the state that the environment is in.
+
+        A state that was reached by moves is saved only when that is needed.
+        """
+        if here.moves and self.copying != "replayed":
+            here = here._replace(saved=None, moves=())
         self._here = here
         self.observed = here.observation
         self.draw = self._sample() if here.draw is None else here.draw
         self._table: dict[Any, Outcome] = {}
-        self._at = HERE
+        self._at = None
 
 
 class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -279,7 +281,6 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
             raise ValueError(f"{env} is an Atari game: use jmdp_lib.atari.CoupledAtari for it")
         RecordConstructorArgs.__init__(self, rng=rng)
         why_not = self._choose_way(env)
-        self.copying = self._way.name
         if self.copying == "replayed":
             warnings.warn(
                 f"{name_of(env)} cannot be copied ({why_not}), so it is replayed: a query "
@@ -289,7 +290,8 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         self.env = self._way.new()
         self.np_random = randomness.generator(rng)
         # There is no episode before the first reset.
-        self._enter(EnvSnapshot(type(env.unwrapped), None, (), None, over=True, draw=0))
+        start = self._way.start(0, None)
+        self._enter(EnvSnapshot(type(env.unwrapped), start, (), None, over=True, draw=0))
 
     def _choose_way(self, env: Env) -> Exception | None:
         """Take the first way to copy that passes its test; return why the one before failed."""
@@ -297,6 +299,7 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         for way in env_copies.WAYS:
             try:
                 self._way = way(env)
+                self.copying = way.name
                 gymnasium.Wrapper.__init__(self, self._way.new())
                 self._try_out()
                 return reasons[-1] if reasons else None
@@ -321,9 +324,10 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         """
         if seed is not None:
             self.np_random = randomness.generator(seed)
-        start = (self._sample(), options)
-        seen, info = self.env.reset(seed=start[0], options=options)
-        self._arrive(EnvSnapshot(type(self.unwrapped), start, (), seen, over=False))
+        draw = self._sample()
+        seen, info = self.env.reset(seed=draw, options=options)
+        start = self._way.start(draw, options)
+        self._enter(EnvSnapshot(type(self.unwrapped), start, (), seen, over=False))
         return seen, info
 
     def query(self, actions: Sequence[Any]) -> tuple[Outcome, ...]:
@@ -344,12 +348,12 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         own = self.env
         # `step` runs in the other environment, so it shows whether copies are complete.
         self.env = self._way.spare
-        self._at = None
+        self._at = "elsewhere"
         try:
             return tuple(self._outcome(key, action) for key, action in chosen.items())
         finally:
             self.env = own
-            self._at = HERE
+            self._at = None
 
     def twin(self) -> CoupledEnv:
         """A second environment in this state with this table.
@@ -391,10 +395,6 @@ class CoupledEnv(Coupled, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
     def _load(self, snapshot: EnvSnapshot) -> None:
         self.env = self._way.load(snapshot.saved, self.env)
         self._run(snapshot.moves)
-
-    def _arrive(self, here: EnvSnapshot) -> None:
-        saved, moves = self._way.after(here.saved, here.moves)
-        self._enter(here._replace(saved=saved, moves=moves))
 
     def _check(self, snapshot: Any) -> None:
         own = type(self.unwrapped)

@@ -25,12 +25,12 @@ import io
 import pickle
 import sys
 import types
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.error import ResetNeeded
 
 Env = gymnasium.Env[Any, Any]
 Moves = tuple[tuple[int, Any], ...]
@@ -116,16 +116,16 @@ class Copies:
         Called for the test of this way, for the environment that is stepped after the test, and for
         every twin.
         """
-        shared = self._by_id(_contents(self.spare))
+        shared = self._by_id(map(vars, _layers(self.spare)))
         return self.load(self.pristine, copy.deepcopy(self.spare, shared))
 
     def save(self, env: Env) -> Any:
         """The state of an environment, as an origin for `load`.
 
         It must not change when `env` changes later. Called at the first snapshot or query of a
-        visit, if `after` gave no origin.
+        visit, unless the state has an origin.
         """
-        contents = _contents(env)
+        contents = [*map(vars, _layers(env))]
         memo = self._by_id(contents) | dict(zip(map(id, _layers(env)), self.marks, strict=True))
         memo[id(env.unwrapped.np_random)] = self.generator
         for x in contents[-1].values():
@@ -155,21 +155,16 @@ class Copies:
             }
         return env
 
-    def _by_id(self, contents: list[dict[str, Any]]) -> dict[int, Any]:
+    def _by_id(self, contents: Iterable[Any]) -> dict[int, Any]:
         """Parts that all copies share, by id, as a memo that keeps `copy.deepcopy` from copying."""
         values = [x for held in contents for x in held.values() if isinstance(x, _CONSTANT)]
         return {id(x): x for x in (self.generator, *(x for x, _ in self.shared), *values)}
 
-    def after(self, origin: Any, moves: Moves) -> tuple[Any, Moves]:
-        """Origin of the present state, and the moves from there.
-
-        Called after each reset, with origin (seed, options) and moves (); and after each step or
-        restored successor, with the moves that were just made from `origin`. Return (None, ()) so
-        that `save` is called when the state is needed.
-        """
-        if not moves and any(pickle.dumps(x) != before for x, before in self.shared):
+    def start(self, seed: int, options: Any) -> Any:
+        """Origin of the state after a reset; None so that `save` is called when it is needed."""
+        if any(pickle.dumps(x) != before for x, before in self.shared):
             raise RuntimeError("it changes a table or a MuJoCo model, which copies share")
-        return None, ()
+        return None
 
     def identity(self, origin: Any, moves: Moves) -> Any:
         """A key that is equal for equal states, and only for these; None if that is unknown.
@@ -202,17 +197,14 @@ class Replays(Copies):
     def new(self) -> Env:
         return copy.deepcopy(self.spare)
 
-    def save(self, env: Env) -> Any:
-        raise ResetNeeded("snapshot before reset()")
-
     def load(self, origin: Any, env: Env) -> Env:
         seed, options = origin
         fresh = self.new()
         fresh.reset(seed=seed, options=options)
         return fresh
 
-    def after(self, origin: Any, moves: Moves) -> tuple[Any, Moves]:
-        return origin, moves
+    def start(self, seed: int, options: Any) -> Any:
+        return seed, options
 
     def identity(self, origin: Any, moves: Moves) -> Any:
         return pickle.dumps((origin, moves))
@@ -220,11 +212,6 @@ class Replays(Copies):
 
 WAYS: tuple[type[Copies], ...] = (Copies, Replays)
 """Ways to copy, in the order in which they are tested."""
-
-
-def _contents(env: Env) -> list[dict[str, Any]]:
-    """Attributes of the wrappers and, last, of the environment."""
-    return [layer.__dict__ for layer in _layers(env)]
 
 
 def _layers(env: Env) -> list[Any]:

@@ -33,19 +33,26 @@ class EnvironmentWorld(RowWorld):
 
     Branches that meet go on in the environment of the first.
 
-    start: a snapshot of these environments. envs: one or more of them.
+    env: the environment of the first branch; the others are its twins, unless `envs` has more.
+    state: a snapshot inside an episode, by default of the present state.
     """
 
     chunk = 32
 
-    def __init__(self, start: Any, envs: list[Any]) -> None:
+    def __init__(self, env: Any, state: Any) -> None:
+        start = env.snapshot() if state is None else state
+        if getattr(start, "over", True):
+            raise ValueError(
+                "state must be a snapshot inside an episode, such as env.snapshot() after "
+                f"env.reset(), not {start!r}"
+            )
         self.snapshot = start._replace(draw=None)  # each run has its own tables
         self.here = start.observation
-        self.simulator = envs[0]
-        self.envs = envs
-        self.space = envs[0].action_space
+        self.simulator = env
+        self.envs = [env]
+        self.space = env.action_space
         self.num_actions = _listed(self.space)
-        self.num_states = _listed(envs[0].observation_space)
+        self.num_states = _listed(env.observation_space)
         self.can_keep = self.num_states is not None
         self.by_key: dict[str, Any] = {}  # actions that are not integers
 
@@ -120,17 +127,6 @@ class EnvironmentWorld(RowWorld):
 def _listed(space: Any) -> int | None:
     """Number of elements of a Gymnasium space of the integers from 0 on, else None."""
     return int(space.n) if type(space).__name__ == "Discrete" and space.start == 0 else None
-
-
-def inside_episode(env: Any, state: Any) -> Any:
-    """The given snapshot of an environment, by default of its present state, inside an episode."""
-    start = env.snapshot() if state is None else state
-    if getattr(start, "over", True):
-        raise ValueError(
-            "state must be a snapshot inside an episode, such as env.snapshot() after env.reset(), "
-            f"not {start!r}"
-        )
-    return start
 
 
 def distinct_in(space: Any, actions: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.policies import Policy
 from jmdp_lib.randomness import RNG
 from jmdp_lib.simulators.batches import Arrays, on_host
-from jmdp_lib.simulators.env_world import Environment, EnvironmentWorld, inside_episode
+from jmdp_lib.simulators.env_world import Environment, EnvironmentWorld
 from jmdp_lib.simulators.gaps import (
     GapEstimate,
     Sums,
@@ -157,7 +157,7 @@ def check_executor(executor: Any) -> None:
 def world_of(env: Any, state: Any, coupling: Coupling) -> World:
     """The world of a simulator, with arguments as in `estimate_gaps`; a new kind adds a line."""
     if isinstance(env, Environment):
-        return EnvironmentWorld(inside_episode(env, state), [env.twin()])
+        return EnvironmentWorld(env.twin(), state)
     queried = hasattr(env, "query") and hasattr(env, "num_actions")
     if not isinstance(env, VectorSimulator) and not queried:
         raise ValueError(
