@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import gymnasium
 import numpy as np
@@ -171,7 +171,7 @@ class CoupledAtari(Coupled, gymnasium.Env[Bytes, np.int64], EzPickle):
             "ram+paddles": partial(ram_and_paddles, self.ale),
             "pixels": self.ale.getScreenRGB,
         }
-        self._observe = observers[checks.one_of("obs", obs, [*observers])]
+        self._observe = observers[checks.one_of("obs", obs, get_args(Observed))]
         actions = self.ale.getMinimalActionSet()
         self.action_names = [action.name for action in actions]
         self.num_actions = len(actions)
