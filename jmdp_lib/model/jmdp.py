@@ -26,10 +26,11 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import ReadOnly, rounding_of
+from jmdp_lib.model.counts import counted_tables
 from jmdp_lib.model.coupling import Coupling
 from jmdp_lib.model.quantiles import quantile_tables
 from jmdp_lib.model.simulator import Simulator, check_simulator, draw_index
-from jmdp_lib.model.tables import counted_tables, is_product, tables_of_step
+from jmdp_lib.model.tables import is_product, tables_of_step
 from jmdp_lib.randomness import RNG
 
 

@@ -1,6 +1,7 @@
-"""Outcome tables of step functions and of queries, and a test for independent actions.
+"""Outcome tables: made from a step function, stacked, and tested for independent actions.
 
-Tables of a marginal MDP are made in `model/quantiles.py`.
+Tables of a marginal MDP are made in `model/quantiles.py`, and tables counted in queries in
+`model/counts.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +13,6 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks, randomness
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import progress, require
-from jmdp_lib.model.simulator import Simulator, checked_query
-from jmdp_lib.randomness import RNG
 
 StateTables = tuple[Floats, Floats]
 """The probabilities (K,) of a state's tables, and these (K, A, 2): reward and next state."""
@@ -87,23 +86,6 @@ def tables_of_step(
     outcomes = np.fromiter((called(*call) for call in calls), (float, 2), size)
     rewards, successors = np.moveaxis(outcomes.reshape(*shape, 2), -1, 0)
     return np.tile(probs, (num_states, 1)), rewards, successors.astype(np.int64)
-
-
-def counted_tables(simulator: Simulator, count: int, rng: RNG) -> Stacked:
-    """Tables of all states, from `count` queries of each for all actions; equal answers are one.
-
-    Every state has a random stream of its own.
-    """
-    root = randomness.seed_of(rng, "from_simulator")
-    num_states = simulator.num_states
-    actions = list(range(simulator.num_actions))
-    counted = []
-    for s in progress(num_states, "from_simulator", "state", range(num_states)):
-        stream = np.random.default_rng(randomness.part(root, s))
-        drawn = [checked_query(simulator, s, actions, stream) for _ in range(count)]
-        tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
-        counted.append((times / count, tables))
-    return stacked(counted)
 
 
 def stacked(tables: Sequence[StateTables]) -> Stacked:
