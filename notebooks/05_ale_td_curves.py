@@ -50,7 +50,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.release import results, runs
-from experiments.release.play import evaluation_starts
+from experiments.release.rollouts import evaluation_starts
 from experiments.release.settings import PROTOCOL, settings_of
 from jmdp_lib.atari import CoupledAtari, Draw
 from notebooks.tools import chapter, plots

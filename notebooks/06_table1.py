@@ -45,7 +45,7 @@ import pandas as pd
 
 from experiments.release import results
 from experiments.release.limits import copies_recursion
-from experiments.release.play import evaluation_starts
+from experiments.release.rollouts import evaluation_starts
 from experiments.release.settings import PROTOCOL, settings_of
 from notebooks.tools import chapter, plots
 

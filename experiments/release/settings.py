@@ -62,29 +62,25 @@ class Run(NamedTuple):
     game: str
     seed: int
 
-    def play(self, work: Path) -> Path:
-        """File of the play that it learns from, shared by runs of the same coupling and length."""
-        return work / "plays" / f"{self._played}-{self.settings.steps}.npz"
+    def rollout(self, work: Path) -> Path:
+        """File that it learns from, shared by runs of the same coupling and length."""
+        stem = self._stem(self.settings.coupling)
+        return work / "rollouts" / f"{stem}-{self.settings.steps}.npz"
 
     def pairs(self, work: Path) -> Path:
         """File of the recursive pairs, shared by runs of the same coupling."""
-        return work / "pairs" / f"{self._played}.npz"
+        return work / "pairs" / f"{self._stem(self.settings.coupling)}.npz"
 
     def state(self, work: Path) -> Path:
         """File that its training goes on from."""
-        return work / "states" / f"{self._key}.pt"
+        return work / "states" / f"{self._stem(self.name)}.pt"
 
     def results(self, work: Path) -> Path:
         """File of its records."""
-        return work / "runs" / f"{self._key}.csv"
+        return work / "runs" / f"{self._stem(self.name)}.csv"
 
-    @property
-    def _key(self) -> str:
-        return f"{self.name}-{self.game}-{self.seed}"
-
-    @property
-    def _played(self) -> str:
-        return f"{self.settings.coupling}-{self.game}-{self.seed}"
+    def _stem(self, first: str) -> str:
+        return f"{first}-{self.game}-{self.seed}"
 
 
 def settings_of(name: str, miniature: bool = False, steps: int | None = None) -> Settings:

@@ -12,6 +12,7 @@ import math
 import pickle
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,6 @@ from experiments.files import replacing
 from experiments.graphs import recorded
 from experiments.release.network import (
     Coordinates,
-    Future,
     Network,
     losses,
     new_network,
@@ -29,7 +29,7 @@ from experiments.release.network import (
     predictions,
     targets,
 )
-from experiments.release.play import Collected, evaluation_starts, shocked
+from experiments.release.rollouts import Collected, evaluation_starts, shocked
 from experiments.release.settings import LOSSES, Run, Settings
 from jmdp_lib import randomness
 from jmdp_lib.checks import Ints
@@ -44,7 +44,7 @@ STATEFUL = ("network", "target", "optimiser")  # parts of a learner that change 
 
 
 class Data(NamedTuple):
-    """A collected play on the device; see `Collected`.
+    """A rollout on the device; see `Collected`.
 
     chosen: (N, 2, A) rows of the identity matrix. rewards: (N, 2) with shocks, times 1 - gamma.
     alive: (N, 2) 0 where the game was over.
@@ -57,13 +57,13 @@ class Data(NamedTuple):
     alive: Tensor
 
 
-def data_on(device: str, play: Collected, settings: Settings) -> Data:
-    """The play on the device, with its rewards as they are learned."""
-    rewards = (1.0 - settings.gamma) * shocked(play.rewards, play.signs[:, None], settings.b)
-    chosen = np.eye(play.num_actions, dtype=np.float32)[play.actions]
-    alive = ~play.ended
-    floats = (array.astype(np.float32) for array in (rewards, alive))
-    arrays = (play.screens, play.others, chosen, *floats)
+def data_on(device: str, rollout: Collected, settings: Settings) -> Data:
+    """The rollout on the device, with its rewards as they are learned."""
+    shocks = rollout.signs[:, None]
+    rewards = (1.0 - settings.gamma) * shocked(rollout.rewards, shocks, settings.b)
+    chosen = np.eye(rollout.num_actions)[rollout.actions]
+    floats = (array.astype(np.float32) for array in (chosen, rewards, ~rollout.ended))
+    arrays = (rollout.screens, rollout.others, *floats)
     return Data(*(torch.from_numpy(array).to(device) for array in arrays))
 
 
@@ -80,8 +80,7 @@ class Learner:
         self.num_actions = data.chosen.shape[2]
         start = randomness.seed_of(run.seed, f"release, network, {run.game}")
         self.network = new_network(settings, self.num_actions, start).to(device)
-        self.target = new_network(settings, self.num_actions, start).to(device)
-        self.target.requires_grad_(False)
+        self.target = deepcopy(self.network).requires_grad_(False)
         on_cuda = device.type == "cuda"
         self.stream: Any = torch.cuda.Stream(device) if on_cuda else None
         self.optimiser = torch.optim.Adam(
@@ -101,7 +100,7 @@ class Learner:
         self.written = torch.zeros((longest, len(LOSSES)), device=device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)  # in the block
         starts = evaluation_starts(self.settings, self.run.game, self.run.seed)
-        actions = torch.from_numpy(np.array([start.asked for start in starts])).to(device)
+        actions = torch.from_numpy(np.array([start.queried for start in starts])).to(device)
         screens = torch.from_numpy(np.array([start.screen for start in starts])).to(device)
         self.evaluated = (screens, self.identity[actions])
 
@@ -157,8 +156,8 @@ class Learner:
             encoded = self.target.encode(torch.cat([executed, looked_at])).unflatten(0, (4, -1))
             x, y, first, second = encoded.unbind()
             after = self.target.at(torch.stack([x, x, x, y, first, second]), next_chosen)
-            future = Future(*(part[self.of_future] for part in (rewards, alive)))
-            mean, moments = targets(self.target, future, after, self.settings.gamma)
+            earned = (part[self.of_future] for part in (rewards, alive))
+            mean, moments = targets(self.target, *earned, after, self.settings.gamma)
         return losses(self.network, now, mean, moments, old)
 
     def _present(
@@ -168,11 +167,8 @@ class Learner:
         x, y, q = network.encode(screens).unflatten(0, rows.shape).unbind()
         return network.at(torch.stack([x, y, q, q]), chosen)
 
-    @torch.no_grad()
     def copy_target(self) -> None:
-        pairs = zip(self.target.parameters(), self.network.parameters(), strict=True)
-        for kept, learned in pairs:
-            kept.copy_(learned)
+        self.target.load_state_dict(self.network.state_dict())
 
     def end_block(self, stop: int) -> None:
         """Record the predictions at the evaluation states, and the block's mean losses.
