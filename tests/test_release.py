@@ -53,7 +53,9 @@ def random_rollout():
 def learner_of(name, **changed):
     """A learner whose target is another network than the one that learns, with large weights."""
     settings = tiny(name, **changed)
-    learner = Learner(Run(name, settings, "Pong", 0), data_on("cpu", random_rollout(), settings))
+    learner = Learner(
+        Run(name, settings, "Pong", 0, ROOT), data_on("cpu", random_rollout(), settings)
+    )
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(1)
         for module in (learner.network, learner.target):

@@ -27,7 +27,7 @@ with extra("torch"):
 # next actions are drawn anew for each use: X for mu, X for diag, X and Y for cross, both of Q.
 PRESENT_PAIRS = ((0, 0), (2, 3), (0, 1), (2, 2), (3, 3))
 FUTURE_PAIRS = ((1, 1), (4, 5), (2, 3), (4, 4), (5, 5))
-NUM_PRESENT, NUM_FUTURE = 4, 6
+NUM_BATCHES, NUM_PRESENT, NUM_FUTURE = 3, 4, 6
 
 
 class Coordinates(NamedTuple):

@@ -44,15 +44,15 @@ def write_results(options: argparse.Namespace) -> None:
 
 def simulated_pairs(options: argparse.Namespace) -> pd.DataFrame:
     """A row for each coupling, game, seed and size of the shock (evaluation's, training's)."""
-    common = settings_of("defaults", options.miniature)
+    common = PROTOCOL["common"]
     rows = []
     for path in sorted((options.work / "pairs").glob("*.npz"), key=place):
         coupling, game, seed = path.stem.split("-")
         pairs = Pairs.load(path)
-        for b in sorted({common.eval_b, PROTOCOL["couplings"][coupling]["b"]}):
+        for b in sorted({common["eval_b"], PROTOCOL["couplings"][coupling]["b"]}):
             rng = randomness.generator(int(seed), f"release, shocks, {coupling}, {game}")
             key = {"coupling": coupling, "game": game, "seed": int(seed), "b": b}
-            rows.append(key | simulated_variances(pair_returns(pairs, b, common.gamma, rng)))
+            rows.append(key | simulated_variances(pair_returns(pairs, b, common["gamma"], rng)))
     return pd.DataFrame(rows)
 
 
@@ -78,12 +78,11 @@ def figure7(td: pd.DataFrame, step: int) -> pd.DataFrame:
     rule = PROTOCOL["figure7"]
     each = td[td.step <= step].melt(KEY, rule["blocks"], "block")
     ends = each.groupby([*KEY, "block"], sort=False).value.agg(["first", "last"])
+    ends["reached"] = ends["first"] / ends["last"] >= rule["fall"]
     by_block = ends.groupby(["settings", "game", "block"], sort=False)
-    table = by_block.mean()
+    table = by_block[["first", "last"]].mean()
     table["fall"] = table["first"] / table["last"]
-    reached = ends["first"] / ends["last"] >= rule["fall"]
-    table["seeds"] = reached.groupby(["settings", "game", "block"], sort=False).sum()
-    return table.assign(of=by_block.size())
+    return table.assign(seeds=by_block.reached.sum(), of=by_block.size())
 
 
 def floors(td: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
@@ -109,9 +108,8 @@ def target_mean(run: pd.DataFrame) -> pd.Series:
 
 def ratios(predicted: pd.DataFrame, pairs: pd.DataFrame, name: str, b: float) -> pd.DataFrame:
     """Predictions of one setting with the two ratios of Table 1, at shocks of size b."""
-    settings = settings_of(name)
-    mine = (pairs.coupling == settings.coupling) & (pairs.b == b)
-    simulated = pairs[mine].drop(columns=["coupling"])
+    coupling = settings_of(name).coupling
+    simulated = pairs[(pairs.coupling == coupling) & (pairs.b == b)]
     rows = predicted[predicted.settings == name].merge(simulated, on=["game", "seed"])
     rows["coupled_ratio"] = rows.coupled / rows.gap_variance
     rows["independent_ratio"] = rows.independent / rows.gap_variance
@@ -125,7 +123,7 @@ def recursion(rows: pd.DataFrame, gamma: float) -> pd.Series:
     """
     runs = []
     for _, run in rows.groupby(["game", "seed"]):
-        start = run.loc[run.step.idxmin()]
+        start = run.iloc[0]
         copies = run.copies - start.copies
         _, variances = copies_recursion(copies.max(), gamma, start["mean"], start.independent / 2.0)
         runs.append(2.0 * variances[copies] / run.gap_variance)

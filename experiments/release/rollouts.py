@@ -90,6 +90,8 @@ class Emulator:
     last: the last chosen action, 0 after a reset.
     """
 
+    last: int
+
     def __init__(self, game: str) -> None:
         self.ale: ALEInterface = emulator.load(emulator.rom_id(game))
         self.legal = list(self.ale.getMinimalActionSet())
@@ -216,7 +218,7 @@ def simulate_pair(
         same[t] = (
             all(going)
             and (not sticky or envs[0].last == envs[1].last)
-            and np.array_equal(*(env.ale.getRAM() for env in envs))
+            and len({env.ale.getRAM().tobytes() for env in envs}) == 1
         )
         if same[t]:
             envs[1].restore(envs[0].state())
@@ -232,7 +234,7 @@ def simulate_pair(
 def pair_returns(pairs: Pairs, b: float, gamma: float, rng: np.random.Generator) -> Floats:
     """(S, P, 2) returns with shocks, times 1 - gamma.
 
-    One query gives its two positions one sign; a branch that is queried alone has the first position.
+    One query gives its positions one sign; a branch that is queried alone has the first position.
     """
     signs = rng.choice([-1.0, 1.0], pairs.alive.shape)
     signs[:, :, 1] = np.where(pairs.same, signs[:, :, 0], -signs[:, :, 1])

@@ -60,14 +60,15 @@ def runs_of(options: argparse.Namespace) -> list[Run]:
     chosen = {
         name: settings_of(name, options.miniature, options.steps) for name in options.settings
     }
-    every = dict.fromkeys(product(chosen, options.games, options.seeds))
-    return [Run(name, chosen[name], game, seed) for name, game, seed in every]
+    games, seeds = options.games or PROTOCOL["games"], options.seeds or PROTOCOL["seeds"]
+    every = dict.fromkeys(product(chosen, games, seeds))
+    return [Run(name, chosen[name], game, seed, options.work) for name, game, seed in every]
 
 
 def simulate_all(runs: list[Run], options: argparse.Namespace) -> None:
     """Make the rollouts that the runs learn from, and their recursive pairs."""
-    rollouts = {run.rollout(options.work): (collect, run) for run in runs}
-    pairs = {run.pairs(options.work): (simulate, run) for run in runs}
+    rollouts = {run.rollout: (collect, run) for run in runs}
+    pairs = {run.pairs: (simulate, run) for run in runs}
     jobs = [
         (path, make, run.settings, run.game, run.seed)
         for path, (make, run) in (rollouts | pairs).items()
@@ -78,13 +79,12 @@ def simulate_all(runs: list[Run], options: argparse.Namespace) -> None:
         in_processes(save_once, jobs, options.processes, label, options.deadline)
 
 
-def unfinished(runs: list[Run], work: Path) -> list[Run]:
+def unfinished(runs: list[Run]) -> list[Run]:
     """The runs whose records do not reach their last step."""
-    paths = {run: run.results(work) for run in runs}
     return [
         run
-        for run, path in paths.items()
-        if not path.exists() or pd.read_csv(path).step.max() < run.settings.steps
+        for run in runs
+        if not run.results.exists() or pd.read_csv(run.results).step.max() < run.settings.steps
     ]
 
 
@@ -100,18 +100,17 @@ def groups_of(runs: list[Run], states: dict[Run, Any], device: str) -> list[list
 
 def learn(runs: list[Run], states: dict[Run, Any], options: argparse.Namespace) -> None:
     """Train networks side by side from where they stopped, and write their records."""
-    work = options.work
     facts = made_with(options)
     facts |= facts["versions"]
     noted = {name: facts.get(name) for name in MADE_WITH}
-    rollouts = {run.rollout(work): run.settings for run in runs}
+    rollouts = {run.rollout: run.settings for run in runs}
 
     def read(path: Path) -> Data:
         return data_on(options.device, Collected.load(path), rollouts[path])
 
     with ThreadPoolExecutor(4) as readers:  # a rollout of 200,000 steps has 2.8 GB
         data = dict(zip(rollouts, readers.map(read, rollouts), strict=True))
-    learners = [Learner(run, data[run.rollout(work)]) for run in runs]
+    learners = [Learner(run, data[run.rollout]) for run in runs]
     for learner in learners:
         if learner.run in states:
             learner.restore(states[learner.run])
@@ -120,21 +119,21 @@ def learn(runs: list[Run], states: dict[Run, Any], options: argparse.Namespace) 
         for learner in learners:
             learner.records[-1] |= noted
             if len(learner.records) % STATE_EVERY == 0:
-                save_state(learner.run.state(work), learner)
-            write_records(learner, work)
+                save_state(learner)
+            write_records(learner)
 
     train(learners, note, options.deadline)
     for learner in learners:
-        save_state(learner.run.state(work), learner)
-        write_records(learner, work)
+        save_state(learner)
+        write_records(learner)
 
 
-def write_records(learner: Learner, work: Path) -> None:
+def write_records(learner: Learner) -> None:
     """Write the records of a network."""
     run = learner.run
     key = {"settings": run.name, "game": run.game, "seed": run.seed}
     rows = pd.DataFrame([key | record for record in learner.records])
-    write_whole(run.results(work), rows.to_csv(index=False))
+    write_whole(run.results, rows.to_csv(index=False))
 
 
 def work_through(options: argparse.Namespace) -> None:
@@ -143,9 +142,8 @@ def work_through(options: argparse.Namespace) -> None:
     shared = {key: PROTOCOL[key] for key in ("common", "couplings", "networks", "settings")}
     small = {"miniature": PROTOCOL["miniature"] if options.miniature else None}
     claim(options.work / "settings.json", shared | small)
-    missing = unfinished(runs, options.work)
-    files = {run: run.state(options.work) for run in missing}
-    states = {run: load_state(path, options.device) for run, path in files.items() if path.exists()}
+    missing = unfinished(runs)
+    states = {run: load_state(run.state, options.device) for run in missing if run.state.exists()}
     options.out.mkdir(parents=True, exist_ok=True)
     if options.with_parent:
         end_with_parent()
@@ -160,13 +158,13 @@ def work_through(options: argparse.Namespace) -> None:
         print("the time is over before all games are simulated", flush=True)
     if list((options.work / "runs").glob("*.csv")):
         write_results(options)
-    if left := unfinished(runs, options.work):
+    if left := unfinished(runs):
         print(f"{len(left)} runs are left: to go on, give the same command again", flush=True)
         sys.exit(1)
 
 
 def main(words: list[str] | None = None) -> None:
-    parser = program(__doc__ or "", PROTOCOL["games"], PROTOCOL["seeds"])
+    parser = program(__doc__ or "")
     own = ["defaults", "launcher"]
     parser.add_argument("--settings", nargs="+", default=own, help=", ".join(PROTOCOL["settings"]))
     parser.add_argument("--steps", type=int, help="in place of those of settings.toml")

@@ -55,32 +55,36 @@ class Settings:
 
 
 class Run(NamedTuple):
-    """One training: the name of its settings, these, a game and a seed."""
+    """One training: the name of its settings, these, a game, a seed, and the folder of work."""
 
     name: str
     settings: Settings
     game: str
     seed: int
+    work: Path
 
-    def rollout(self, work: Path) -> Path:
+    @property
+    def rollout(self) -> Path:
         """File that it learns from, shared by runs of the same coupling and length."""
-        stem = self._stem(self.settings.coupling)
-        return work / "rollouts" / f"{stem}-{self.settings.steps}.npz"
+        return self._file("rollouts", self.settings.coupling, f"-{self.settings.steps}.npz")
 
-    def pairs(self, work: Path) -> Path:
+    @property
+    def pairs(self) -> Path:
         """File of the recursive pairs, shared by runs of the same coupling."""
-        return work / "pairs" / f"{self._stem(self.settings.coupling)}.npz"
+        return self._file("pairs", self.settings.coupling, ".npz")
 
-    def state(self, work: Path) -> Path:
+    @property
+    def state(self) -> Path:
         """File that its training goes on from."""
-        return work / "states" / f"{self._stem(self.name)}.pt"
+        return self._file("states", self.name, ".pt")
 
-    def results(self, work: Path) -> Path:
+    @property
+    def results(self) -> Path:
         """File of its records."""
-        return work / "runs" / f"{self._stem(self.name)}.csv"
+        return self._file("runs", self.name, ".csv")
 
-    def _stem(self, first: str) -> str:
-        return f"{first}-{self.game}-{self.seed}"
+    def _file(self, folder: str, first: str, ending: str) -> Path:
+        return self.work / folder / f"{first}-{self.game}-{self.seed}{ending}"
 
 
 def settings_of(name: str, miniature: bool = False, steps: int | None = None) -> Settings:
