@@ -150,7 +150,7 @@ def require_device(name: str) -> Any:
     if not re.fullmatch(r"cpu|cuda(:\d+)?", str(name)):
         raise ValueError(f"device {name!r} is unknown: give 'cpu', 'cuda' or, say, 'cuda:1'")
     with extra("torch"):
-        import torch  # here: processes that play games do without it
+        import torch  # here: processes that simulate do without it
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count() or "no"
