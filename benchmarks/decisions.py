@@ -24,7 +24,7 @@ from functools import partial
 from multiprocessing import get_context
 
 import numpy as np
-from timing import about, asked, lines, table, write_page
+from timing import about, command_line, lines, table, write_page
 
 import jmdp_lib as jl
 
@@ -191,7 +191,7 @@ def parallel():
 
 
 def main():
-    only = asked(__doc__, FALSE | worlds()).only
+    only = command_line(__doc__, FALSE | worlds()).only
     false = lines(false_row, FALSE, only)
     needed = lines(runs_row, worlds(), only)
     if only:

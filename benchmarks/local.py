@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 from timing import (
     about,
-    asked,
+    command_line,
     duration,
     forget,
     highest,
@@ -171,7 +171,7 @@ def beside(model, policy, states, actions, coupling, solutions):
 
 def main():
     warnings.simplefilter("ignore", jl.ConvergenceWarning)
-    only = asked(__doc__, TITLES, row).only
+    only = command_line(__doc__, TITLES, row).only
     chosen = [each for each in ROWS if only in ("", each[0])]
     rows = lines(lambda each: in_a_process(*each), chosen)
     if not only:

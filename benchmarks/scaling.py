@@ -35,7 +35,7 @@ from scipy import sparse
 from timing import (
     HERE,
     about,
-    asked,
+    command_line,
     duration,
     forget,
     grid,
@@ -145,7 +145,7 @@ def work_of(method, jm, policy):
 
 
 def timed(work):
-    """Seconds, bytes added (nan where it cannot be told) and the result of the first run."""
+    """Seconds, bytes added (nan where they cannot be measured) and the result of the first run."""
     gc.collect()
     forget()
     before, height, kept = psutil.Process().memory_info().rss, highest(), []
@@ -238,8 +238,8 @@ def measure(large, only):
             groups += [("scaling", problem, method, group) for group in each]
     for order, (sides, more) in ORDERS.items():
         groups.append(("order", order, sides[:1] if only else sides + more * large))
-    wanted = [group for group in groups if only in ("", group[1], group[0])]
-    return pd.DataFrame([row for group in wanted for row in alone(*group)])
+    chosen = [group for group in groups if only in ("", group[1], group[0])]
+    return pd.DataFrame([row for group in chosen for row in alone(*group)])
 
 
 def measure_device(device, only):
@@ -314,7 +314,7 @@ def write(data):
 def main():
     large = {"action": "store_true", "help": "grids of up to 316x316 cells too"}
     device = {"help": "a torch device, such as cuda, alone"}
-    chosen = asked(__doc__, [*SIDES, "order"], rows_of, large=large, device=device)
+    chosen = command_line(__doc__, [*SIDES, "order"], rows_of, large=large, device=device)
     if chosen.device:
         data = measure_device(chosen.device, chosen.only)
         if not chosen.only:

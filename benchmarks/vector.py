@@ -26,7 +26,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 from gap_law import Depot
-from timing import HERE, about, asked, duration, lines, seconds, table, write_page
+from timing import HERE, about, command_line, duration, lines, seconds, table, write_page
 
 import jmdp_lib as jl
 from jmdp_lib.model.coupling import CouplingName
@@ -122,7 +122,7 @@ def gpu_row(device: str, coupling: CouplingName, pairs: int) -> dict[str, object
     times = []
     for seed in range(3):
         start = time.perf_counter()
-        found = play(num_runs=pairs, horizon=STEPS, rng=seed)
+        gaps = play(num_runs=pairs, horizon=STEPS, rng=seed)
         times.append(time.perf_counter() - start)
     return {
         "device": torch.cuda.get_device_name() if on_gpu else device,
@@ -132,8 +132,8 @@ def gpu_row(device: str, coupling: CouplingName, pairs: int) -> dict[str, object
         "branch-steps a pair": COUPLINGS[coupling],
         "branch-steps a second": float(f"{COUPLINGS[coupling] * pairs / min(times):.3g}"),
         "peak GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2),
-        "variance": round(float(found.variance[0, 1]), 5),
-        "standard error": float(f"{found.variance_error[0, 1]:.2g}"),
+        "variance": round(float(gaps.variance[0, 1]), 5),
+        "standard error": float(f"{gaps.variance_error[0, 1]:.2g}"),
     }
 
 
@@ -150,7 +150,9 @@ def gpu_table(device: str, only: str) -> None:
 
 
 def main() -> None:
-    chosen = asked(__doc__, COUPLINGS, device={"help": "a torch device, such as cuda, alone"})
+    chosen = command_line(
+        __doc__, COUPLINGS, device={"help": "a torch device, such as cuda, alone"}
+    )
     if chosen.device:
         gpu_table(chosen.device, chosen.only)
         return
