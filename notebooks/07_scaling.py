@@ -79,7 +79,7 @@ claims.check("Sigma changes by > 10, T_2 Sigma by < 1e-9", text, changed > 10 an
 #
 # ## 7.2 Centring: a source on the diagonal alone
 #
-# The mean $m$ of each state's return is found first, from a sparse system with $|\mathcal S|$ unknowns. The covariance
+# The mean $m$ of each state's return is computed first, from a sparse system with $|\mathcal S|$ unknowns. The covariance
 # $c = W - m m^\top$ then satisfies
 #
 # $$c = \bar c_0 + \gamma^2 \bar P_2\, c, \quad \bar c_0(s, t) = 0 \text{ for } s \ne t.$$
