@@ -97,8 +97,8 @@ def simulated(name):
     """P(G <= 0) and CVaR of the worst tenth with their standard errors, and the deviation of G."""
     make, ((state, a, b),), _ = CASES[name]
     jm, policy = make()
-    play = jl.simulate_pairs(jm, policy, (a, b), state=state, num_pairs=PAIRS, rng=1)
-    gaps = np.subtract(*play.T)
+    returns = jl.simulate_pairs(jm, policy, (a, b), state=state, num_pairs=PAIRS, rng=1)
+    gaps = np.subtract(*returns.T)
     share = float(np.mean(gaps <= 1e-9))
     gaps.partition(PAIRS // 10)
     worst = gaps[: PAIRS // 10]

@@ -155,12 +155,12 @@ def decisions():
     jm = jl.windy_gridworld(5)
     case = jm, jl.uniform_policy(jm)
     gaps = partial(jl.simulators.estimate_gaps, *case, [0, 1], state=20, num_runs=100_000)
-    played = {"simulate_pairs": pairs(*case, 20, 100_000, truncation=1e-3)}
-    yield Row("estimate_gaps, 100,000 pairs of it", gaps, played)
+    simulated = {"simulate_pairs": pairs(*case, 20, 100_000, truncation=1e-3)}
+    yield Row("estimate_gaps, 100,000 pairs of it", gaps, simulated)
     settings = {"state": 20, "budget": 10**6, "method": "asymptotic"}
     on_tables = partial(decide, *case, [0, 1], **settings)
-    played = {"simulate_pairs": pairs(*case, 20, on_tables().num_runs, truncation=1e-3)}
-    yield Row("compare_actions, 5x5 gridworld, uniform policy", on_tables, played)
+    simulated = {"simulate_pairs": pairs(*case, 20, on_tables().num_runs, truncation=1e-3)}
+    yield Row("compare_actions, 5x5 gridworld, uniform policy", on_tables, simulated)
 
 
 def emulator():
