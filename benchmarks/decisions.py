@@ -24,7 +24,7 @@ from functools import partial
 from multiprocessing import get_context
 
 import numpy as np
-from timing import about, asked, lines, table, write_page
+from timing import about, command_line, lines, table, write_page
 
 import jmdp_lib as jl
 
@@ -102,8 +102,8 @@ def false_calls(jm, better, method):
 
 def false_bernstein(jm, better):
     """The same for the empirical Bernstein sequence."""
-    played = jl.simulate_pairs(jm, [0], (0, 1), state=0, num_pairs=BUDGET * CALLS, rng=1)
-    low, high = bernstein((played[:, 0] - played[:, 1]).reshape(BUDGET, CALLS), reach_of(jm))
+    returns = jl.simulate_pairs(jm, [0], (0, 1), state=0, num_pairs=BUDGET * CALLS, rng=1)
+    low, high = bernstein((returns[:, 0] - returns[:, 1]).reshape(BUDGET, CALLS), reach_of(jm))
     never = np.full(CALLS, BUDGET + 1)
     wrong = {0: first(high < 0.0), 1: first(low > 0.0), None: first((low > 0.0) | (high < 0.0))}
     right = {0: first(low > 0.0), 1: first(high < 0.0), None: never}
@@ -139,8 +139,8 @@ def runs_needed(jm, policy, state, pair):
 
     Of calls also the median queries.
     """
-    played = jl.simulate_pairs(jm, policy, pair, state=state, num_pairs=LONGEST * REPEATS, rng=0)
-    gaps = np.subtract(*played.T).reshape(LONGEST, REPEATS)
+    returns = jl.simulate_pairs(jm, policy, pair, state=state, num_pairs=LONGEST * REPEATS, rng=0)
+    gaps = np.subtract(*returns.T).reshape(LONGEST, REPEATS)
     yield np.median(first(bernstein(gaps, reach_of(jm))[0] > 0.0))
     decide = partial(jl.simulators.compare_actions, jm, policy, pair, state=state, budget=10**7)
     for method in ("betting", "asymptotic"):
@@ -191,7 +191,7 @@ def parallel():
 
 
 def main():
-    only = asked(__doc__, FALSE | worlds()).only
+    only = command_line(__doc__, FALSE | worlds()).only
     false = lines(false_row, FALSE, only)
     needed = lines(runs_row, worlds(), only)
     if only:

@@ -16,7 +16,7 @@ import warnings
 import numpy as np
 from timing import (
     about,
-    asked,
+    command_line,
     duration,
     grid,
     in_a_process,
@@ -75,7 +75,7 @@ LATTICES = {
 
 
 def bracket(name):
-    """Wall and processor seconds of one call, compiled before, and what it found."""
+    """Wall and processor seconds of one call, compiled before, and its brackets."""
     make, queries, width = (CASES | LATTICES)[name]
     warnings.simplefilter("ignore")
     for first in (on_no_lattice(3, 0.5), grid(3, True)):
@@ -97,8 +97,8 @@ def simulated(name):
     """P(G <= 0) and CVaR of the worst tenth with their standard errors, and the deviation of G."""
     make, ((state, a, b),), _ = CASES[name]
     jm, policy = make()
-    play = jl.simulate_pairs(jm, policy, (a, b), state=state, num_pairs=PAIRS, rng=1)
-    gaps = np.subtract(*play.T)
+    returns = jl.simulate_pairs(jm, policy, (a, b), state=state, num_pairs=PAIRS, rng=1)
+    gaps = np.subtract(*returns.T)
     share = float(np.mean(gaps <= 1e-9))
     gaps.partition(PAIRS // 10)
     worst = gaps[: PAIRS // 10]
@@ -109,24 +109,24 @@ def simulated(name):
 
 def row(name):
     """One line of the first table, held to a simulation."""
-    found = in_a_process(name)
+    law = in_a_process(name)
     *values, deviation = simulated(name)
     cells = []
-    for (low, high), (value, error) in zip(found["ends"], values, strict=True):
+    for (low, high), (value, error) in zip(law["ends"], values, strict=True):
         assert low - 5.0 * error <= value <= high + 5.0 * error, (name, low, high, value, error)
         cells += [f"{low:.4f} to {high:.4f}", f"{value:.4f} ± {error:.4f}"]
-    widths = [f"{found['width']:.4f}", f"{found['cvar width'] / deviation:.5f}"]
-    return [name, found["took"], *widths, *cells]
+    widths = [f"{law['width']:.4f}", f"{law['cvar width'] / deviation:.5f}"]
+    return [name, law["took"], *widths, *cells]
 
 
 def lattice_row(name):
     """One line of the second table."""
-    found = in_a_process(name)
-    return [name, found["took"], f"{found['width']:.0e}", f"{found['cvar width']:.5f}"]
+    law = in_a_process(name)
+    return [name, law["took"], f"{law['width']:.0e}", f"{law['cvar width']:.5f}"]
 
 
 def main():
-    only = asked(__doc__, CASES | LATTICES, bracket).only
+    only = command_line(__doc__, CASES | LATTICES, bracket).only
     cases, lattices = lines(row, CASES, only), lines(lattice_row, LATTICES, only)
     if not only:
         heads = ["", "time", "P", "CVaR", "P(G <= 0)", "simulated", "CVaR(0.1)", "simulated"]

@@ -8,7 +8,7 @@ Each row is measured in a process of its own, after a run on a tiny grid that co
 error of the gap's mean and standard deviation; "whole" is `jipe2` on all states, with the same
 queries. Monte Carlo is a *projection*: the pairs that make two standard errors of the sample's
 standard deviation as small as the certificate, times the CPU time of a pair, both from 2,000 pairs
-that `estimate_gaps` plays.
+that `estimate_gaps` simulates.
 
 The 20 cells all over the grid are the hard case. Their branches drift along a corridor to the goal,
 and the core has to contain all of it. Most pairs in that core are far apart and hardly ever
@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 from timing import (
     about,
-    asked,
+    command_line,
     duration,
     forget,
     highest,
@@ -159,11 +159,11 @@ def beside(model, policy, states, actions, coupling, solutions):
     widest = max(solutions, key=lambda local: local.gap_variance.max())
     state, start = states[solutions.index(widest)], time.process_time()
     as_function = policy if callable(policy) else policy.__getitem__
-    played = jl.simulators.estimate_gaps(
+    simulated = jl.simulators.estimate_gaps(
         model, as_function, list(actions), state=state, num_runs=RUNS, coupling=coupling, rng=0
     )
     each = (time.process_time() - start) / RUNS
-    error = played.variance_error[actions] / (2.0 * np.sqrt(played.variance[actions]))
+    error = simulated.variance_error[actions] / (2.0 * np.sqrt(simulated.variance[actions]))
     pairs = RUNS * (2.0 * error / bound) ** 2
     deviation = np.sqrt(widest.gap_variance[0][actions])
     return f"{bound:.2g}", f"{deviation:.4g}", duration(float(pairs * each * len(states)))
@@ -171,7 +171,7 @@ def beside(model, policy, states, actions, coupling, solutions):
 
 def main():
     warnings.simplefilter("ignore", jl.ConvergenceWarning)
-    only = asked(__doc__, TITLES, row).only
+    only = command_line(__doc__, TITLES, row).only
     chosen = [each for each in ROWS if only in ("", each[0])]
     rows = lines(lambda each: in_a_process(*each), chosen)
     if not only:

@@ -43,10 +43,10 @@ def gap_variances(jm, policy, rtol=1e-10):
     start = np.diag(per_state(both) - mean**2).ravel()
     c, failed = bicgstab(LinearOperator((size**2, size**2), moved), start, x0=start, rtol=rtol)
     assert not failed, failed
-    found = c.reshape(size, size)
+    solution = c.reshape(size, size)
     gaps = np.zeros((size, num_actions, num_actions))
     for a, b in pairs:
         apart = y[:, a] - y[:, b]
-        left = v[to[:, a]] + v[to[:, b]] - 2.0 * found[to[:, a], to[:, b]]
+        left = v[to[:, a]] + v[to[:, b]] - 2.0 * solution[to[:, a], to[:, b]]
         gaps[:, a, b] = per_state(apart**2 + jm.gamma**2 * left) - per_state(apart) ** 2
     return gaps

@@ -15,7 +15,7 @@ import numpy as np
 from ale_py import ALEInterface, roms
 from gap_law import Depot
 from numpy_pairs import simulate_pairs_numpy, simulate_returns_numpy
-from timing import asked, duration, lines, seconds, table, write_page
+from timing import command_line, duration, lines, seconds, table, write_page
 
 import jmdp_lib as jl
 from jmdp_lib.atari import CoupledAtari
@@ -123,7 +123,7 @@ def projection():
 
 
 def of_laws():
-    """What is told of all couplings or of two policies, beside the evaluation of one."""
+    """Results for all couplings and for two policies, beside the evaluation of one policy."""
     for gamma in (0.95, 0.99):
         jm = jl.windy_gridworld(25, gamma=gamma)
         ranged = partial(jl.laws.coupling_range, jm, jl.uniform_policy(jm))
@@ -155,12 +155,12 @@ def decisions():
     jm = jl.windy_gridworld(5)
     case = jm, jl.uniform_policy(jm)
     gaps = partial(jl.simulators.estimate_gaps, *case, [0, 1], state=20, num_runs=100_000)
-    played = {"simulate_pairs": pairs(*case, 20, 100_000, truncation=1e-3)}
-    yield Row("estimate_gaps, 100,000 pairs of it", gaps, played)
+    simulated = {"simulate_pairs": pairs(*case, 20, 100_000, truncation=1e-3)}
+    yield Row("estimate_gaps, 100,000 pairs of it", gaps, simulated)
     settings = {"state": 20, "budget": 10**6, "method": "asymptotic"}
     on_tables = partial(decide, *case, [0, 1], **settings)
-    played = {"simulate_pairs": pairs(*case, 20, on_tables().num_runs, truncation=1e-3)}
-    yield Row("compare_actions, 5x5 gridworld, uniform policy", on_tables, played)
+    simulated = {"simulate_pairs": pairs(*case, 20, on_tables().num_runs, truncation=1e-3)}
+    yield Row("compare_actions, 5x5 gridworld, uniform policy", on_tables, simulated)
 
 
 def emulator():
@@ -197,7 +197,7 @@ def line(row):
 
 
 def main():
-    chosen = asked(__doc__)
+    chosen = command_line(__doc__)
     warnings.simplefilter("ignore")
     rows = [row for group in GROUPS for row in group() if chosen.only in row.what]
     text = table(["what", "here", "beside it", "ratio"], lines(line, rows))

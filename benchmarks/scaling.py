@@ -35,7 +35,7 @@ from scipy import sparse
 from timing import (
     HERE,
     about,
-    asked,
+    command_line,
     duration,
     forget,
     grid,
@@ -117,16 +117,17 @@ def monte_carlo(jm, policy, side):
     """Projected seconds for all gaps, from those of one state: see the head of this file."""
     total, pairs, returns = 0.0, 50_000, np.empty((0, 2))
 
-    def play(gap, num_pairs):
+    def simulate(gap, num_pairs):
         nonlocal returns
         returns = jl.simulate_pairs(jm, policy, gap, state=2 * side - 2, num_pairs=num_pairs, rng=0)
 
-    play((0, 1), pairs)
-    set_up = min(once(partial(play, (0, 1), 1)) for _ in range(2))  # needed once, not for every gap
-    while once(partial(play, (0, 1), pairs)) < 0.1 + 5.0 * set_up:
+    simulate((0, 1), pairs)
+    # Needed once, not for every gap.
+    set_up = min(once(partial(simulate, (0, 1), 1)) for _ in range(2))
+    while once(partial(simulate, (0, 1), pairs)) < 0.1 + 5.0 * set_up:
         pairs *= 4
     for gap in combinations(range(jm.num_actions), 2):
-        took = once(partial(play, gap, pairs)) - set_up
+        took = once(partial(simulate, gap, pairs)) - set_up
         gaps = returns[:, 0] - returns[:, 1]
         kurtosis = np.mean((gaps - gaps.mean()) ** 4) / gaps.var() ** 2
         total += (kurtosis - 1.0) / STANDARD_ERROR**2 * took / pairs
@@ -145,7 +146,7 @@ def work_of(method, jm, policy):
 
 
 def timed(work):
-    """Seconds, bytes added (nan where it cannot be told) and the result of the first run."""
+    """Seconds, bytes added (nan where they cannot be measured) and the result of the first run."""
     gc.collect()
     forget()
     before, height, kept = psutil.Process().memory_info().rss, highest(), []
@@ -238,8 +239,8 @@ def measure(large, only):
             groups += [("scaling", problem, method, group) for group in each]
     for order, (sides, more) in ORDERS.items():
         groups.append(("order", order, sides[:1] if only else sides + more * large))
-    wanted = [group for group in groups if only in ("", group[1], group[0])]
-    return pd.DataFrame([row for group in wanted for row in alone(*group)])
+    requested = [group for group in groups if only in ("", group[1], group[0])]
+    return pd.DataFrame([row for group in requested for row in alone(*group)])
 
 
 def measure_device(device, only):
@@ -314,7 +315,7 @@ def write(data):
 def main():
     large = {"action": "store_true", "help": "grids of up to 316x316 cells too"}
     device = {"help": "a torch device, such as cuda, alone"}
-    chosen = asked(__doc__, [*SIDES, "order"], rows_of, large=large, device=device)
+    chosen = command_line(__doc__, [*SIDES, "order"], rows_of, large=large, device=device)
     if chosen.device:
         data = measure_device(chosen.device, chosen.only)
         if not chosen.only:

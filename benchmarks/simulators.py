@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import matplotlib.pyplot as plt
 import numpy as np
-from timing import asked, lines, once, table
+from timing import command_line, lines, once, table
 
 import jmdp_lib as jl
 from notebooks.tools import chapter
@@ -62,10 +62,10 @@ def costs(name):
                 env.restore(here)
                 break
         listed = isinstance(space, gymnasium.spaces.Discrete)
-        asked = [0, 1] if listed else [space.sample(), space.sample()]
-        env.twin().query(asked)  # warm
+        actions = [0, 1] if listed else [space.sample(), space.sample()]
+        env.twin().query(actions)  # warm
         env.redraw()
-        queries.append(once(lambda: env.query(asked)) / 2)
+        queries.append(once(lambda: env.query(actions)) / 2)
     return min(steps), min(queries)
 
 
@@ -87,9 +87,9 @@ def picture():
     fig, axes = plt.subplots(1, 2, figsize=(6.4, 2.5), layout="constrained")
     orders = np.array([0, 1, 3, 4])
     for ax, name in zip(axes, ("mean", "variance"), strict=True):
-        found, truth = (getattr(m, f"gap_{name}")[5, orders, 2] for m in (gaps, exact))
+        estimate, truth = (getattr(m, f"gap_{name}")[5, orders, 2] for m in (gaps, exact))
         reach = 1.96 * scope[f"{name}_error"][5, orders, 2]
-        ax.errorbar(orders, found, reach, fmt="o", capsize=4, ms=3)
+        ax.errorbar(orders, estimate, reach, fmt="o", capsize=4, ms=3)
         ax.plot(orders, truth, "x", color="0.2", ms=7, label="exact")
         ax.set(xlabel="units ordered", ylabel=f"{name} of the gap", xticks=orders)
     axes[0].axhline(0.0, color="0.6", lw=0.8)
@@ -98,7 +98,7 @@ def picture():
 
 
 def main():
-    only = asked(__doc__, NAMES).only
+    only = command_line(__doc__, NAMES).only
     rows = lines(row, NAMES, only)
     if not only:
         picture()

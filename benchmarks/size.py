@@ -1,7 +1,7 @@
 """Size of the project in tokens of code, and the faults that `make lint` refuses.
 
 Comments, docstrings and layout are no tokens, so that packed lines gain nothing. The list of public
-names, `__init__.pyi`, is not counted. Refused are lines that the formatter is told to leave alone,
+names, `__init__.pyi`, is not counted. Refused are lines that the formatter skips on request,
 and functions of the library and of the programs beside it that have more than 40 lines without
 their docstring.
 """

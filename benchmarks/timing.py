@@ -74,7 +74,7 @@ def forget():
 
 
 def in_a_process(*arguments):
-    """What `asked` measures of these arguments in a process of its own: this program, once more.
+    """Measure these arguments in a process of its own: this program, by the `one` of its options.
 
     Raises MemoryError if that one ran out of memory, and CalledProcessError if it failed otherwise.
     """
@@ -86,10 +86,10 @@ def in_a_process(*arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def asked(doc, only=None, one=None, **more):
-    """What the command line asks for, `--only` one of these names, say; `one` ends the program.
+def command_line(doc, only=None, one=None, **more):
+    """The options of the command line. `--only` takes one of these names; `--one` ends the program.
 
-    one: what is measured in a process of its own. more: further options, by name.
+    one: the function that measures in a process of its own. more: further options, by name.
     """
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--only", choices=only, default="", help="rows of this name, and no page")
@@ -124,12 +124,12 @@ def table(heads, rows):
 
 def lines(row, names, only=""):
     """A row of a table for each name, or for one alone, printed as soon as it is there."""
-    found = []
+    rows = []
     for name in names:
         if only in ("", name):
-            found.append(row(name))
-            print(*found[-1], sep=" | ", file=sys.stderr, flush=True)
-    return found
+            rows.append(row(name))
+            print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
+    return rows
 
 
 def commit(folder=HERE.parent):

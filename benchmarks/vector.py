@@ -5,7 +5,7 @@
 and go into vector_gpu.csv, which chapter 11 shows.
 
 The depot of book/own_simulator.md: ordering 2 against ordering 1 with 5 in stock, uniform policy,
-gamma 0.9, horizon 66. *Loop* is what twenty lines of NumPy do: they play all pairs to the end.
+gamma 0.9, horizon 66. *Loop* is what twenty lines of NumPy do: they simulate all pairs to the end.
 *Dropping loop* also drops pairs whose branches have become one, once they are a fifth. *Plain* is
 the same depot as a simulator that answers one query at a time. Times are the best of five in one
 run. A branch-step is a step of a branch of a pair that is not finished; a pair takes 37 of them
@@ -14,9 +14,9 @@ Python takes longer to launch the last steps, of few pairs, than these take. Wit
 more the kernels of a step limit it, each of which reads and writes its arrays once. Memory stays
 that of a chunk of 2^25 pairs, however many pairs there are. By `jipe2` the variances are
 28.1227 and 15.5805. JAX 0.10.2, tried once by hand on a processor with 64-bit numbers
-switched on, played 20,000 pairs to the same digits as NumPy, whose generator `draw` gets there. It
-took minutes: it compiles every operation anew for each shape, and shapes change whenever finished
-pairs are dropped.
+switched on, simulated 20,000 pairs to the same digits as NumPy, whose generator `draw` gets there.
+It took minutes: it compiles every operation anew for each shape, and shapes change whenever
+finished pairs are dropped.
 """
 
 import sys
@@ -26,7 +26,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 from gap_law import Depot
-from timing import HERE, about, asked, duration, lines, seconds, table, write_page
+from timing import HERE, about, command_line, duration, lines, seconds, table, write_page
 
 import jmdp_lib as jl
 from jmdp_lib.model.coupling import CouplingName
@@ -114,15 +114,16 @@ def gpu_row(device: str, coupling: CouplingName, pairs: int) -> dict[str, object
     import torch
 
     sim, state = gpu_depot(device)
-    play = partial(jl.simulators.estimate_gaps, sim, POLICY, [2, 1], state=state, coupling=coupling)
-    play(num_runs=LEAST, horizon=STEPS, rng=0)
+    query = {"state": state, "coupling": coupling}
+    simulate = partial(jl.simulators.estimate_gaps, sim, POLICY, [2, 1], **query)
+    simulate(num_runs=LEAST, horizon=STEPS, rng=0)
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     times = []
     for seed in range(3):
         start = time.perf_counter()
-        found = play(num_runs=pairs, horizon=STEPS, rng=seed)
+        gaps = simulate(num_runs=pairs, horizon=STEPS, rng=seed)
         times.append(time.perf_counter() - start)
     return {
         "device": torch.cuda.get_device_name() if on_gpu else device,
@@ -132,8 +133,8 @@ def gpu_row(device: str, coupling: CouplingName, pairs: int) -> dict[str, object
         "branch-steps a pair": COUPLINGS[coupling],
         "branch-steps a second": float(f"{COUPLINGS[coupling] * pairs / min(times):.3g}"),
         "peak GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2),
-        "variance": round(float(found.variance[0, 1]), 5),
-        "standard error": float(f"{found.variance_error[0, 1]:.2g}"),
+        "variance": round(float(gaps.variance[0, 1]), 5),
+        "standard error": float(f"{gaps.variance_error[0, 1]:.2g}"),
     }
 
 
@@ -150,7 +151,9 @@ def gpu_table(device: str, only: str) -> None:
 
 
 def main() -> None:
-    chosen = asked(__doc__, COUPLINGS, device={"help": "a torch device, such as cuda, alone"})
+    chosen = command_line(
+        __doc__, COUPLINGS, device={"help": "a torch device, such as cuda, alone"}
+    )
     if chosen.device:
         gpu_table(chosen.device, chosen.only)
         return

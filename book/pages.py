@@ -96,7 +96,9 @@ def prompt(cell: NotebookNode) -> str | None:
     computes = re.search(r"\bjl\.(?!norm_weight|contraction_)", code)
     if "summary" in tags(cell) or ("claims.check(" in code and not computes):
         return "Show the check"
-    return "Show how it is drawn" if folded(cell) else None
+    if not folded(cell):
+        return None
+    return "Show how it is drawn" if drawn_by(cell) else "Show the preparation"
 
 
 def claims_table(nb: NotebookNode) -> NotebookNode:

@@ -170,7 +170,7 @@ def tex(formula: str) -> str:
 def on_docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: Any) -> None:
     """Turn Google style into lists, and formulas into those of Sphinx.
 
-    Napoleon is not told what is documented: it would take "What: it is", of a property, for a type.
+    Napoleon does not know what is documented: for it "What: it is", of a property, is a type.
     """
     text = FORMULA.sub(lambda x: f":math:`{tex(x[1] or x[2]).strip()}`", "\n".join(lines))
     lines[:] = docstring.GoogleDocstring(text, STYLE).lines()

@@ -19,13 +19,12 @@ EAGER_STEPS = 3  # before a step is recorded: libraries set themselves up in the
 def recorded(
     step: Callable[[], None],
     device: torch.device,
-    before: Callable[[], object] = lambda: None,
     generators: Sequence[Generator] = (),
 ) -> Callable[[], None]:
     """`step` itself on a processor; on a GPU it is recorded after a few calls, and replayed.
 
-    A recorded step reads and writes always the same memory, and asks the host nothing. before:
-    called once, just before the recording. generators: those that the step draws from.
+    A recorded step reads and writes always the same memory, and reads nothing back to the host. It
+    sets gradients to None before it computes them. generators: those that the step draws from.
     """
     if device.type != "cuda":
         return step
@@ -43,7 +42,6 @@ def recorded(
             here.wait_stream(aside)
         else:
             if calls == EAGER_STEPS:
-                before()
                 for generator in generators:
                     graph.register_generator_state(generator)
                 with torch.cuda.graph(graph):  # records, and does not run

@@ -79,24 +79,20 @@ def in_processes(
 
 def _in_time(work: Callable[..., Result], deadline: float, *job: Any) -> Result:
     """work(*job), which ends with a TimeoutError at the deadline."""
-    if (left := deadline - time.monotonic()) <= 0.0:
-        raise TimeoutError
 
     def stop(*_: object) -> None:
         raise TimeoutError
 
     signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, left)
+    signal.setitimer(signal.ITIMER_REAL, max(deadline - time.monotonic(), 1e-6))
     try:
         return work(*job)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-def program(
-    doc: str, games: Sequence[str] | None = None, seeds: Sequence[int] | None = None
-) -> argparse.ArgumentParser:
-    """The options that all programs of experiments share; games, seeds: by default."""
+def program(doc: str) -> argparse.ArgumentParser:
+    """The options that all programs of experiments share."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -104,8 +100,8 @@ def program(
     parser.add_argument("--out", type=Path, help="folder of results; by default WORK/results")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or, say, cuda:1")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) - 1))
-    parser.add_argument("--games", nargs="+", default=games, help="any games of the emulator")
-    parser.add_argument("--seeds", nargs="+", type=int, default=seeds)
+    parser.add_argument("--games", nargs="+", help="any games of the emulator")
+    parser.add_argument("--seeds", nargs="+", type=int)
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop after these")
     parser.add_argument("--miniature", action="store_true", help="does all of it run?")
     return parser
@@ -154,7 +150,7 @@ def require_device(name: str) -> Any:
     if not re.fullmatch(r"cpu|cuda(:\d+)?", str(name)):
         raise ValueError(f"device {name!r} is unknown: give 'cpu', 'cuda' or, say, 'cuda:1'")
     with extra("torch"):
-        import torch  # here: processes that play games do without it
+        import torch  # here: processes that simulate do without it
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count() or "no"

@@ -73,7 +73,7 @@ worlds["umbrellas"] = fair(-1), "joint"
 
 # %% [markdown]
 # All three are **the same MDP**: each action, taken alone, earns the same amounts with the same
-# probabilities. If you sell one thing a day you can never tell the worlds apart.
+# probabilities. If you sell one thing a day you can never distinguish the worlds.
 
 # %%
 takings = [np.sort(jm.rewards, axis=0) for jm, _ in worlds.values()]
@@ -256,7 +256,7 @@ print("up first:   ", paths[:, 1])
 print("one branch from step", met)
 
 # %% [markdown]
-# How often are two branches still apart after $t$ steps? `pair_step` computes the distribution of a pair one step later. What does merging do to the gap? Compare two
+# How often are two branches still separate after $t$ steps? `pair_step` computes the distribution of a pair one step later. What does merging do to the gap? Compare two
 # separate runs, whose variances add; branches that merge but draw the first gust separately; and one first gust for both, as in the paper.
 
 

@@ -85,7 +85,7 @@ print("one table of Example 1: rewards", rewards, "next states", next_states)
 assert rewards.sum() == 1  # one coin for both
 
 # %% [markdown]
-# Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience tells them apart. Yet the variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards; we let state 1 pay 1 and state 0 nothing, whatever the action, and the policy tosses a fair coin. In Example 2.1 both actions earn the same and lead to the same state, so the gap is zero. (`JMDP.from_mdp` builds Example 2.1 from this MDP.)
+# Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience distinguishes them. Yet the variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards; we let state 1 pay 1 and state 0 nothing, whatever the action, and the policy tosses a fair coin. In Example 2.1 both actions earn the same and lead to the same state, so the gap is zero. (`JMDP.from_mdp` builds Example 2.1 from this MDP.)
 
 # %%
 assert all(jm.is_coupled for jm in examples.values())
@@ -121,7 +121,7 @@ claims.check("Var G: Example 2.1 = from_mdp = 0, Example 2.2 > 1", text, differ)
 # **Definition 4.6 (joint return vector).** $Z^\pi(s) = (Z^\pi(s, a))_{a \in \mathcal A}$: the returns of all actions of one state, as random variables on one probability space. Branches share the first table, and later a table whenever they are at one state. Two branches at one state that also take the same action are the same branch from then on: they have **merged**.
 
 # %% tags=["hide-input"]
-# Heights of two branches by time: apart by less than one they are at one state.
+# Heights of two branches by time; a difference below one means one state.
 paths = np.array([(2.2, 1.8), (3.0, 1.0), (3.0, 1.0), (2.2, 1.8), (2.0, 2.0)])
 
 

@@ -253,7 +253,7 @@ claims.check(claim, f"{errors[2]:.3f} > {bound:.4f}", errors[2] > bound)
 
 # %% [markdown]
 # In the first two cases the gap variances were exact long before the certificate was small. In the third, the grid under another
-# policy, they are off by more than the bound on the means. The bound is the same 0.0096 in all three cases, so it cannot tell them apart. What can?
+# policy, they are off by more than the bound on the means. The bound is the same 0.0096 in all three cases, so it cannot distinguish them. What can?
 #
 # ## 2.5 Covariances have their own rate
 #

@@ -83,7 +83,7 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 3.1.** Correlations of the returns of the four moves, in every cell of the 3x3 windy gridworld (the paper's Figure 4); rows and columns of each small matrix are up, right, down, left. Left: one gust for
 # all actions of a cell. Right: a gust for each. $\gamma = 0.95$, gust probability 0.2, goal policy. The goal is hatched: its return is constant, and has no correlation with anything (`nan`).
-# The colour scale is not linear, so that large correlations can be told apart. Note that the two panels differ except in the first column and at the goal.
+# The colour scale is not linear, so that large correlations can be distinguished. Note that the two panels differ except in the first column and at the goal.
 #
 # <!-- alt: The three by three grid twice, with a four by four correlation matrix in each cell. All entries are between zero and one, red where large. In the second and third columns of the grid the joint matrices are clearly redder than the independent ones; in the first column they look alike. -->
 
@@ -328,7 +328,7 @@ assert np.isclose(drawn_twice(24, 0.99), -1)  # the release's rule; ours is abov
 # %% [markdown]
 # ## 3.6 How long is a shock shared? Three couplings
 #
-# In the paper's regime (`"joint"`) two branches share a shock *while they are at the same state*; one step later they are usually apart.
+# In the paper's regime (`"joint"`) two branches share a shock *while they are at the same state*; one step later they are usually at different states.
 # Demand or weather reach both wherever they are: that is `coupling="common"`, for a model with one distribution of the noise for all states, such as `JMDP.from_step` builds. Then $T_2$ moves branches at different states by the same noise, too. The proof of Lemma 5.2 does not ask how the two draws depend on each other, so the certificate of Theorem 5.3 stays.
 #
 # We look at three worlds, with one decision in each. In the middle of the windy grid: right or left? In the depot of [Use it on your own simulator](../book/own_simulator.md), with five units in stock and orders up to six afterwards: one unit or two? With two jobs in each of two queues: send the next job to the fast queue or to the slow one?

@@ -50,7 +50,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.release import results, runs
-from experiments.release.play import evaluation_starts
+from experiments.release.rollouts import evaluation_starts
 from experiments.release.settings import PROTOCOL, settings_of
 from jmdp_lib.atari import CoupledAtari, Draw
 from notebooks.tools import chapter, plots
@@ -126,7 +126,7 @@ assert reward == promised.reward
 # %% [markdown]
 # ## 5.2 The authors' training, in miniature
 #
-# The release ([github.com/egecky/jmdp](https://github.com/egecky/jmdp)) plays uniform random actions. Each step asks for two distinct
+# The release ([github.com/egecky/jmdp](https://github.com/egecky/jmdp)) takes uniform random actions. Each step queries two distinct
 # actions $a$ and $b$ and executes the first. A reward is $\operatorname{clip}(r + bU, 0, 1)$ for the first and
 # $\operatorname{clip}(r - bU, 0, 1)$ for the second action, with one sign $U = \pm1$ for each query; returns are multiplied by
 # $1-\gamma$, and $\gamma = 0.99$. A network sees one grey screen of $84 \times 84$; it gives means $\mu$ and second moments
@@ -139,12 +139,12 @@ assert reward == promised.reward
 # \sigma_{\mathrm{same}}:\ & R_a R_b + \gamma\bigl(R_a\,T_\mu(Y') + R_b\,T_\mu(X')\bigr) + \gamma^2\,T_\Sigma(X',Y'),
 # \end{aligned}$$
 #
-# and $\sigma_{\mathrm{cross}}$ is like $\sigma_{\mathrm{same}}$ for two rows of the play, each with its own table. The two settings differ
+# and $\sigma_{\mathrm{cross}}$ is like $\sigma_{\mathrm{same}}$ for two rows of the rollout, each with its own table. The two settings differ
 # in five places:
 #
 # | | defaults of the script | launcher |
 # |---|---|---|
-# | coupling | rewards, $b = 1/4$; with probability 1/4 the last action is played for a whole query | rewards, $b = 1$ |
+# | coupling | rewards, $b = 1/4$; with probability 1/4 the last action replaces all those of a query | rewards, $b = 1$ |
 # | $\Sigma$ | a network of its own for two states and actions ("pair") | $\mu\mu^\top + \langle v, v'\rangle$ ("Gram") |
 # | fitted | second moments | covariances |
 # | error of the gap | only recorded | weight 0.1 |
@@ -342,7 +342,7 @@ claims.check("error - floor of mu, first / last", text, excess.min() > 100, enou
 #
 # ## 5.5 What a small error does not give
 #
-# We asked the networks of Figure 7 for gap variances at the first 40 frames of a play, for one pair of actions at each, and simulated 32 pairs of
+# We asked the networks of Figure 7 for gap variances at the first 40 frames of a rollout, for one pair of actions at each, and simulated 32 pairs of
 # branches. (The release evaluates its launcher's networks so, and none of the defaults. These are few states: 7 to 16 different screens in Pong, 11 in
 # BattleZone, 39 or 40 in the others.) Learned / simulated during training:
 
@@ -407,7 +407,7 @@ assert screens == [16, 7, 14, 11, 11, 11, 39, 39, 39, 39, 39, 40]
 #
 # <details><summary>Solution</summary>
 #
-# Six: one frame that obeys is enough to tell the actions apart. They have one future only if all four frames repeat, which has
+# Six: one frame that obeys is enough to distinguish the actions. They have one future only if all four frames repeat, which has
 # probability $(1/4)^4 = 0.4\%$.
 #
 # </details>

@@ -18,7 +18,7 @@
 # 1.5, at 50,000 steps.
 #
 # **It does not show calibration by coupling.** With a shock of either size, the sum of the two branches'
-# *simulated* variances is 0.86 to 0.99 times that of the gap: here independent marginals overestimate nothing. (The release, too, plays independent pairs and prints their variance,
+# *simulated* variances is 0.86 to 0.99 times that of the gap: here independent marginals overestimate nothing. (The release, too, simulates independent pairs and prints their variance,
 # so the authors' own log has this comparison.) The second column grows with the copies of the
 # target network, as a two-line recursion predicts from what each network says at 6,000 steps. And in the first column a calibrated network would have about 16, not 1,
 # because the shock is four times larger in training than in evaluation.
@@ -45,7 +45,7 @@ import pandas as pd
 
 from experiments.release import results
 from experiments.release.limits import copies_recursion
-from experiments.release.play import evaluation_starts
+from experiments.release.rollouts import evaluation_starts
 from experiments.release.settings import PROTOCOL, settings_of
 from notebooks.tools import chapter, plots
 
@@ -59,7 +59,7 @@ columns = ["coupled_ratio", "independent_ratio"]
 #
 # The caption of the paper's table says what is printed: the *network's* gap variance and the *network's*
 # $\operatorname{Var} Z_a + \operatorname{Var} Z_b$, both divided by the same simulated gap variance. The launcher trains the Gram network with $b = 1$ and then evaluates it
-# with $b = 1/4$: at each of the first 40 states of a play it asks for one pair of actions and simulates 32 pairs of branches over
+# with $b = 1/4$: at each of the first 40 states of a rollout it queries one pair of actions and simulates 32 pairs of branches over
 # 150 more steps. (With seed 0 these are 17 distinct screens in Pong, 11 in BattleZone, 39 in Boxing and 26 in Atlantis.) While both branches stand in one state of the memory, one query serves both. Variances divide by 32.
 #
 # **Our rule**, written down before the runs but after an outside trial of these settings: a number agrees if the mean of our seeds is within a factor of 1.5 of the paper's.
@@ -232,7 +232,7 @@ claims.check("matching shocks: first column at the end, halved", text, fell, eno
 #
 # ## 6.4 The second column: too few copies of the target
 #
-# **The mean.** Treat all states and actions alike. In training almost every reward is zero before the shock, and 0 or 1 with equal probability after it. Returns are
+# **The mean.** Treat all states and actions as one. In training almost every reward is zero before the shock, and 0 or 1 with equal probability after it. Returns are
 # multiplied by $1-\gamma$, so a reward $r$ has mean $(1-\gamma)/2$ and variance $(1-\gamma)^2/4$. The target network
 # does not change between two copies. So each copy is one backup of the mean $m$:
 #
@@ -283,7 +283,7 @@ pd.DataFrame({"peak": 2 * variances.max() / simulated, "end": 2 * variances[-1] 
 
 # %% [markdown]
 # The gap does not feel this drift. The bracket $m_{k+1}^2 - m_k^2$ is the same for all states and actions. So it enters
-# $C_{aa}$, $C_{bb}$ and $C_{ab}$ alike and cancels in $C_{aa} + C_{bb} - 2\,C_{ab}$. This is why the first column does not
+# $C_{aa}$, $C_{bb}$ and $C_{ab}$ in the same way and cancels in $C_{aa} + C_{bb} - 2\,C_{ab}$. This is why the first column does not
 # grow with the second.
 #
 # ## 6.5 The first column: a calibrated value would be 16
@@ -305,7 +305,7 @@ claims.check(
 
 # %% [markdown]
 # **Why is it too small?** Returns from two distinct states share no shock, so the difference $Z(s,a) - Z(t,a)$ has the
-# sum of two variances. In the network, between frames 20 apart at the start of a play, its variance is at most 4.1% of the gap variance between *actions* of one
+# sum of two variances. In the network, between frames 20 apart at the start of a rollout, its variance is at most 4.1% of the gap variance between *actions* of one
 # frame: the Gram vectors hardly depend on the state. But after one step a gap is mostly a difference between
 # two distinct states, and the network misses this part. Chapter 12 shows a representation that does not.
 

@@ -79,7 +79,7 @@ claims.check("Sigma changes by > 10, T_2 Sigma by < 1e-9", text, changed > 10 an
 #
 # ## 7.2 Centring: a source on the diagonal alone
 #
-# The mean $m$ of each state's return is found first, from a sparse system with $|\mathcal S|$ unknowns. The covariance
+# The mean $m$ of each state's return is computed first, from a sparse system with $|\mathcal S|$ unknowns. The covariance
 # $c = W - m m^\top$ then satisfies
 #
 # $$c = \bar c_0 + \gamma^2 \bar P_2\, c, \quad \bar c_0(s, t) = 0 \text{ for } s \ne t.$$
@@ -152,7 +152,7 @@ def steps_to_reach(jm, policy, queries):
 
 
 # %%
-questions = {  # a policy, and the states whose gaps are wanted
+questions = {  # a policy, and the states whose gaps are requested
     "goal policy": (goal, np.arange(n)),
     "uniform policy": (uniform, np.arange(n)),
     "goal, one state": (goal, [11]),  # the cell below the goal
@@ -280,7 +280,7 @@ claims.check("pairs for three states: as many as on a 20x20 grid", f"{few.num_un
 # %%
 apart = few.moments.gap_variance[near] - whole.moments.gap_variance[near]
 assert np.abs(apart).max() < 1e-7
-assert np.isnan(few.moments.gap_variance[0, 0, 1])  # this gap was not asked for
+assert np.isnan(few.moments.gap_variance[0, 0, 1])  # this gap was not requested
 
 # %% [markdown]
 # ## 7.6 What it costs

@@ -59,7 +59,7 @@ assert min(resolutions) >= 512, f"{resolutions=}: at least 512 each"
 # **What the grid does.** We store $F$ at finitely many points, the **grid**. The equation asks for $F$ at $(x - d_o)/\gamma$, usually between two of them. $F$ never falls, so its value at the next grid point above
 # is an upper bound, at the next one below a lower bound. Start with the bounds 0 and 1 and apply the equation again and again. It is monotone in $F$, so both bounds stay valid, and no sweep widens them. This is a bracket in *stochastic order*, in which the smaller of two laws is the one whose distribution function is nowhere below.
 #
-# **What an atom does.** Where a gap takes a single value, an **atom**, with positive probability, $F$ jumps. Between two grid points the bracket around a jump stays as wide as the jump is high, however fine the grid. Ties are an atom at zero. So zero is always a grid point, and `gap_law` keeps $P(G < x)$ and $P(G \le x)$ apart. It
+# **What an atom does.** Where a gap takes a single value, an **atom**, with positive probability, $F$ jumps. Between two grid points the bracket around a jump stays as wide as the jump is high, however fine the grid. Ties are an atom at zero. So zero is always a grid point, and `gap_law` keeps $P(G < x)$ and $P(G \le x)$ separate. It
 # refines the grid until both brackets are as narrow at zero as you ask, and warns if it cannot.
 
 # %%

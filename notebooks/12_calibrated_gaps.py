@@ -96,7 +96,7 @@ assert rewards in ({1.0}, {-1.0})  # at a state that pays nothing
 #
 # **The reference** is simulation: two branches start at one state with two actions and go on with uniform random actions. While they
 # stand at the same state they share a table; if they also take the same action, they are one from then on. Discounts
-# and shocks are added in closed form. Each game has 64 states with three pairs of actions, each played twelve times for 300 steps.
+# and shocks are added in closed form. Each game has 64 states with three pairs of actions, each simulated twelve times for 300 steps.
 
 # %%
 search = chapter.results(search_files)

@@ -20,7 +20,7 @@ MODULE = sys.modules[collect.__module__]
 
 @pytest.fixture(autouse=True)
 def early_states(monkeypatch):
-    """Less random play than usual before a trajectory, and between evaluation states."""
+    """Fewer random actions than usual before a trajectory, and between evaluation states."""
     monkeypatch.setattr(MODULE, "_START_STEPS", 100)
     monkeypatch.setattr(MODULE, "_EVALUATION_SPACING", 25)
 
@@ -57,7 +57,7 @@ def test_all_tables_of_a_sticky_state_are_collected(monkeypatch):
     assert (tables.observations[:, -1] == np.repeat([s.previous for s in states], 5)).all()
     assert tables.next_observations[0, :, -1].tolist() == list(range(6))  # all are obeyed
     assert (tables.next_observations[4, :, -1] == states[0].previous).all()  # none is
-    # play goes on in the table that was drawn, and pairs name the first table of a state
+    # the rollout goes on in the table that was drawn, and pairs name the first table of a state
     drawn = []
     pick = MODULE._Trajectory.pick
 
@@ -100,24 +100,24 @@ def test_a_part_of_the_actions_is_a_part_of_the_table():
 
 @pytest.mark.slow
 def test_number_of_processes_changes_nothing(monkeypatch):
-    monkeypatch.undo()  # other processes start their play as usual
+    monkeypatch.undo()  # other processes start their rollouts as usual
     monkeypatch.setattr(MODULE, "_CHUNK", 30)
     assert equal(collect(ATLANTIS, 6, 2), collect(ATLANTIS, 6, 1))
 
 
 @pytest.mark.parametrize("sticky", [0.0, 0.5])
-def test_branches_play_their_actions_until_they_coalesce(monkeypatch, sticky):
-    played = []  # of every pair its steps: (action of the first, of the second branch)
+def test_branches_take_their_actions_until_they_coalesce(monkeypatch, sticky):
+    taken = []  # of every pair its steps: (action of the first, of the second branch)
 
     class Watched(EnvironmentWorld):
         def start(self, width):
-            played.append([])
+            taken.append([])
             return super().start(width)
 
         def step(self, draws, *others):
             groups = [pair for each in draws.values() for pair in each.items()]
             chosen = {branch: action for action, branches in groups for branch in branches}
-            played[-1].append([chosen[branch] for branch in (0, 1)])
+            taken[-1].append([chosen[branch] for branch in (0, 1)])
             return super().step(draws, *others)
 
     monkeypatch.setattr(sys.modules[record_pairs.__module__], "EnvironmentWorld", Watched)
@@ -128,21 +128,21 @@ def test_branches_play_their_actions_until_they_coalesce(monkeypatch, sticky):
     assert (records.actions[:, 0] != records.actions[:, 1]).all()
     first = [np.repeat(first_actions(10, row, game, 4)[0], 3, axis=0) for row in range(3)]
     assert (records.actions == np.concatenate(first)).all()
-    played = np.array(played)  # (36, 12, 2)
-    assert (played[:, 0] == records.actions).all()
-    met = records.same_state & (played[..., 0] == played[..., 1])
+    taken = np.array(taken)  # (36, 12, 2)
+    assert (taken[:, 0] == records.actions).all()
+    met = records.same_state & (taken[..., 0] == taken[..., 1])
     assert (np.maximum.accumulate(met, axis=1) == met).all()  # one branch for good
     assert met.any()
     assert (records.rewards[:, 0] == records.rewards[:, 1])[met].all()
     if sticky:
         return
-    # Nothing but the actions decides: play them again.
+    # Nothing but the actions decides: take them again.
     env = CoupledAtari("Atlantis", sticky_prob=0.0, obs="ram+paddles")
     for m in range(0, 36, 7):
         reached = []
         for branch in (0, 1):
             env.restore(states[records.state_rows[m]])
-            for t, action in enumerate(played[m, :, branch]):
+            for t, action in enumerate(taken[m, :, branch]):
                 reached.append(env.snapshot().identity)
                 assert np.clip(env.step(action)[1], -1, 1) == records.rewards[m, branch, t]
         assert (np.equal(reached[:12], reached[12:]) == records.same_state[m]).all()

@@ -78,7 +78,7 @@ CHILD = """
 import os, signal, sys
 
 sys.path.append({folder!r})
-from timing import asked
+from timing import command_line
 
 
 def measure(how):
@@ -87,7 +87,7 @@ def measure(how):
     raise {{"full": MemoryError, "wrong": TypeError}}[how](how)
 
 
-asked("A program.", one=measure)
+command_line("A program.", one=measure)
 """
 
 

@@ -184,6 +184,7 @@ def test_cells_that_only_prepare_draw_or_check_are_folded():
     }
     assert {code: pages.prompt(cell(code)) for code in prompts} == prompts
     assert pages.prompt(cell("seed = 0", "parameters")) == "Show the parameters"
+    assert pages.prompt(cell("def draw(ax): ...", "hide-input")) == "Show the preparation"
     assert pages.prompt(cell("claims.print()", "summary")) == "Show the check"
     shown = pages.annotated(pages.Notebook("01_one", notebook(*map(cell, prompts))))
     assert shown.count("hide-input") == 3

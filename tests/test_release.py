@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 from experiments.files import claim
 from experiments.processes import in_processes
-from experiments.release import play, results, runs, training
+from experiments.release import results, rollouts, runs, training
 from experiments.release.network import predictions
 from experiments.release.settings import PROTOCOL, Run, settings_of
 from experiments.release.training import Learner, block_draws, data_on, train
@@ -35,14 +35,14 @@ def tiny(name, **changed):
     return replace(settings_of(name, miniature=True), **small | sizes | gram | changed)
 
 
-def random_play():
-    """A play of random screens, in which all kinds of ends happen."""
+def random_rollout():
+    """A rollout of random screens, in which all kinds of ends happen."""
     rng = np.random.default_rng(0)
     screens = rng.integers(256, size=(2 * STEPS + 1, 84, 84), dtype=np.uint8)
-    return play.Collected(
+    return rollouts.Collected(
         screens[: STEPS + 1],
         screens[STEPS + 1 :],
-        play.distinct_pairs(rng.random((STEPS, 2)), NUM_ACTIONS),
+        rollouts.distinct_pairs(rng.random((STEPS, 2)), NUM_ACTIONS),
         rng.integers(-1, 3, (STEPS, 2)).astype(np.float32),
         rng.random((STEPS, 2)) < 0.3,
         rng.choice(np.array([-1, 1], np.int8), STEPS),
@@ -53,7 +53,9 @@ def random_play():
 def learner_of(name, **changed):
     """A learner whose target is another network than the one that learns, with large weights."""
     settings = tiny(name, **changed)
-    learner = Learner(Run(name, settings, "Pong", 0), data_on("cpu", random_play(), settings))
+    learner = Learner(
+        Run(name, settings, "Pong", 0, ROOT), data_on("cpu", random_rollout(), settings)
+    )
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(1)
         for module in (learner.network, learner.target):
@@ -139,7 +141,7 @@ def plain_losses(online, target, data, settings, rows, next_actions):
 @both_settings
 def test_losses_and_gradients_are_those_of_the_formulas(name):
     learner = learner_of(name, gamma=0.9)
-    data = random_play()
+    data = random_rollout()
     rng = np.random.default_rng(2)
     rows = rng.integers(STEPS, size=(3, 4))
     rows[1, 0] = rows[0, 0]  # a row beside itself
@@ -164,7 +166,7 @@ def test_losses_and_gradients_are_those_of_the_formulas(name):
 @both_settings
 def test_predictions_are_those_of_the_formulas(name):
     learner = learner_of(name)
-    net, screens = Plain(learner.network), random_play().others[:3]
+    net, screens = Plain(learner.network), random_rollout().others[:3]
     actions = np.array([[0, 2], [3, 1], [5, 4]])
     predicted = predictions(
         learner.network, torch.from_numpy(screens), learner.identity[torch.from_numpy(actions)]
@@ -255,10 +257,10 @@ def test_draws_reach_from_the_oldest_row_to_the_present():
 
 
 @pytest.mark.parametrize(("game", "sticky"), [("Boxing", 0.0), ("Atlantis", 1.0)])
-def test_a_play_is_that_of_gymnasium(game, sticky, monkeypatch):
+def test_a_rollout_is_that_of_gymnasium(game, sticky, monkeypatch):
     """The first action is executed, the second one looked at; or the last action, for both."""
-    monkeypatch.setattr(play, "MAX_FRAMES", 25)  # plays are cut off then
-    data = play.collect(tiny("defaults", steps=60, sticky=sticky), game, 3)
+    monkeypatch.setattr(rollouts, "MAX_FRAMES", 25)  # rollouts are cut off then
+    data = rollouts.collect(tiny("defaults", steps=60, sticky=sticky), game, 3)
     env = gymnasium.make(
         f"ALE/{game}-v5", obs_type="rgb", frameskip=1, repeat_action_probability=0.0
     )
@@ -287,27 +289,27 @@ def test_a_play_is_that_of_gymnasium(game, sticky, monkeypatch):
 @pytest.mark.parametrize("sticky", [False, True])
 def test_one_query_serves_branches_in_one_state(sticky):
     """The lottery of the first one counts, and last actions are a part of a sticky state."""
-    start = play.evaluation_starts(tiny("defaults", states=40), "Boxing", 0)[-1]
-    players = [play.Emulator("Boxing"), play.Emulator("Boxing")]
-    plays = np.full((2, 12), 3)
-    plays[1, [0, 5]] = 2  # 3 goes right, 2 goes up
+    start = rollouts.evaluation_starts(tiny("defaults", states=40), "Boxing", 0)[-1]
+    envs = [rollouts.Emulator("Boxing"), rollouts.Emulator("Boxing")]
+    actions = np.full((2, 12), 3)
+    actions[1, [0, 5]] = 2  # 3 goes right, 2 goes up
     repeats = np.zeros((2, 12), bool)
     repeats[0, 0] = True
-    _, alive, same = play.play_pair(players, start, plays, repeats, sticky)
+    _, alive, same = rollouts.simulate_pair(envs, start.state, actions, repeats, sticky)
     assert alive.all()
     assert same.tolist() == [True, not sticky, *[True] * 4, *[False] * 6]
 
 
 def test_simulated_pairs_begin_with_the_requested_actions(monkeypatch):
     settings = tiny("launcher")
-    monkeypatch.setattr(play, "play_pair", lambda *x, sticky: (x[2], ~x[3], x[2][0]))
-    pairs = play.simulate(settings, "Atlantis", 0)
+    monkeypatch.setattr(rollouts, "simulate_pair", lambda *x, sticky: (x[2], ~x[3], x[2][0]))
+    pairs = rollouts.simulate(settings, "Atlantis", 0)
     assert pairs.alive.shape == (3, 3, 2, 9)  # the first query and 8 more steps
     assert pairs.alive.all()  # no action is repeated
-    for start, plays in zip(
-        play.evaluation_starts(settings, "Atlantis", 0), pairs.rewards, strict=True
+    for start, actions in zip(
+        rollouts.evaluation_starts(settings, "Atlantis", 0), pairs.rewards, strict=True
     ):
-        assert_array_equal(plays[:, :, 0], [start.asked] * 3)
+        assert_array_equal(actions[:, :, 0], [start.queried] * 3)
 
 
 @pytest.mark.parametrize("same", [False, True])
@@ -316,10 +318,10 @@ def test_simulated_variances_of_coins(same):
     alive = np.ones((1, 4000, 2, 30), bool)
     alive[:, -1, 1, 1:] = False
     rewards = np.zeros(alive.shape, np.float32)
-    coins = play.Pairs(rewards, alive, np.full((1, 4000, 30), same))
-    returns = play.pair_returns(coins, 0.25, 0.9, np.random.default_rng(1))
+    coins = rollouts.Pairs(rewards, alive, np.full((1, 4000, 30), same))
+    returns = rollouts.pair_returns(coins, 0.25, 0.9, np.random.default_rng(1))
     assert any(returns[0, -1, 1] == pytest.approx(value) for value in (0.0, 0.1 * 0.25))
-    variances = play.simulated_variances(returns)
+    variances = rollouts.simulated_variances(returns)
     independent = 2.0 / 64.0 * 0.1**2 * np.sum(0.9 ** (2 * np.arange(30)))
     exact = 2.0 * independent if same else independent  # one is paid what the other is not
     assert variances["independent_variance"] == pytest.approx(independent, rel=0.1)
@@ -414,7 +416,7 @@ def command(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_training_in_pieces_is_that_in_one_piece(command, tmp_path, capsys, monkeypatch):
-    """A training is stopped before its play, after fewer steps, and after a single block."""
+    """A training is stopped before its rollout, after fewer steps, and after a single block."""
     status, tables = command("work", "whole")
     assert status == 0
     td = pd.read_csv(tmp_path / "whole" / "td_errors.csv")
@@ -434,7 +436,7 @@ def test_training_in_pieces_is_that_in_one_piece(command, tmp_path, capsys, monk
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
     assert command("other", "pieces", "--minutes", "1e-9") == (1, {})
-    assert "over before all games are played\n2 runs are left" in capsys.readouterr().out
+    assert "over before all games are simulated\n2 runs are left" in capsys.readouterr().out
     assert command("other", "pieces", "--steps", "16")[0] == 0
     monkeypatch.setattr(runs, "train", lambda learners, note, deadline: train(learners, note, 0.0))
     assert command("other", "pieces")[0] == 1

@@ -164,8 +164,8 @@ def cancel_jobs(out: Path) -> None:
     """Cancel the Slurm jobs that are left: of a batch that was killed outright, or those that
     Snakemake had just submitted when it was stopped, and does not cancel."""
     command = ["squeue", "--me", "--noheader", "--format=%i %j"]
-    told = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
-    if left := [line.split()[0] for line in told if f" {name_of_jobs(out)}_" in line]:
+    listed = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    if left := [line.split()[0] for line in listed if f" {name_of_jobs(out)}_" in line]:
         print("Cancelling Slurm jobs that were left:", *left, flush=True)
         subprocess.run(["scancel", *left])
 

@@ -12,7 +12,7 @@ INTERRUPTED = 130  # the exit code
 
 
 def on_signals(handler: Any) -> None:
-    """Handle Ctrl-C and SIGTERM alike."""
+    """Handle Ctrl-C and SIGTERM in the same way."""
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, handler)
 

@@ -54,22 +54,22 @@ def provenance(root: Path) -> dict[str, Any]:
     # Not the state of a repository around it.
     here = {**os.environ, "GIT_CEILING_DIRECTORIES": str(root.resolve().parent)}
     command = "git status --porcelain=v2 --branch"
-    told = subprocess.run(command, shell=True, cwd=root, env=here, capture_output=True, text=True)
+    status = subprocess.run(command, shell=True, cwd=root, env=here, capture_output=True, text=True)
     commit, dirty = os.environ.get("JMDP_COMMIT"), None
-    if not told.returncode:
-        first, *lines = told.stdout.splitlines()
+    if not status.returncode:
+        first, *lines = status.stdout.splitlines()
         commit = first.removeprefix("# branch.oid ")
         dirty = any(not line.startswith("#") for line in lines)
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in RECORDED_PACKAGES.split():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return {"commit": commit, "dirty": dirty, "versions": found, "hardware": hardware()}
+            versions[package] = importlib.metadata.version(package)
+    return {"commit": commit, "dirty": dirty, "versions": versions, "hardware": hardware()}
 
 
 def hardware() -> dict[str, Any]:
-    told = Path("/proc/cpuinfo")
-    model = re.search(r"model name\s*: (.*)", told.read_text() if told.exists() else "")
+    info = Path("/proc/cpuinfo")
+    model = re.search(r"model name\s*: (.*)", info.read_text() if info.exists() else "")
     cpu = model[1] if model else platform.processor() or platform.machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {

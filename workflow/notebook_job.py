@@ -284,14 +284,14 @@ def exit_once(signum: int, frame: object) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, told: str) -> Iterator[int]:
-    """Hold a lock, which any death of its holder frees; tell when others are waited for."""
+def locked(path: Path, message: str) -> Iterator[int]:
+    """Hold a lock, which any death of its holder frees; print the message before waiting for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(told, flush=True)
+            print(message, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock.fileno()
 

@@ -6,10 +6,10 @@
 
     python -m experiments.atari PART --work WORK --device cuda
 
-`tables` collects queried tables along random play, and `recursive_pairs` plays what gaps really
-are; queries of the emulator are the library's, `jmdp_lib.atari`. `networks` says what is learned,
+`tables` collects queried tables along random rollouts, and `recursive_pairs` simulates the true
+gaps; the emulator is queried by the library, `jmdp_lib.atari`. `networks` has what is learned,
 `replay` makes batches of tables, `td_errors` compares a network with its backup, and `training`
 descends these errors. `predictions` reads gaps from a network, and `results` writes them beside the
-played ones. The chapter reads these files by `results`, too, without torch.
-`small_models` has tables of JMDPs whose moments `jipe2` knows.
+simulated ones. The chapter reads these files with `results`, too, without torch.
+`small_models` has tables of JMDPs whose moments `jipe2` computes.
 """

@@ -1,4 +1,4 @@
-if __name__ == "__main__":  # processes that play import this file too, and need no torch
+if __name__ == "__main__":  # processes that simulate import this file, too, and need no torch
     from experiments.atari.runs import main
     from experiments.processes import outlive_terminal
 

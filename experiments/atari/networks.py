@@ -58,15 +58,12 @@ class Estimate(NamedTuple):
 
     def at(self, actions: Tensor) -> Estimate:
         """The actions (B, m) of B states."""
-        chosen = actions[None]
-        vectors = actions[None, ..., None]
-        return self._replace(
-            mean=self.mean.take_along_dim(chosen, 2),
-            shared=self.shared.take_along_dim(vectors, 2),
-            near=self.near.take_along_dim(vectors, 2),
-            local=self.local.take_along_dim(vectors, 2),
-            own=self.own.take_along_dim(chosen, 2),
-        )
+
+        def chosen(part: Tensor) -> Tensor:
+            index = actions[None] if part.ndim == 3 else actions[None, ..., None]
+            return part.take_along_dim(index, 2)
+
+        return Estimate._make([*map(chosen, self[:-1]), self.place])
 
     @property
     def covariance(self) -> Tensor:

@@ -1,6 +1,6 @@
 """Recursive-pair Monte Carlo on the emulator: true gaps, for any discount and shock.
 
-Two branches start at one state with two actions and play uniform random actions, independently.
+Two branches start at one state with two actions and take uniform random actions, independently.
 While they stand at the same JMDP state they read the same table; at distinct states their tables
 are independent; at the same state with the same action they are one branch for good. Emulator
 work is recorded once; discounts and shocks are added afterwards. Given a record (both branches'
@@ -55,12 +55,12 @@ class PairRecords(Arrays):
 
 
 def record_pairs(
-    experiment: Experiment, starts: Sequence[Snapshot], rng: RNG, processes: int, play: int = 0
+    experiment: Experiment, starts: Sequence[Snapshot], rng: RNG, processes: int, number: int = 0
 ) -> PairRecords:
-    """Play `repeats` pairs for each of `pairs_per_state` random action pairs of every start.
+    """Simulate `repeats` pairs for each of `pairs_per_state` random action pairs of every start.
 
-    starts: snapshots from `evaluation_states` of the same game; `state_rows` counts them. play:
-        another number plays the same action pairs on, independently.
+    starts: snapshots from `evaluation_states` of the same game; `state_rows` counts them. number:
+        another one simulates the same action pairs again, independently.
 
     Example:
         >>> from experiments.atari.recursive_pairs import record_pairs
@@ -71,19 +71,19 @@ def record_pairs(
         >>> record_pairs(breakout, starts, rng=1, processes=1).rewards.shape
         (4, 2, 20)
     """
-    jobs = [(experiment, rng, row, start, play) for row, start in enumerate(starts)]
-    parts = in_processes(_play_state, jobs, processes, f"{experiment.game} pairs")
+    jobs = [(experiment, rng, row, start, number) for row, start in enumerate(starts)]
+    parts = in_processes(_simulate_state, jobs, processes, f"{experiment.game} pairs")
     return PairRecords.joined(parts)
 
 
 def first_actions(
-    rng: RNG, row: int, experiment: Experiment, num_actions: int, play: int = 0
+    rng: RNG, row: int, experiment: Experiment, num_actions: int, number: int = 0
 ) -> tuple[Ints, list[np.random.Generator]]:
-    """(P, 2) the pairs of actions that `record_pairs` plays from a state.
+    """(P, 2) the pairs of actions that `record_pairs` simulates from a state.
 
     Also the generators of the two branches' emulators, and of all later actions.
     """
-    seeds = randomness.seed_of(rng, row).spawn(3 * (play + 1))
+    seeds = randomness.seed_of(rng, row).spawn(3 * (number + 1))
     streams = [np.random.default_rng(seed) for seed in seeds]
     pairs = [
         streams[2].choice(num_actions, 2, replace=False) for _ in range(experiment.pairs_per_state)
@@ -91,14 +91,14 @@ def first_actions(
     return np.array(pairs), streams[-3:]
 
 
-def _play_state(
-    experiment: Experiment, rng: RNG, row: int, start: Snapshot, play: int
+def _simulate_state(
+    experiment: Experiment, rng: RNG, row: int, start: Snapshot, number: int
 ) -> PairRecords:
     """All pairs of one state."""
     horizon = experiment.horizon
     envs = [experiment.emulator(0), experiment.emulator(1)]
     num_actions = envs[0].num_actions
-    chosen, streams = first_actions(rng, row, experiment, num_actions, play)
+    chosen, streams = first_actions(rng, row, experiment, num_actions, number)
     envs[0].np_random, envs[1].np_random, choices = streams
     actions = np.repeat(chosen, experiment.repeats, axis=0)
     size = len(actions)
@@ -113,12 +113,12 @@ def _play_state(
     world.envs = envs
     for pair, first in enumerate(actions.tolist()):
         later = choices.integers(num_actions, size=(horizon, 2))
-        _play_pair(world, records, pair, np.vstack([first, later[1:]]))
+        _simulate_pair(world, records, pair, np.vstack([first, later[1:]]))
     return records
 
 
-def _play_pair(world: EnvironmentWorld, records: PairRecords, pair: int, drawn: Ints) -> None:
-    """Play two branches by actions (H, 2) that were drawn beforehand, and record both.
+def _simulate_pair(world: EnvironmentWorld, records: PairRecords, pair: int, drawn: Ints) -> None:
+    """Simulate two branches by actions (H, 2) that were drawn beforehand, and record both.
 
     Coalesced branches take the action of the first.
     """
@@ -172,8 +172,8 @@ def pair_gaps(records: PairRecords, cases: Sequence[tuple[float, float]]) -> pd.
     frames = []
     for k, (state, *_) in enumerate(groups):
         mine = group_of_pair.ravel() == k
-        found = _group_estimates(returns[:, mine], gap_rest[:, mine], own_rest[:, mine])
-        frames.append(pd.DataFrame({"gamma": gammas, "sigma": sigmas, "state": state} | found))
+        estimates = _group_estimates(returns[:, mine], gap_rest[:, mine], own_rest[:, mine])
+        frames.append(pd.DataFrame({"gamma": gammas, "sigma": sigmas, "state": state} | estimates))
     return pd.concat(frames, ignore_index=True)
 
 

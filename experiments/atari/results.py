@@ -51,8 +51,8 @@ def write(part: str, gaps: pd.DataFrame, out: Path, facts: dict[str, Any]) -> No
     if len(reported):
         tables["_states"] = reported[[*by_state, "coupled", "table", "gap_mean"]]
     once = ["game", "states", "sigma", "gamma", "state"]
-    played = ["mc_mean", "mc", "mc_independent", "mc_error"]
-    tables["_simulated"] = gaps.drop_duplicates(once)[[*once, *played]]
+    estimates = ["mc_mean", "mc", "mc_independent", "mc_error"]
+    tables["_simulated"] = gaps.drop_duplicates(once)[[*once, *estimates]]
     write_tables(out, {f"{part}{ending}": table for ending, table in tables.items()})
     write_whole(out / f"{part}.json", json.dumps(facts | {"settings": settings}, indent=1) + "\n")
 
@@ -147,7 +147,7 @@ def skills(runs: pd.DataFrame, simulated: pd.DataFrame, baseline: str) -> pd.Ser
     """
     squares = (runs.error * runs.mc) ** 2
     mse = squares.groupby([runs[name] for name in _learned(runs)], sort=False).mean()
-    found = {}
+    of_case = {}
     for (game, sigma, gamma), states in simulated.groupby(CASE, sort=False):
         noise = states.mc_error**2
         mean = states.mc.mean()
@@ -155,6 +155,6 @@ def skills(runs: pd.DataFrame, simulated: pd.DataFrame, baseline: str) -> pd.Ser
         of_guess = ((guess - states.mc) ** 2 - noise).mean()
         spread = np.sqrt(2.0 * (noise**2).sum()) / len(states)
         is_right = of_guess <= max(RULES["noise"] * spread, (RULES["exact"] * mean) ** 2)
-        found[game, sigma, gamma] = (noise.mean(), np.nan if is_right else of_guess)
-    noise, of_guess = np.array([found[case[:3]] for case in mse.index]).T
+        of_case[game, sigma, gamma] = (noise.mean(), np.nan if is_right else of_guess)
+    noise, of_guess = np.array([of_case[case[:3]] for case in mse.index]).T
     return (1.0 - (mse - noise) / of_guess).rename("skill")

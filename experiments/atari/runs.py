@@ -1,17 +1,18 @@
-"""Make a part of runs.toml: play its games, train and evaluate its networks, write its files.
+"""Make a part of runs.toml: simulate its games, train and evaluate its networks, write its files.
 
     python -m experiments.atari PART --work WORK --device cuda --minutes 9
     python -m experiments.atari PART --work WORK --games Tennis Bowling --seeds 10
     python -m experiments.atari PART --work WORK --miniature            does all of it run?
 
-Processes play the games, and pairs at last, while networks are trained one after the other: always
-the first run of the list whose states are there. What is finished is a file under WORK/PART/GAME,
-and is not made again: if the command was stopped, or its minutes are over, give it again.
+Processes simulate the games, and at last recursive pairs, while networks are trained one after the
+other: always the first run of the list whose states are there. What is finished is a file under
+WORK/PART/GAME, and is not made again: if the command was stopped, or its minutes are over, give it
+again.
 
     settings.json                     what the files of the game were made with
     tables-SEED-PIECE.npz             queried states, to learn from
     evaluation-FRESH.npz              states that networks are evaluated at
-    records-FRESH-PLAY.npz            recursive pairs from them
+    records-FRESH-ROUND.npz           recursive pairs from them
     gaps-SEED-TRIAL-GROUP-BUDGET.csv  learned gaps, by member and state
 
 A part with a `search` takes the trials that were best there: in figures/atari, or in OUT if it is
@@ -24,11 +25,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,52 +47,48 @@ from experiments.atari.recursive_pairs import (
 )
 from experiments.atari.replay import Replay
 from experiments.atari.settings import PARTS, Run, runs_of, table_of
-from experiments.atari.tables import QueryTables, collect, evaluation_states
+from experiments.atari.tables import Experiment, QueryTables, collect, evaluation_states
 from experiments.atari.training import train
 from experiments.files import claim, replacing, save_once
 from experiments.processes import PROJECT, made_with, program, run_program
-from jmdp_lib.atari.env import Snapshot
 
 COMMITTED = PROJECT / "figures" / "atari"
+Job = tuple[Any, ...]  # a file, and the function that makes what it holds, with its arguments
 
 
-def missing(run: Run) -> list[Path]:
-    """Missing files of play that the training and the evaluation of a run need."""
-    files = *run.tables, *map(run.states, run.fresh)
-    return [path for path in files if not path.exists()]
+def inputs(run: Run) -> list[Job]:
+    """Files that a run is trained and evaluated with."""
+    tables = zip(run.tables, run.pieces, strict=True)
+    jobs: list[Job] = [
+        (path, collect, run.experiment, _stream(0, *piece)) for path, piece in tables
+    ]
+    return jobs + [
+        (run.states(fresh), evaluation_tables, run.experiment, fresh) for fresh in run.fresh
+    ]
 
 
-def play(run: Run, processes: int, deadline: float) -> None:
-    """Play the missing files, until the deadline."""
-    for path, (seed, piece) in zip(run.tables, run.pieces, strict=True):
-        if time.monotonic() < deadline:
-            save_once(path, collect, run.experiment, _stream(0, seed, piece), processes)
-    for fresh in run.fresh:
-        if time.monotonic() < deadline and not run.states(fresh).exists():
-            _starts(run, fresh, processes)[1].save(run.states(fresh))
+def evaluation_tables(experiment: Experiment, fresh: int, processes: int) -> QueryTables:
+    return evaluation_states(experiment, _stream(2, fresh), processes)[1]
 
 
-def simulate(run: Run, fresh: int, number: int, processes: int, deadline: float) -> None:
-    """Play recursive pairs from the states of a number."""
-    path = run.pairs(fresh)[number]
-    if time.monotonic() < deadline and not path.exists():
-        starts, _ = _starts(run, fresh, processes)
-        stream = _stream(3, fresh)
-        record_pairs(run.experiment, starts, stream, processes, number).save(path)
-
-
-def _starts(run: Run, fresh: int, processes: int) -> tuple[list[Snapshot], QueryTables]:
-    """The states of a number, and their tables."""
-    return evaluation_states(run.experiment, _stream(2, fresh), processes)
-
-
-def simulations(runs: list[Run]) -> dict[Path, tuple[Run, int, int]]:
-    """Files of the recursive pairs that runs are compared with, and arguments of `simulate`."""
-    return {
-        run.pairs(fresh)[number]: (run, fresh, number)
+def simulations(runs: list[Run]) -> list[Job]:
+    """Files of the recursive pairs that runs are compared with."""
+    return [
+        (run.pairs(fresh)[number], simulate, run.experiment, fresh, number)
         for run in runs
-        for number, fresh in product(range(run.plays), run.fresh)
-    }
+        for number, fresh in product(range(run.rounds), run.fresh)
+    ]
+
+
+def simulate(experiment: Experiment, fresh: int, number: int, processes: int) -> PairRecords:
+    """Recursive pairs from the states of a number."""
+    starts, _ = evaluation_states(experiment, _stream(2, fresh), processes)
+    return record_pairs(experiment, starts, _stream(3, fresh), processes, number)
+
+
+def missing(jobs: list[Job]) -> set[Path]:
+    """Files of jobs that are not there yet."""
+    return {path for path, *_ in jobs if not path.exists()}
 
 
 def _stream(purpose: int, number: int, piece: int = 0) -> np.random.SeedSequence:
@@ -146,16 +144,22 @@ def learned_in(home: Path) -> pd.DataFrame:
 
 
 def work_through(runs: list[Run], options: argparse.Namespace) -> None:
-    """Train and evaluate until the deadline, while processes play for the next runs."""
+    """Train and evaluate until the deadline, while processes simulate for the next runs."""
     todo = [run for run in runs if not run.gaps.exists()]
-    limits = options.processes, options.deadline
+
+    def in_time(*job: Any) -> None:
+        if time.monotonic() < options.deadline:
+            save_once(*job, options.processes)
+
     with ThreadPoolExecutor(1) as ahead:
-        jobs = [ahead.submit(play, run, *limits) for run in todo]
-        jobs += [ahead.submit(simulate, *job, *limits) for job in simulations(runs).values()]
+        every = [*chain(*map(inputs, todo)), *simulations(runs)]
+        jobs = {ahead.submit(in_time, *job) for job in every}
         try:
             while (todo or jobs) and time.monotonic() < options.deadline:
-                jobs = _unfinished(jobs)
-                if ready := next((run for run in todo if not missing(run)), None):
+                done, jobs = wait(jobs, timeout=0.0)
+                for job in done:
+                    job.result()  # raises the error of one that failed
+                if ready := next((run for run in todo if not missing(inputs(run))), None):
                     todo.remove(ready)
                     finish(ready, options.device)
                 elif not jobs:
@@ -164,14 +168,6 @@ def work_through(runs: list[Run], options: argparse.Namespace) -> None:
                     wait(jobs, timeout=0.2)
         finally:
             ahead.shutdown(cancel_futures=True)
-
-
-def _unfinished(jobs: list[Future[None]]) -> list[Future[None]]:
-    """The jobs that are not done; raises the error of one that failed."""
-    done = [job for job in jobs if job.done()]
-    for job in done:
-        job.result()
-    return [job for job in jobs if job not in done]
 
 
 def best_trials(part: str, out: Path) -> dict[tuple[float, str, float], str] | None:
@@ -207,14 +203,14 @@ def make(options: argparse.Namespace) -> None:
         work_through(runs, options)
     finally:
         left = [run for run in runs if not run.gaps.exists()]
-        unplayed = [path for path in simulations(runs) if not path.exists()]
-        if left or unplayed:
-            count = f"{len(left)} runs and {len(unplayed)} simulations of {part} are left"
+        pairs = missing(simulations(runs))
+        if left or pairs:
+            count = f"{len(left)} runs and {len(pairs)} simulations of {part} are left"
             print(f"{count}: to go on, give the same command again", flush=True)
     homes = sorted({path.parent for path in (options.work / part).glob("*/gaps-*.csv")})
     if homes and len(gaps := pd.concat([*map(learned_in, homes)])):
         results.write(part, gaps, options.out, made_with(options))
-    sys.exit(bool(left or unplayed))
+    sys.exit(bool(left or pairs))
 
 
 def main(words: list[str] | None = None) -> None:

@@ -77,7 +77,7 @@ class Run(NamedTuple):
 
     home: the folder of its files. group: the number of the group in the list of the part. pieces:
     (seed, number) of the collections that it learns from, each of `num_states`. fresh: the numbers
-    of the states that networks are evaluated at. plays: how often their pairs are simulated.
+    of the states that networks are evaluated at. rounds: how often their pairs are simulated.
     """
 
     home: Path
@@ -88,7 +88,7 @@ class Run(NamedTuple):
     experiment: Experiment
     config: Config
     fresh: list[int]
-    plays: int
+    rounds: int
 
     @property
     def budget(self) -> dict[str, int]:
@@ -112,7 +112,7 @@ class Run(NamedTuple):
         return self.home / f"evaluation-{fresh}.npz"
 
     def pairs(self, fresh: int) -> list[Path]:
-        return [self.home / f"records-{fresh}-{play}.npz" for play in range(self.plays)]
+        return [self.home / f"records-{fresh}-{number}.npz" for number in range(self.rounds)]
 
 
 def table_of(part: str, game: str = "") -> dict[str, Any]:
@@ -159,7 +159,7 @@ def runs_of(
         members = tuple(possible)
         if members:
             sizes = Experiment(game, **table["experiment"] | small["experiment"])
-            states = table["fresh"], table.get("plays", 1)
+            states = table["fresh"], table.get("rounds", 1)
             learned = Config(members, **config)
             home = work / part / game
             runs.append(Run(home, trial, group, seed, pieces, sizes, learned, *states))

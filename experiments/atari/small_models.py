@@ -1,4 +1,4 @@
-"""Small JMDPs as tables to learn from: training is tested on models whose moments `jipe2` knows."""
+"""Small JMDPs as tables to learn from: tests train on models whose moments `jipe2` computes."""
 
 from __future__ import annotations
 

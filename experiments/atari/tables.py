@@ -1,8 +1,8 @@
-"""Queried outcome tables for the learner, collected along uniform random play.
+"""Queried outcome tables for the learner, collected along uniform random rollouts.
 
 A chunk of states is one trajectory with a random stream of its own, so results do not depend on
 how many processes share the chunks. With sticky actions a state has a table for each draw of the
-lottery: all of them are queried, and one of them is played. With probability `follow_share` two
+lottery: all of them are queried, and one of them is executed. With probability `follow_share` two
 branches of a query are followed with independent actions. The states that they reach stay
 correlated as long as the branches may meet again, which states drawn at random from a buffer never
 show.
@@ -91,7 +91,7 @@ class Experiment:
         2, 3, 4, 6, 8, 12, ..., 64 steps later.
     spacing: steps from one queried state of a trajectory to the next.
     pairs_per_state, repeats, horizon: of the recursive pairs: action pairs of each state, how
-        often each is played, and for how many steps.
+        often each is simulated, and for how many steps.
     """
 
     game: str
@@ -130,11 +130,11 @@ def draws_of(env: CoupledAtari) -> dict[int, float]:
 
 
 def collect(experiment: Experiment, rng: RNG, processes: int) -> QueryTables:
-    """Query actions at `num_states` states of random play, those of followed branches included.
+    """Query actions at `num_states` states of random rollouts, those of followed branches included.
 
     Rewards are clipped to [-1, 1], as Atari's usually are.
 
-    rng: of the play. The play does not depend on what is queried, so states that are held out or
+    rng: of the rollouts. They do not depend on what is queried, so states that are held out or
         evaluated need another one.
 
     Example:
@@ -146,7 +146,7 @@ def collect(experiment: Experiment, rng: RNG, processes: int) -> QueryTables:
         >>> collect(sticky, rng=0, processes=1).weights.round(3)
         array([0.75 , 0.188, 0.047, 0.012, 0.004])
     """
-    return _play(experiment, _CHUNK, rng, processes)[1]
+    return _roll_out(experiment, _CHUNK, rng, processes)[1]
 
 
 def evaluation_states(
@@ -168,10 +168,10 @@ def evaluation_states(
         follow_share=0.0,
         spacing=_EVALUATION_SPACING,
     )
-    return _play(states, _EVALUATION_CHUNK, rng, processes, keep_snapshots=True)
+    return _roll_out(states, _EVALUATION_CHUNK, rng, processes, keep_snapshots=True)
 
 
-def _play(
+def _roll_out(
     experiment: Experiment,
     chunk: int,
     rng: RNG,
@@ -188,22 +188,22 @@ def _play(
         )
         for first in range(0, experiment.num_states, chunk)
     ]
-    parts = in_processes(_play_trajectory, jobs, processes, f"{experiment.game} states")
+    parts = in_processes(_roll_out_trajectory, jobs, processes, f"{experiment.game} states")
     snapshots = [snapshot for part, _ in parts for snapshot in part]
     return snapshots, QueryTables.concatenate([tables for _, tables in parts])
 
 
-def _play_trajectory(
+def _roll_out_trajectory(
     experiment: Experiment, size: int, seed: np.random.SeedSequence, keep_snapshots: bool
 ) -> tuple[list[Snapshot], QueryTables]:
     """The snapshots, which are large, if they are kept, and the tables of `size` states."""
     trajectory = _Trajectory(experiment, size, seed)
-    trajectory.play()
+    trajectory.roll_out()
     return trajectory.snapshots if keep_snapshots else [], trajectory.tables()
 
 
 class _Trajectory:
-    """Plays, queries states on the way, and records them.
+    """Takes random actions, queries states on the way, and records them.
 
     missing: number of states still to be recorded. snapshots: of the queried states. rows: of their
     tables, as columns by name. pairs: rows of the two branches of a query that were followed.
@@ -221,7 +221,7 @@ class _Trajectory:
         self.rows: list[dict[str, Any]] = []
         self.pairs: list[list[int]] = []
 
-    def play(self) -> None:
+    def roll_out(self) -> None:
         """Record states until there are enough; start anew where the game ends."""
         ended = True
         while self.missing:
@@ -247,7 +247,7 @@ class _Trajectory:
         return outcomes[self.choices.integers(len(outcomes))].snapshot
 
     def wander(self, steps: int) -> bool:
-        """Play uniform random actions; True if the game ended."""
+        """Take uniform random actions; True if the game ended."""
         for _ in range(steps):
             action = self.choices.integers(self.env.num_actions)
             _, _, terminated, truncated, _ = self.env.step(action)

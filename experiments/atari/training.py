@@ -75,12 +75,7 @@ def train(network: Network, data: Replay, seed: int) -> Params:
     The policy is uniform. A line is printed each minute.
     """
     descent = Descent(network, data, seed)
-    step = recorded(
-        descent.step,
-        network.scale.device,
-        before=lambda: descent.optimiser.zero_grad(set_to_none=True),
-        generators=[descent.batches],
-    )
+    step = recorded(descent.step, network.scale.device, [descent.batches])
     steps, said = network.config.steps, time.monotonic()
     for t in range(steps):
         descent.rate.fill_(learning_rate(network.config, t))

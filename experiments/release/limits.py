@@ -16,6 +16,7 @@ A target that is drawn has a variance, and no mean squared error falls below it:
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jmdp_lib.checks import Floats
 
@@ -43,11 +44,12 @@ def copies_recursion(
     return means, variances
 
 
-def shock_floors(b: float, mean: Floats, gamma: float) -> dict[str, Floats]:
+def shock_floors(b: ArrayLike, mean: Floats, gamma: float) -> dict[str, Floats]:
     """The variances (N,) that the shock alone gives the targets of four blocks.
 
-    mean: (N,) the target network's mean at a next state. Where the game pays nothing, a reward
-    is 0 or (1 - gamma) b with equal chances. The two actions of one query are never paid both.
+    b: the size of the shock, or (N,). mean: (N,) the target network's mean at a next state. Where
+    the game pays nothing, a reward is 0 or (1 - gamma) b with equal chances. The two actions of one
+    query are never paid both.
 
     Example:
         >>> import numpy as np
@@ -56,15 +58,16 @@ def shock_floors(b: float, mean: Floats, gamma: float) -> dict[str, Floats]:
         >>> print(*(f"{floor[0]:.1e}" for floor in floors.values()))
         2.5e-05 1.1e-06 0.0e+00 5.4e-07
     """
-    x, y = (1.0 - gamma) * b * np.array([[0, 0, 1, 1], [0, 1, 0, 1]])  # four equal chances
+    size = (1.0 - gamma) * np.reshape(b, (-1, 1))
+    x, y = size * [0, 0, 1, 1], size * [0, 1, 0, 1]  # four equal chances
     m = mean[:, None]
 
     def variance(one: Floats, other: Floats) -> Floats:
         return (one * other + gamma * m * (one + other)).var(1)
 
     return {
-        "mu": np.full(len(mean), x.var()),
+        "mu": np.full(len(mean), x.var(1)),
         "sigma_diag": variance(x, x),
-        "sigma_same": variance(x, x[::-1]),
+        "sigma_same": variance(x, x[:, ::-1]),
         "sigma_cross": variance(x, y),
     }

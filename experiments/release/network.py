@@ -27,7 +27,7 @@ with extra("torch"):
 # next actions are drawn anew for each use: X for mu, X for diag, X and Y for cross, both of Q.
 PRESENT_PAIRS = ((0, 0), (2, 3), (0, 1), (2, 2), (3, 3))
 FUTURE_PAIRS = ((1, 1), (4, 5), (2, 3), (4, 4), (5, 5))
-NUM_PRESENT, NUM_FUTURE = 4, 6
+NUM_BATCHES, NUM_PRESENT, NUM_FUTURE = 3, 4, 6
 
 
 class Coordinates(NamedTuple):
@@ -152,24 +152,14 @@ def paired(coordinates: Coordinates, pairs: Tensor) -> list[Coordinates]:
     return [Coordinates(*(picked(ends, part) for part in coordinates)) for ends in pairs]
 
 
-class Future(NamedTuple):
-    """Rewards and ends after the six coordinates of FUTURE_PAIRS, (6, B) each.
-
-    rewards: with shocks, times 1 - gamma. alive: 0 where the branch ended.
-    """
-
-    rewards: Tensor
-    alive: Tensor
-
-
 def targets(
-    target: Network, future: Future, after: Coordinates, gamma: float
+    target: Network, rewards: Tensor, alive: Tensor, after: Coordinates, gamma: float
 ) -> tuple[Tensor, Tensor]:
     """The targets of the mean (B,), and of the second moments of FUTURE_PAIRS (5, B).
 
-    after: the target network at the next states and actions, (6, B, ...).
+    rewards, alive: (6, B) of the six coordinates: with shocks, times 1 - gamma; 0 where the branch
+        ended. after: the target network at the next states and actions, (6, B, ...).
     """
-    rewards, alive = future
     mean = rewards[0] + gamma * alive[0] * after.mean[0]
     x, y = paired(after, target.future)
     r, s = (picked(ends, rewards) for ends in target.future)

@@ -20,23 +20,22 @@ import pandas as pd
 
 from experiments.files import write_tables
 from experiments.release.limits import copies_recursion, shock_floors
-from experiments.release.play import Pairs, pair_returns, simulated_variances
+from experiments.release.rollouts import Pairs, pair_returns, simulated_variances
 from experiments.release.settings import LOSSES, PROTOCOL, settings_of
 from jmdp_lib import randomness
 
 KEY = ["settings", "game", "seed"]
-PACKAGES = ["python", "torch", "numpy", "ale_py"]
+MADE_WITH = ["device", "commit", "dirty", "python", "torch", "numpy", "ale_py"]
 
 
 def write_results(options: argparse.Namespace) -> None:
     """Write the tables of all runs of a work folder."""
     files = sorted((options.work / "runs").glob("*.csv"), key=place)
     every = pd.concat([pd.read_csv(file) for file in files])
-    noted = ["device", "commit", "dirty", *PACKAGES]
-    runs = every.drop_duplicates(KEY, keep="last")[[*KEY, "step", *noted]]
+    runs = every.drop_duplicates(KEY, keep="last")[[*KEY, "step", *MADE_WITH]]
     tables = {"pairs": simulated_pairs(options), "runs": runs.rename(columns={"step": "steps"})}
     td = every[[*KEY, "td_step", *LOSSES]].rename(columns={"td_step": "step"})
-    predicted = every.drop(columns=["td_step", *LOSSES, *noted])
+    predicted = every.drop(columns=["td_step", *LOSSES, *MADE_WITH])
     own = every.settings.isin(["defaults", "launcher"])
     for name, table in {"td_errors": td, "predictions": predicted}.items():
         tables |= {name: table[own], f"{name}_extra": table[~own]}
@@ -45,15 +44,15 @@ def write_results(options: argparse.Namespace) -> None:
 
 def simulated_pairs(options: argparse.Namespace) -> pd.DataFrame:
     """A row for each coupling, game, seed and size of the shock (evaluation's, training's)."""
-    common = settings_of("defaults", options.miniature)
+    common = PROTOCOL["common"]
     rows = []
     for path in sorted((options.work / "pairs").glob("*.npz"), key=place):
         coupling, game, seed = path.stem.split("-")
         pairs = Pairs.load(path)
-        for b in sorted({common.eval_b, PROTOCOL["couplings"][coupling]["b"]}):
+        for b in sorted({common["eval_b"], PROTOCOL["couplings"][coupling]["b"]}):
             rng = randomness.generator(int(seed), f"release, shocks, {coupling}, {game}")
-            found = simulated_variances(pair_returns(pairs, b, common.gamma, rng))
-            rows.append({"coupling": coupling, "game": game, "seed": int(seed), "b": b} | found)
+            key = {"coupling": coupling, "game": game, "seed": int(seed), "b": b}
+            rows.append(key | simulated_variances(pair_returns(pairs, b, common["gamma"], rng)))
     return pd.DataFrame(rows)
 
 
@@ -66,8 +65,7 @@ def place(path: Path) -> tuple[int, int, int]:
 
 def falls(td: pd.DataFrame, step: int) -> pd.DataFrame:
     """The first window's error over the last one's up to `step`, a row for each run."""
-    blocks = PROTOCOL["figure7"]["blocks"]
-    groups = td[td.step <= step].sort_values("step").groupby(KEY, sort=False)[blocks]
+    groups = td[td.step <= step].groupby(KEY, sort=False)[PROTOCOL["figure7"]["blocks"]]
     return groups.first() / groups.last()
 
 
@@ -78,44 +76,40 @@ def figure7(td: pd.DataFrame, step: int) -> pd.DataFrame:
     themselves, of `of`. Runs that end before the step are judged at their end.
     """
     rule = PROTOCOL["figure7"]
-    td = td[td.step <= step].sort_values("step", kind="stable")
-    each = td.melt([*KEY, "step"], rule["blocks"], "block").groupby([*KEY, "block"], sort=False)
-    ends = each.value.agg(["first", "last"])
+    each = td[td.step <= step].melt(KEY, rule["blocks"], "block")
+    ends = each.groupby([*KEY, "block"], sort=False).value.agg(["first", "last"])
+    ends["reached"] = ends["first"] / ends["last"] >= rule["fall"]
     by_block = ends.groupby(["settings", "game", "block"], sort=False)
-    table = by_block.mean()
+    table = by_block[["first", "last"]].mean()
     table["fall"] = table["first"] / table["last"]
-    reached = ends["first"] / ends["last"] >= rule["fall"]
-    table["seeds"] = reached.groupby(["settings", "game", "block"], sort=False).sum()
-    return table.assign(of=by_block.size())
+    return table.assign(seeds=by_block.reached.sum(), of=by_block.size())
 
 
 def floors(td: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
-    """Floors of the errors of each row of `td` and each block: the noise of the shock alone.
+    """Floors of the errors of each row of `td` and each block: the noise of the shock alone."""
+    used = pd.concat(run.assign(mean=target_mean(run)) for _, run in predicted.groupby(KEY))
+    by_step = (table.sort_values("step") for table in (td.reset_index(), used))
+    rows = pd.merge_asof(*by_step, on="step", by=KEY, direction="forward")
+    rows = rows.set_index("index").loc[td.index]
+    b = rows.settings.map(lambda name: settings_of(name).b)
+    gamma = PROTOCOL["common"]["gamma"]
+    return pd.DataFrame(shock_floors(b, rows["mean"].to_numpy(), gamma), td.index)
 
-    The target in use is the network of the last record before it was copied, and at first, when
-    there is none, that of the first record.
+
+def target_mean(run: pd.DataFrame) -> pd.Series:
+    """Mean of the target network in use at each record of a run.
+
+    That is the network of the last record before it was copied, and at first, when there is none,
+    that of the first record.
     """
-    key = [*KEY, "copies"]
-    records = predicted.sort_values("step")
-    rows = td[[*KEY, "step"]].reset_index().sort_values("step")
-    rows = pd.merge_asof(rows, records[[*key, "step"]], on="step", by=KEY, direction="forward")
-    copied = records.groupby(key, as_index=False)["mean"].last()
-    rows = rows.merge(copied.assign(copies=copied.copies + 1), on=key, how="left")
-    first = rows[KEY].merge(records.groupby(KEY, as_index=False)["mean"].first(), on=KEY)
-    rows["mean"] = rows["mean"].fillna(first["mean"])
-    parts = []
-    for name, part in rows.set_index("index").groupby("settings"):
-        settings = settings_of(name)
-        found = shock_floors(settings.b, part["mean"].to_numpy(), settings.gamma)
-        parts.append(pd.DataFrame(found, index=part.index))
-    return pd.concat(parts).loc[td.index]
+    copied = run["mean"].where(run.copies.diff(-1) != 0)
+    return copied.shift().ffill().fillna(run["mean"].iloc[0])
 
 
 def ratios(predicted: pd.DataFrame, pairs: pd.DataFrame, name: str, b: float) -> pd.DataFrame:
     """Predictions of one setting with the two ratios of Table 1, at shocks of size b."""
-    settings = settings_of(name)
-    mine = (pairs.coupling == settings.coupling) & (pairs.b == b)
-    simulated = pairs[mine].drop(columns=["coupling"])
+    coupling = settings_of(name).coupling
+    simulated = pairs[(pairs.coupling == coupling) & (pairs.b == b)]
     rows = predicted[predicted.settings == name].merge(simulated, on=["game", "seed"])
     rows["coupled_ratio"] = rows.coupled / rows.gap_variance
     rows["independent_ratio"] = rows.independent / rows.gap_variance
@@ -127,13 +121,13 @@ def recursion(rows: pd.DataFrame, gamma: float) -> pd.Series:
 
     rows: `ratios` of the launcher's setting, whose rewards the recursion has.
     """
-    told = []
+    runs = []
     for _, run in rows.groupby(["game", "seed"]):
-        start = run.loc[run.step.idxmin()]
+        start = run.iloc[0]
         copies = run.copies - start.copies
         _, variances = copies_recursion(copies.max(), gamma, start["mean"], start.independent / 2.0)
-        told.append(2.0 * variances[copies] / run.gap_variance)
-    return pd.concat(told).loc[rows.index]
+        runs.append(2.0 * variances[copies] / run.gap_variance)
+    return pd.concat(runs).loc[rows.index]
 
 
 def table1(rows: pd.DataFrame) -> pd.DataFrame:

@@ -55,36 +55,36 @@ class Settings:
 
 
 class Run(NamedTuple):
-    """One training: the name of its settings, these, a game and a seed."""
+    """One training: the name of its settings, these, a game, a seed, and the folder of work."""
 
     name: str
     settings: Settings
     game: str
     seed: int
+    work: Path
 
-    def play(self, work: Path) -> Path:
-        """File of the play that it learns from, shared by runs of the same coupling and length."""
-        return work / "plays" / f"{self._played}-{self.settings.steps}.npz"
+    @property
+    def rollout(self) -> Path:
+        """File that it learns from, shared by runs of the same coupling and length."""
+        return self._file("rollouts", self.settings.coupling, f"-{self.settings.steps}.npz")
 
-    def pairs(self, work: Path) -> Path:
+    @property
+    def pairs(self) -> Path:
         """File of the recursive pairs, shared by runs of the same coupling."""
-        return work / "pairs" / f"{self._played}.npz"
+        return self._file("pairs", self.settings.coupling, ".npz")
 
-    def state(self, work: Path) -> Path:
+    @property
+    def state(self) -> Path:
         """File that its training goes on from."""
-        return work / "states" / f"{self._key}.pt"
+        return self._file("states", self.name, ".pt")
 
-    def results(self, work: Path) -> Path:
+    @property
+    def results(self) -> Path:
         """File of its records."""
-        return work / "runs" / f"{self._key}.csv"
+        return self._file("runs", self.name, ".csv")
 
-    @property
-    def _key(self) -> str:
-        return f"{self.name}-{self.game}-{self.seed}"
-
-    @property
-    def _played(self) -> str:
-        return f"{self.settings.coupling}-{self.game}-{self.seed}"
+    def _file(self, folder: str, first: str, ending: str) -> Path:
+        return self.work / folder / f"{first}-{self.game}-{self.seed}{ending}"
 
 
 def settings_of(name: str, miniature: bool = False, steps: int | None = None) -> Settings:

@@ -12,6 +12,7 @@ import math
 import pickle
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +21,9 @@ import numpy as np
 from experiments.files import replacing
 from experiments.graphs import recorded
 from experiments.release.network import (
+    NUM_BATCHES,
+    NUM_FUTURE,
     Coordinates,
-    Future,
     Network,
     losses,
     new_network,
@@ -29,7 +31,7 @@ from experiments.release.network import (
     predictions,
     targets,
 )
-from experiments.release.play import Collected, evaluation_starts, shocked
+from experiments.release.rollouts import Collected, evaluation_starts, shocked
 from experiments.release.settings import LOSSES, Run, Settings
 from jmdp_lib import randomness
 from jmdp_lib.checks import Ints
@@ -44,7 +46,7 @@ STATEFUL = ("network", "target", "optimiser")  # parts of a learner that change 
 
 
 class Data(NamedTuple):
-    """A collected play on the device; see `Collected`.
+    """A rollout on the device; see `Collected`.
 
     chosen: (N, 2, A) rows of the identity matrix. rewards: (N, 2) with shocks, times 1 - gamma.
     alive: (N, 2) 0 where the game was over.
@@ -57,13 +59,13 @@ class Data(NamedTuple):
     alive: Tensor
 
 
-def data_on(device: str, play: Collected, settings: Settings) -> Data:
-    """The play on the device, with its rewards as they are learned."""
-    rewards = (1.0 - settings.gamma) * shocked(play.rewards, play.signs[:, None], settings.b)
-    chosen = np.eye(play.num_actions, dtype=np.float32)[play.actions]
-    alive = ~play.ended
-    floats = (array.astype(np.float32) for array in (rewards, alive))
-    arrays = (play.screens, play.others, chosen, *floats)
+def data_on(device: str, rollout: Collected, settings: Settings) -> Data:
+    """The rollout on the device, with its rewards as they are learned."""
+    shocks = rollout.signs[:, None]
+    rewards = (1.0 - settings.gamma) * shocked(rollout.rewards, shocks, settings.b)
+    chosen = np.eye(rollout.num_actions)[rollout.actions]
+    floats = (array.astype(np.float32) for array in (chosen, rewards, ~rollout.ended))
+    arrays = (rollout.screens, rollout.others, *floats)
     return Data(*(torch.from_numpy(array).to(device) for array in arrays))
 
 
@@ -80,8 +82,7 @@ class Learner:
         self.num_actions = data.chosen.shape[2]
         start = randomness.seed_of(run.seed, f"release, network, {run.game}")
         self.network = new_network(settings, self.num_actions, start).to(device)
-        self.target = new_network(settings, self.num_actions, start).to(device)
-        self.target.requires_grad_(False)
+        self.target = deepcopy(self.network).requires_grad_(False)
         on_cuda = device.type == "cuda"
         self.stream: Any = torch.cuda.Stream(device) if on_cuda else None
         self.optimiser = torch.optim.Adam(
@@ -95,27 +96,25 @@ class Learner:
     def _reserve(self, device: torch.device) -> None:
         """The memory that an update reads and writes, always at the same place."""
         longest = self.settings.window + 1
-        batch = self.settings.batch
-        self.rows = torch.zeros((longest, 3, batch), dtype=torch.int64, device=device)
-        self.next_actions = torch.zeros((longest, 6, batch), dtype=torch.int64, device=device)
+        size = (longest, NUM_BATCHES + NUM_FUTURE, self.settings.batch)
+        self.draws = torch.zeros(size, dtype=torch.int64, device=device)
         self.written = torch.zeros((longest, len(LOSSES)), device=device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)  # in the block
         starts = evaluation_starts(self.settings, self.run.game, self.run.seed)
-        actions = torch.from_numpy(np.array([start.asked for start in starts])).to(device)
-        screens = torch.from_numpy(np.array([start.screen for start in starts])).to(device)
+        _, *seen = zip(*starts, strict=True)
+        screens, actions = (torch.from_numpy(np.array(part)).to(device) for part in seen)
         self.evaluated = (screens, self.identity[actions])
 
     def begin_block(self, stop: int) -> None:
         """Bring the draws of all updates after `self.step` up to the step `stop`."""
-        rows, next_actions = block_draws(self, stop)
-        self.rows[: len(rows)].copy_(torch.from_numpy(rows))
-        self.next_actions[: len(rows)].copy_(torch.from_numpy(next_actions))
+        draws = np.concatenate(block_draws(self, stop), 1)
+        self.draws[: len(draws)].copy_(torch.from_numpy(draws))
         self.position.zero_()
 
     def update(self) -> None:
         """Make one step of Adam. Its input stays in place in memory; the host does nothing."""
-        rows = self.rows.index_select(0, self.position).squeeze(0)
-        next_actions = self.next_actions.index_select(0, self.position).squeeze(0)
+        drawn = self.draws.index_select(0, self.position).squeeze(0)
+        rows, next_actions = drawn.split([NUM_BATCHES, NUM_FUTURE])
         errors = self._losses(rows, self.identity[next_actions])
         self.optimiser.zero_grad(set_to_none=True)
         (errors * self.weights).sum().backward()
@@ -157,8 +156,8 @@ class Learner:
             encoded = self.target.encode(torch.cat([executed, looked_at])).unflatten(0, (4, -1))
             x, y, first, second = encoded.unbind()
             after = self.target.at(torch.stack([x, x, x, y, first, second]), next_chosen)
-            future = Future(*(part[self.of_future] for part in (rewards, alive)))
-            mean, moments = targets(self.target, future, after, self.settings.gamma)
+            rewards, alive = rewards[self.of_future], alive[self.of_future]
+            mean, moments = targets(self.target, rewards, alive, after, self.settings.gamma)
         return losses(self.network, now, mean, moments, old)
 
     def _present(
@@ -168,11 +167,8 @@ class Learner:
         x, y, q = network.encode(screens).unflatten(0, rows.shape).unbind()
         return network.at(torch.stack([x, y, q, q]), chosen)
 
-    @torch.no_grad()
     def copy_target(self) -> None:
-        pairs = zip(self.target.parameters(), self.network.parameters(), strict=True)
-        for kept, learned in pairs:
-            kept.copy_(learned)
+        self.target.load_state_dict(self.network.state_dict())
 
     def end_block(self, stop: int) -> None:
         """Record the predictions at the evaluation states, and the block's mean losses.
@@ -199,8 +195,9 @@ def block_draws(learner: Learner, stop: int) -> tuple[Ints, Ints]:
     )
     newest = np.arange(learner.step + 1, stop + 1)[:, None, None]
     oldest = np.maximum(0, newest - settings.replay)
-    rows = rng.integers(oldest, newest, size=(len(newest), 3, settings.batch))
-    return rows, rng.integers(learner.num_actions, size=(len(newest), 6, settings.batch))
+    rows = rng.integers(oldest, newest, size=(len(newest), NUM_BATCHES, settings.batch))
+    size = (len(newest), NUM_FUTURE, settings.batch)
+    return rows, rng.integers(learner.num_actions, size=size)
 
 
 def side_by_side(learners: list[Learner]) -> None:
@@ -229,11 +226,7 @@ def train(
     would end after it, if it took as long as the longest so far, but one is made in any case.
     """
     settings = learners[0].settings
-    update = recorded(
-        lambda: side_by_side(learners),
-        learners[0].data.screens.device,
-        before=lambda: [x.optimiser.zero_grad(set_to_none=True) for x in learners],
-    )
+    update = recorded(lambda: side_by_side(learners), learners[0].data.screens.device)
     started = time.monotonic()
     longest = -math.inf
     while learners[0].step < settings.steps and time.monotonic() + longest < deadline:
@@ -262,20 +255,20 @@ def train_block(learners: list[Learner], update: Callable[[], None]) -> None:
         learner.end_block(stop)
 
 
-def save_state(path: Path, learner: Learner) -> None:
-    """Write the state of a learner."""
-    with replacing(path) as part:
+def save_state(learner: Learner) -> None:
+    """Write the state of a learner into the file of its run."""
+    with replacing(learner.run.state) as part:
         torch.save(learner.state(), part)
 
 
 def load_state(path: Path, device: str) -> dict[str, Any]:
     """Read a file of `save_state`; a damaged one, or one of another torch, is refused."""
+    here = {"torch": str(torch.__version__), "device": torch.device(device).type}
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        made = {name: state[name] for name in ("torch", "device")}
+        made = {name: state[name] for name in here}
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
-    here = {"torch": str(torch.__version__), "device": torch.device(device).type}
     for name, there in made.items():
         if there != here[name]:
             raise ValueError(

@@ -1,9 +1,9 @@
-"""The release's games: rows to learn from, and recursive pairs, with its shock by position.
+"""The release's rollouts: rows to learn from, and recursive pairs, with its shock by position.
 
-The emulator plays one frame a step, and a policy of uniform random actions. Each step queries two
-distinct actions: the first is executed, the second looked at and taken back. With each query a sign
-U is drawn, and a lottery: with probability `sticky` *all* queried actions are played as the last
-chosen one. The rewards are
+The emulator simulates one frame a step, under a policy of uniform random actions. Each step queries
+two distinct actions: the first is executed, the second is simulated and taken back. With each query
+a sign U is drawn, and a lottery: with probability `sticky` *all* queried actions are replaced by
+the last chosen one. The rewards are
 
     clip(r + b U, 0, 1) for the first,      clip(r - b U, 0, 1) for the second queried action.
 
@@ -36,7 +36,7 @@ SIDE = 84  # pixels of a screen, each way
 
 @dataclass(frozen=True, eq=False)
 class Collected(Arrays):
-    """N steps of play: screens, queries and their outcomes.
+    """N steps: screens, queries and their outcomes.
 
     Attributes:
         screens: (N + 1, 84, 84) grey screens of the states. screens[t + 1] is the successor of the
@@ -73,34 +73,54 @@ class Pairs(Arrays):
     same: Flags
 
 
-class Start(NamedTuple):
-    """An evaluation state: the emulator's, the last chosen action, its screen, the queried pair."""
+State = tuple[ALEState, int]  # the emulator's, and the last chosen action
 
-    state: ALEState
-    last: int
+
+class Start(NamedTuple):
+    """An evaluation state: the emulator's, its screen, and the pair of actions to query."""
+
+    state: State
     screen: Screens
-    asked: Ints
+    queried: Ints
 
 
 class Emulator:
-    """A game of Gymnasium's v5 environments with frame skip 1 and no sticky actions."""
+    """A game of Gymnasium's v5 environments with frame skip 1, and sticky actions for a query.
+
+    last: the last chosen action, 0 after a reset.
+    """
+
+    last: int
 
     def __init__(self, game: str) -> None:
         self.ale: ALEInterface = emulator.load(emulator.rom_id(game))
         self.legal = list(self.ale.getMinimalActionSet())
+        self.reset()
 
     def screen(self) -> Screens:
         """The screen (84, 84): RGB to grey, then resized, both by PIL."""
         grey = Image.fromarray(self.ale.getScreenRGB()).convert("L")
         return np.asarray(grey.resize((SIDE, SIDE), Image.Resampling.BILINEAR))
 
-    def act(self, action: int) -> tuple[float, bool]:
-        """The raw reward of one frame, and True if the game is over or has been cut off."""
-        reward = self.ale.act(self.legal[action])
+    def act(self, action: int, repeated: bool) -> tuple[float, bool]:
+        """The raw reward of one frame, and True if the game is over or has been cut off.
+
+        repeated: execute the last chosen action instead. In either case `action` is then the last.
+        """
+        reward = self.ale.act(self.legal[self.last if repeated else action])
+        self.last = action
         return reward, self.ale.game_over() or self.ale.getEpisodeFrameNumber() >= MAX_FRAMES
 
-    def state(self) -> ALEState:
-        return emulator.compact(self.ale.cloneState())
+    def reset(self) -> None:
+        self.ale.reset_game()
+        self.last = 0
+
+    def state(self) -> State:
+        return emulator.compact(self.ale.cloneState()), self.last
+
+    def restore(self, state: State) -> None:
+        saved, self.last = state
+        self.ale.restoreState(saved)
 
 
 def shocked(rewards: NDArray[Any], signs: NDArray[Any], b: float) -> Floats:
@@ -116,10 +136,10 @@ def distinct_pairs(uniforms: Floats, num_actions: int) -> Ints:
 
 
 def collect(settings: Settings, game: str, seed: int) -> Collected:
-    """Play and query for `settings.steps` steps; a longer play begins like a shorter one."""
+    """Query along `settings.steps` random steps; more steps begin like fewer ones."""
     num_steps = settings.steps
-    player = Emulator(game)
-    num_actions = len(player.legal)
+    env = Emulator(game)
+    num_actions = len(env.legal)
     rng = randomness.generator(seed, f"release, play, {settings.coupling}, {game}")
     luck = rng.random((num_steps, 4))
     actions = distinct_pairs(luck[:, :2], num_actions)
@@ -129,102 +149,92 @@ def collect(settings: Settings, game: str, seed: int) -> Collected:
     others = np.zeros((num_steps, SIDE, SIDE), np.uint8)
     rewards = np.zeros((num_steps, 2), np.float32)
     ended = np.zeros((num_steps, 2), bool)
-    player.ale.reset_game()
-    screens[0] = player.screen()
-    last = 0
-    for t, chosen in enumerate(actions.tolist()):
-        first, second = (last, last) if repeats[t] else chosen
-        here = player.state()
-        rewards[t, 1], ended[t, 1] = player.act(second)
-        others[t] = player.screen()
-        player.ale.restoreState(here)
-        rewards[t, 0], ended[t, 0] = player.act(first)
-        last = chosen[0]  # "executed" is what was chosen, whatever the lottery played
+    screens[0] = env.screen()
+    for t, (first, second) in enumerate(actions.tolist()):
+        here = env.state()
+        rewards[t, 1], ended[t, 1] = env.act(second, repeats[t])
+        others[t] = env.screen()
+        env.restore(here)
+        rewards[t, 0], ended[t, 0] = env.act(first, repeats[t])
         if ended[t, 0]:
-            player.ale.reset_game()
-            last = 0
-        screens[t + 1] = player.screen()
+            env.reset()
+        screens[t + 1] = env.screen()
     return Collected(screens, others, actions, rewards, ended, signs, num_actions)
 
 
 def evaluation_starts(settings: Settings, game: str, seed: int) -> list[Start]:
-    """The first states of a play of single uniform actions, each with a random pair to ask."""
-    player = Emulator(game)
-    num_actions = len(player.legal)
+    """The first states of a rollout of single uniform actions, each with a random pair to query."""
+    env = Emulator(game)
+    num_actions = len(env.legal)
     rng = randomness.generator(seed, f"release, evaluation, {settings.coupling}, {game}")
     luck = rng.random((settings.states, 4))
+    pairs = distinct_pairs(luck[:, :2], num_actions)
     actions = (luck[:, 2] * num_actions).astype(np.int64).tolist()
-    repeats = luck[:, 3] < settings.sticky
-    player.ale.reset_game()
-    last = 0
     starts = []
-    for t, asked in enumerate(distinct_pairs(luck[:, :2], num_actions)):
-        starts.append(Start(player.state(), last, player.screen(), asked))
-        _, over = player.act(last if repeats[t] else actions[t])
-        last = actions[t]
-        if over:
-            player.ale.reset_game()
-            last = 0
+    for pair, action, repeated in zip(pairs, actions, luck[:, 3] < settings.sticky, strict=True):
+        starts.append(Start(env.state(), env.screen(), pair))
+        if env.act(action, repeated)[1]:
+            env.reset()
     return starts
 
 
 def simulate(settings: Settings, game: str, seed: int) -> Pairs:
-    """Play the recursive pairs of the evaluation states."""
-    players = [Emulator(game), Emulator(game)]
-    num_actions = len(players[0].legal)
+    """Simulate the recursive pairs of the evaluation states."""
+    envs = [Emulator(game), Emulator(game)]
+    num_actions = len(envs[0].legal)
     rng = randomness.generator(seed, f"release, pairs, {settings.coupling}, {game}")
     shape = (settings.pairs, 2, 1 + settings.horizon)
-    played = []
+    simulated = []
     for start in evaluation_starts(settings, game, seed):
-        plays = rng.integers(num_actions, size=shape)
-        plays[:, :, 0] = start.asked
+        actions = rng.integers(num_actions, size=shape)
+        actions[:, :, 0] = start.queried
         repeats = rng.random(shape) < settings.sticky
-        played += [
-            play_pair(players, start, *luck, sticky=settings.sticky > 0.0)
-            for luck in zip(plays, repeats, strict=True)
+        pairs = [
+            simulate_pair(envs, start.state, *drawn, sticky=settings.sticky > 0.0)
+            for drawn in zip(actions, repeats, strict=True)
         ]
-    whole = (np.array(part) for part in zip(*played, strict=True))
-    return Pairs(
-        *(part.reshape(settings.states, settings.pairs, *part.shape[1:]) for part in whole)
-    )
+        simulated.append([np.array(part) for part in zip(*pairs, strict=True)])
+    return Pairs(*(np.array(part) for part in zip(*simulated, strict=True)))
 
 
-def play_pair(
-    players: list[Emulator], start: Start, plays: Ints, repeats: Flags, sticky: bool
+def simulate_pair(
+    envs: list[Emulator], start: State, actions: Ints, repeats: Flags, sticky: bool
 ) -> tuple[NDArray[np.float32], Flags, Flags]:
-    """Two branches from one state. plays, repeats (2, H); rewards (2, H), alive (2, H), same (H,).
+    """Two branches from one state: rewards (2, H), alive (2, H), same (H,).
+
+    actions, repeats: (2, H) chosen by each branch, and whether the last one is executed instead.
 
     While both live in one RAM state with one last action, one query serves both, with one lottery
     and from the first branch's state, whatever hidden state the second one has (Pong's paddle).
     Without sticky actions the last action is no part of the state.
     """
-    rewards = np.zeros(plays.shape, np.float32)
-    alive = np.zeros(plays.shape, bool)
-    same = np.zeros(plays.shape[1], bool)
-    last = [start.last, start.last]
+    rewards = np.zeros(actions.shape, np.float32)
+    alive = np.zeros(actions.shape, bool)
+    same = np.zeros(actions.shape[1], bool)
     going = [True, True]
-    for player in players:
-        player.ale.restoreState(start.state)
-    for t, chosen in enumerate(plays.T.tolist()):
-        if all(going) and (not sticky or last[0] == last[1]):
-            first, second = (player.ale.getRAM().tobytes() for player in players)
-            same[t] = first == second
+    for env in envs:
+        env.restore(start)
+    for t, chosen in enumerate(actions.T.tolist()):
+        same[t] = (
+            all(going)
+            and (not sticky or envs[0].last == envs[1].last)
+            and len({env.ale.getRAM().tobytes() for env in envs}) == 1
+        )
         if same[t]:
-            players[1].ale.restoreState(players[0].state())
-        for branch, player in enumerate(players):
+            envs[1].restore(envs[0].state())
+        for branch, env in enumerate(envs):
             if going[branch]:
-                repeated = repeats[0 if same[t] else branch, t]
                 alive[branch, t] = True
-                rewards[branch, t], over = player.act((last if repeated else chosen)[branch])
+                repeated = repeats[0 if same[t] else branch, t]
+                rewards[branch, t], over = env.act(chosen[branch], repeated)
                 going[branch] = not over
-                last[branch] = chosen[branch]
     return rewards, alive, same
 
 
 def pair_returns(pairs: Pairs, b: float, gamma: float, rng: np.random.Generator) -> Floats:
     """(S, P, 2) returns with shocks, times 1 - gamma.
 
-    One query gives its two positions one sign; a branch that asks alone is at the first position.
+    One query gives its positions one sign; a branch that is queried alone has the first position.
     """
     signs = rng.choice([-1.0, 1.0], pairs.alive.shape)
     signs[:, :, 1] = np.where(pairs.same, signs[:, :, 0], -signs[:, :, 1])
