@@ -69,9 +69,6 @@ def test_the_depot_comes_as_close_as_the_guide_says():
     printed = re.search(pattern, " ".join(re.sub(" <!--.*?-->", "", GUIDE).split()))
     measured = (100 * off.mean(), 100 * off.max(), means.max(), truth.gap_mean.max())
     assert np.allclose([float(x) for x in printed.groups()], measured, atol=0.05, rtol=0.0)
-    variances = np.abs(gaps.gap_variance - truth.gap_variance)
-    assert (means <= 4.5 * scope["mean_error"] + 1e-9).all()
-    assert (variances <= 4.5 * scope["variance_error"] + 1e-6).all()
 
 
 def test_the_power_of_the_test_for_records_is_as_the_page_says():
