@@ -30,7 +30,7 @@ EXTRAS = {
     "box2d": "Box2D",
     "dev": "axe_core_python bs4 coverage mypy packaging playwright quantecon setuptools",
     "mujoco": "mujoco",
-    "notebooks": "IPython jsonschema jupytext matplotlib nbformat papermill yaml",
+    "notebooks": "IPython jupytext matplotlib nbformat papermill yaml",
     "pandas": "pandas",
     "torch": "torch",
 }

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 import tomllib
 from pathlib import Path
 
@@ -27,12 +26,3 @@ def run(*command, **options):
     done = finished(*command, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def stop_at_once(path):
-    """Begin a file, for longer than a test waits; here, where a process imports little."""
-    from experiments.files import replacing
-
-    with replacing(path) as part:
-        part.write_text("half")
-        time.sleep(60.0)

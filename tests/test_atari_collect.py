@@ -6,10 +6,9 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from experiments.atari.recursive_pairs import PairRecords, first_actions, record_pairs
+from experiments.atari.recursive_pairs import PairRecords
 from experiments.atari.tables import Experiment, QueryTables, collect, evaluation_states
 from jmdp_lib.atari import CoupledAtari, Draw
-from jmdp_lib.simulators.env_world import EnvironmentWorld
 
 PONG = Experiment("Pong", num_states=21, num_evaluation=3, follow_share=1.0)
 ATLANTIS = Experiment(
@@ -103,66 +102,6 @@ def test_number_of_processes_changes_nothing(monkeypatch):
     monkeypatch.undo()  # other processes start their rollouts as usual
     monkeypatch.setattr(MODULE, "_CHUNK", 30)
     assert equal(collect(ATLANTIS, 6, 2), collect(ATLANTIS, 6, 1))
-
-
-@pytest.mark.parametrize("sticky", [0.0, 0.5])
-def test_branches_take_their_actions_until_they_coalesce(monkeypatch, sticky):
-    taken = []  # of every pair its steps: (action of the first, of the second branch)
-
-    class Watched(EnvironmentWorld):
-        def start(self, width):
-            taken.append([])
-            return super().start(width)
-
-        def step(self, draws, *others):
-            groups = [pair for each in draws.values() for pair in each.items()]
-            chosen = {branch: action for action, branches in groups for branch in branches}
-            taken[-1].append([chosen[branch] for branch in (0, 1)])
-            return super().step(draws, *others)
-
-    monkeypatch.setattr(sys.modules[record_pairs.__module__], "EnvironmentWorld", Watched)
-    game = replace(ATLANTIS, sticky=sticky, horizon=12)
-    states, _ = evaluation_states(game, 9, 1)
-    records = record_pairs(game, states, 10, 1)
-    assert (records.state_rows == np.repeat([0, 1, 2], 12)).all()
-    assert (records.actions[:, 0] != records.actions[:, 1]).all()
-    first = [np.repeat(first_actions(10, row, game, 4)[0], 3, axis=0) for row in range(3)]
-    assert (records.actions == np.concatenate(first)).all()
-    taken = np.array(taken)  # (36, 12, 2)
-    assert (taken[:, 0] == records.actions).all()
-    met = records.same_state & (taken[..., 0] == taken[..., 1])
-    assert (np.maximum.accumulate(met, axis=1) == met).all()  # one branch for good
-    assert met.any()
-    assert (records.rewards[:, 0] == records.rewards[:, 1])[met].all()
-    if sticky:
-        return
-    # Nothing but the actions decides: take them again.
-    env = CoupledAtari("Atlantis", sticky_prob=0.0, obs="ram+paddles")
-    for m in range(0, 36, 7):
-        reached = []
-        for branch in (0, 1):
-            env.restore(states[records.state_rows[m]])
-            for t, action in enumerate(taken[m, :, branch]):
-                reached.append(env.snapshot().identity)
-                assert np.clip(env.step(action)[1], -1, 1) == records.rewards[m, branch, t]
-        assert (np.equal(reached[:12], reached[12:]) == records.same_state[m]).all()
-
-
-@pytest.mark.slow
-def test_branches_that_end_stay_ended():
-    game = Experiment("BattleZone", horizon=10, repeats=3)
-    env = game.emulator()
-    env.reset(seed=0)
-    rng, terminated, visited = np.random.default_rng(0), False, []
-    while not terminated:
-        visited.append(env.snapshot())
-        terminated = env.step(rng.integers(18))[2]
-    records = record_pairs(game, visited[-3:-2], 15, 1)
-    alive = records.alive
-    assert not alive[..., -1].all()
-    assert (alive[..., 1:] <= alive[..., :-1]).all()
-    assert (records.rewards[~alive] == 0).all()
-    assert not (records.same_state & ~alive.all(1)).any()
 
 
 def test_a_damaged_file_is_named(tmp_path):

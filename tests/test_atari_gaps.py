@@ -1,13 +1,18 @@
 """Gap statistics of recorded pairs, against exact answers, and the rules of chapter 12."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+from programs import ROOT
 
 import jmdp_lib as jl
-from experiments.atari import results
-from experiments.atari.recursive_pairs import PairRecords, pair_gaps, variance_values
+from experiments.atari import results, runs
+from experiments.atari.recursive_pairs import PairRecords, _play_state, pair_gaps
+from experiments.atari.settings import runs_of
 from experiments.atari.small_models import with_shock
+from experiments.atari.tables import evaluation_states
 from notebooks.tools import chapter
 
 GRID = jl.windy_gridworld(3)
@@ -59,18 +64,19 @@ def test_estimates_lie_within_errors_of_the_exact_solution():
         assert gamma == 0.0 or sigma == 0.0 or (each.mc_error < 0.05 * each.mc).all()
 
 
-def test_jackknife_values_of_a_variance_are_unbiased():
-    sample = np.array([1.0, 4.0, 4.0, 7.0, 9.0])
-    assert variance_values(sample).mean() == pytest.approx(sample.var(ddof=1))
-
-
-def test_ended_branches_earn_and_shock_nothing():
-    nobody = np.zeros((3, 2, 2), bool)
-    rows, actions = np.zeros(3, int), np.tile([0, 1], (3, 1))
-    base = PairRecords(rows, actions, np.zeros((3, 2, 2)), nobody, nobody[:, 0].copy())
-    base.alive[:, 0, 0] = base.same_state[:, 0] = True
-    [estimates] = pair_gaps(base, [(0.5, 2.0)]).itertuples()
-    assert estimates.mc == estimates.mc_independent == pytest.approx(4.0)
+@pytest.mark.slow
+def test_pairs_of_a_state_are_the_committed_ones():
+    """Branches of Asterix that merge, are paid, and end."""
+    run = runs_of("calibrated", ROOT, games=["Asterix"])[0]
+    game = replace(run.experiment, num_evaluation=2)
+    *_, start = evaluation_states(game, runs._stream(2, 1), 1)[0]
+    records = _play_state(game, runs._stream(3, 1), 1, start, 0)
+    committed = read("atari/calibrated_simulated")
+    committed = committed.query("game == @game.game and states == 1 and state == 1")
+    estimates = pair_gaps(records, [*zip(committed.gamma, committed.sigma, strict=True)])
+    found = results.averages(estimates, ["gamma", "sigma", "state"])
+    for column in ("mc_mean", "mc", "mc_independent", "mc_error"):
+        np.testing.assert_allclose(found[column], committed[column], rtol=1e-6, atol=1e-12)
 
 
 # ---- the rules -----------------------------------------------------------------------------------

@@ -2,14 +2,13 @@
 
 import json
 import re
-import sys
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch._inductor  # noqa: F401, a first optimiser imports it, and that sets a variable
-from programs import ROOT, run
+from programs import ROOT
 
 from experiments.atari import runs, settings, training
 from experiments.atari.settings import PARTS, runs_of, table_of
@@ -26,11 +25,9 @@ def command(folder, *words):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["finals"], "invalid choice: 'finals'"),
         (["sigma", "--games", "Pnog"], "did you mean Pong"),
         (["sigma", "--seeds", "-1"], "--seeds must be at least 0"),
         (["sigma", "--minutes", "0"], "--minutes must be above 0"),
-        (["sigma", "--device", "toaster"], "'toaster' is unknown"),
         (["sigma", "--processes", "0"], "--processes must be at least 1, got 0"),
     ],
 )
@@ -205,10 +202,3 @@ def test_a_training_that_diverges_leaves_the_others_alone(tmp_path, monkeypatch,
     printed = capsys.readouterr().out
     assert re.findall(r"FAILED .*/gaps-0-(\w+)-0-", printed) == list(PARTS["calibrated"]["trials"])
     assert "6 runs and 1 simulations of tune are left" in printed
-
-
-@pytest.mark.slow
-def test_training_needs_no_notebook_software():
-    code = "import sys, experiments.atari.runs; print(*sys.modules)"
-    imported = set(run(sys.executable, "-c", code).split())
-    assert not {"nbformat", "jupytext", "papermill", "snakemake", "matplotlib"} & imported

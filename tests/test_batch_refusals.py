@@ -11,18 +11,14 @@ CELL = '# %% tags=["parameters"]\n'
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("01_first: {levle: 1.0}", "01_first.*'levle'.*level, num_points"),
-        ("03_third: {level: 1.0}", "'03_third'.*02_second"),
-        ("01_first: {num_points: ten}", "01_first: num_points.*'ten'.*integer"),
-        ("01_first: {num_points: true}", "01_first: num_points.*True.*integer"),
-        ("01_first: {num_points: 3.0}", r"01_first: num_points.*3\.0.*integer"),
-        ("01_first: {level: 1e-8}", r"01_first: level.*number.*1\.0e-8"),
+        ("01_first: {num_points: true}", "01_first: num_points: True is no int"),
+        ("01_first: {num_points: 3.0}", r"01_first: num_points: 3\.0 is no int"),
+        ("01_first: {level: 1e-8}", r"01_first: level: '1e-8' is no float.*1\.0e-8"),
         ("01_first: {out_dir: x}", "01_first.*'out_dir'.*level, num_points, seed"),
         ("01_first: [1, 2]", r"01_first.*\[1, 2\]"),
-        ("- 01_first", "'object'"),
+        ("- 01_first", "is no dict"),
         ("01_first: {", "not valid YAML"),
-        ("01_first: {level: '\xff'}", "not valid YAML"),
-        ("01_first: {a: 1, b: 2}\n04_none: {}", "'a'.*'b'.*04_none"),  # all at once
+        ("01_first: {a: 1, b: 2}\n04_none: {}", "'a'.*'b'.*04_none.*02_second"),  # all at once
     ],
 )
 def test_a_bad_profile(project, text, message):
@@ -37,7 +33,6 @@ def test_a_bad_profile(project, text, message):
         (f'{CELL}level = 2 * 3\nout_dir = ""\n', "parameters cell.*BinOp"),
         (f'{CELL}import os\nout_dir = ""\n', "import os"),
         (f"{CELL}level = 1\n", 'out_dir = ""'),
-        (f"{CELL}level = (\n", "parameters cell"),
         ("# %%\nlevel = '\xff'\n", "utf-8"),
         (f'{CELL}result_files = ["pair.py", "two.csv"]\nout_dir = ""\n', "no file two.csv\n$"),
     ],
@@ -57,8 +52,8 @@ def test_bad_entries_of_lists_and_empty_lists(project):
     wrong = "gammas: [0.9, 1e-8], sizes: [5, 0.5], labels: [], others: [], pairs: [[5], []]"
     project.profile("quick", f"01_first: {{{wrong}}}")
     message = project.refusal()
-    assert "01_first: gammas: 1: '1e-8' is not of type 'number'; in YAML write 1.0e-8" in message
-    assert "01_first: sizes: 1: 0.5 is not of type 'integer'" in message
+    assert "01_first: gammas: 1: '1e-8' is no float; in YAML write 1.0e-8" in message
+    assert "01_first: sizes: 1: 0.5 is no int" in message
     assert re.findall("01_first: (.*) should ", message) == ["labels: []", "pairs: 1: []"]
 
 

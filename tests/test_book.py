@@ -2,13 +2,12 @@
 
 import re
 import shutil
-import sys
 
 import nbformat
 import pages
 import prose
 import pytest
-from programs import ROOT, run
+from programs import ROOT
 
 DOCSTRING = r"""What it is: `f` of $gamma^2 <= ... zeta_mu \mu -> log x$
 
@@ -34,49 +33,6 @@ def test_docstrings_become_restructured_text():
         ".. rubric:: Example",
         ">>> f(2)",
     ]
-
-
-CHAPTER = r"""# A chapter
-
-**Lemma 5.2.** Let $x$ and
-
-$$y = 2x. \tag{20}$$
-
-Then $y > x$.
-
-*Proof.* By Lemma 5.2 and section 1.4, not section 1.40. `Lemma 5.2`, `figures.f(x)`, `f`, `unknown`
-
-## 1.4 Names
-
-**Exercise 1.** Why?
-
-<details><summary>Solution</summary></details>
-
-```{py:function} f(x)
-:module: p.figures
-```
-"""
-
-
-def test_statements_become_boxes_and_names_become_links(tmp_path):
-    for name in ("conf.py", "prose.py"):
-        shutil.copy(ROOT / "book" / name, tmp_path)
-    (tmp_path / "static").mkdir()
-    shutil.copy(ROOT / "book" / "static" / "favicon.svg", tmp_path / "static")
-    (tmp_path / "index.md").write_text("# Start\n\n```{toctree}\n01_one\n```\n")
-    (tmp_path / "01_one.md").write_text(CHAPTER)
-    run(sys.executable, "-m", "sphinx", "-b", "pseudoxml", "-q", ".", "out", cwd=tmp_path)
-    shown = (tmp_path / "out" / "01_one.pseudoxml").read_text()
-    lemma, rest = shown.split("Proof.")
-    assert '<admonition classes="statement lemma" ids="lemma-5-2-01-one">' in lemma
-    inside = lemma.partition("<admonition")[2]
-    assert re.search(r"\n( +)<math_block.*?\n\1<paragraph>\s+Then", inside, re.DOTALL)
-    assert '<admonition classes="statement exercise" ids="exercise-1-1-01-one">' in rest
-    links = re.findall(r'refid="([^"]+)".*>\n\s+(?:<literal>\n\s+)?(\S.*)\n', shown)
-    assert ("lemma-5-2-01-one", "Lemma 5.2") in links
-    assert ("names", "section 1.4") in links
-    assert {text for target, text in links if target == "p.figures.f"} == {"figures.f(x)", "f"}
-    assert not {"section 1.40", "unknown"} & {text for _, text in links}
 
 
 # ---- links, as a forge shows the files -----------------------------------------------------------
@@ -124,12 +80,6 @@ def test_numbers_of_sections_lead_to_their_chapters():
         notebook = (ROOT / "book" / file).resolve()
         assert notebook.name.startswith(f"{chapter:0>2}_")
         assert f"## {chapter}{section} " in TEXTS[notebook]
-
-
-def test_anchors_and_links_of_a_page_become_those_of_the_site():
-    text = '[2.3](../notebooks/02_a.ipynb) and [it](../notebooks/02_a.ipynb)\n<a id="x"></a>\n# X'
-    expected = "[2.3](#sec-2.3) and [it](notebooks/02_a.ipynb)\n(x)=\n# X"
-    assert pages.as_in_site(text) == expected
 
 
 def test_every_work_of_the_bibliography_can_be_found():

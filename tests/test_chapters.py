@@ -102,22 +102,13 @@ def test_a_parameter_of_another_type_is_refused_in_a_line(monkeypatch):
         return chapter.Claims()
 
     assert claims('sweeps = 300\ngammas = [1]\nlevel = 1\nout_dir = "here"\nother = 3')
-    for wrong, message in {
-        'sweeps = "x"': "^sweeps='x': must be like its default, 400$",
-        "gammas = 0.9": "^gammas=0.9: must be like",
-        "level = 'a'": "^level='a': must be like",
-    }.items():
-        with pytest.raises(TypeError, match=message):
+    for wrong in ("sweeps = 'x'", "level = 'a'"):
+        with pytest.raises(TypeError, match=f"^{wrong.replace(' ', '')}: must be like its default"):
             claims(wrong)
 
 
-def test_claims_have_verdicts(capsys):
+def test_a_claim_that_does_not_hold_fails():
     claims = chapter.Claims()
-    for name, *verdict in (("a",), ("b", "not reproduced"), ("c", "goal missed")):
-        claims.check(name, 3, True, *verdict)
-    claims.print()
-    lines = "a | 3 | holds\nb | 3 | not reproduced\nc | 3 | goal missed\n"
-    assert capsys.readouterr().out == lines
     with pytest.raises(AssertionError, match=r"c \| 3 \| FAILS"):
         claims.check("c", 3, False, "differs from the paper")
     with pytest.raises(ValueError, match="verdict must be one of"):

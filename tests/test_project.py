@@ -1,6 +1,7 @@
 """The project's own files agree with one another."""
 
 import ast
+import configparser
 import functools
 import importlib.metadata
 import json
@@ -200,13 +201,11 @@ def test_what_was_skipped_is_said_in_the_last_lines(tmp_path):
     assert not [line for line in others if "make" not in line]
 
 
-@pytest.mark.parametrize("linked", [False, True])
-def test_make_clean_keeps_trained_networks_and_a_link(tmp_path, linked):
+def test_make_clean_keeps_trained_networks_and_a_link(tmp_path):
     """The link leads to another disk."""
     out, networks = tmp_path / "out", "paper/atari/calibrate/Pong/run/checkpoint.pt"
-    if linked:
-        (tmp_path / "disk").mkdir()
-        out.symlink_to("disk")
+    (tmp_path / "disk").mkdir()
+    out.symlink_to("disk")
     kept = {networks, "paper/.snakemake/metadata/a"}
     made = {"quick/.figures/a.png", "paper/notebooks/a.ipynb", "skipped.txt", "book/index.html"}
     for name in made | kept:
@@ -216,15 +215,7 @@ def test_make_clean_keeps_trained_networks_and_a_link(tmp_path, linked):
     assert "\nout/paper/atari\nare kept: trained networks, which make clean-atari" in printed
     assert {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} == kept
     make("clean-atari", "clean", folder=tmp_path)
-    assert out.exists() == linked
-    assert not linked or list(out.iterdir()) == []
-
-
-def test_out_as_a_link_does_not_make_a_commit_dirty(tmp_path):
-    shutil.copy(ROOT / ".gitignore", tmp_path)
-    (tmp_path / "out").symlink_to("disk")
-    for words in (["init", "--quiet"], ["check-ignore", "--quiet", "out"]):
-        run("git", *words, cwd=tmp_path)
+    assert list(out.iterdir()) == []
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
@@ -244,9 +235,8 @@ def test_every_package_is_pinned_once_within_its_range(machine):
             assert pinned.version in requirement.specifier
 
 
-# Some of the systems that `make` sets up.
+# Systems that `make` sets up, beside the one that it has.
 PLACES = [
-    ("3.11.0", "x86_64-manylinux_2_28"),
     ("3.11.0", "aarch64-manylinux_2_28"),
     ("3.14.0", "x86_64-pc-windows-msvc"),
     ("3.14.0", "aarch64-apple-darwin"),
@@ -257,7 +247,7 @@ SOURCES_ONLY = ("connection-pool", "immutables")  # of Snakemake; the second for
 @pytest.mark.slow
 @pytest.mark.parametrize(("python", "system"), PLACES)
 def test_the_pins_can_be_installed_on_every_python_and_system(python, system, monkeypatch):
-    """Wheels of an ordinary index are enough, and no system of ARM gets packages of CUDA."""
+    """Wheels of an ordinary index are enough, and no such system gets packages of CUDA."""
     pytest.importorskip("uv", reason="needs uv, which make installs")
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
     monkeypatch.setenv("MACOSX_DEPLOYMENT_TARGET", "14.0")
@@ -269,7 +259,7 @@ def test_the_pins_can_be_installed_on_every_python_and_system(python, system, mo
     if "Failed to fetch" in done.stderr:
         pytest.skip("needs a package index that can be reached")
     assert done.returncode == 0, done.stderr
-    assert "x86_64-manylinux" in system or "\nnvidia-" not in done.stdout
+    assert "\nnvidia-" not in done.stdout
 
 
 def test_the_version_and_the_preprint_are_the_same_everywhere():
@@ -300,16 +290,14 @@ def test_committed_figures_are_as_their_records_say():
             assert notebook_job.fingerprint(committed) == made[figure], figure
         assert record["dirty"] is False
         recorded += record["figures"]
-        for name in re.findall(r"figures/[\w/]+\.csv", str(record["parameters"])):
-            assert (ROOT / name).is_file(), f"{name} has moved"
     committed = [*FIGURES.glob("*.*"), *FIGURES.glob("book/*")]
     assert sorted(recorded) == sorted(path.name for path in committed if path.suffix != ".md")
 
 
-def test_no_record_of_the_atari_results_names_a_file_that_moved():
-    for path in FIGURES.glob("atari/*.json"):
-        for name in re.findall(r"[\w/]+\.(?:csv|py|toml)\b", path.read_text()):
-            assert (ROOT / name).exists() or (path.parent / name).exists(), (path, name)
+def test_no_record_names_a_file_that_moved():
+    for path in FIGURES.glob("*/*.json"):
+        for name in re.findall(r"(?<![\w/.])\w[\w/]+\.(?:csv|py|toml)\b", path.read_text()):
+            assert list(ROOT.glob(name)) or list(FIGURES.rglob(name)), (path, name)
 
 
 def test_no_index_takes_the_package_yet():
@@ -366,21 +354,18 @@ def test_only_what_the_batch_can_train_is_trained_anew():
     assert notebooks["12_calibrated_gaps"]["run_files"][0] == "figures/atari/calibrated.csv"
 
 
-@pytest.mark.slow
-def test_names_and_verdicts_of_claims_are_compared(tmp_path):
+def test_names_and_verdicts_of_claims_are_compared():
     """Numbers are not: a digit of chapter 7 depends on the processor, 0.56 or 0.43."""
+    rules = configparser.RawConfigParser()
+    rules.read(ROOT / "workflow" / "nbval.cfg")
+
+    def compared(claim):
+        for rule in rules.sections():
+            claim = re.sub(rules[rule]["regex"], rules[rule]["replace"], claim)
+        return claim
+
     committed = "6x6, 208 sweeps: |S| / error | [0.56, 1e-3] | holds\n"
-    nb = nbformat.v4.new_notebook()
-    for printed in (
-        committed.replace("0.56", "-0.43").replace("208", "209"),
-        committed.replace("holds", "FAILS"),
-        committed.replace("error", "bound"),
-    ):
-        cell = nbformat.v4.new_code_cell(f"# NBVAL_CHECK_OUTPUT\nprint({printed!r}, end='')")
-        cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=committed)]
-        cell.execution_count = 1
-        nb.cells.append(cell)
-    nbformat.write(nb, tmp_path / "claims.ipynb")
-    done = make("nbval", f"NOTEBOOKS={tmp_path / 'claims.ipynb'}")
-    failed = re.findall(r"^FAILED .*::Cell (\d)", done.stdout, re.MULTILINE)
-    assert sorted(failed) == ["1", "2"], done.stdout + done.stderr
+    same = committed.replace("0.56", "-0.43").replace("208", "209")
+    assert compared(same) == compared(committed)
+    for old, new in {"holds": "FAILS", "error": "bound"}.items():
+        assert compared(committed.replace(old, new)) != compared(committed)

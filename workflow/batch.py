@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,7 @@ import psutil
 import yaml
 from children import INTERRUPTED, on_signals, wait_for
 from job import outlive_terminal
-from jsonschema import Draft202012Validator, ValidationError, validators
 from notebook_job import (
-    OUT_DIR,
     ProjectError,
     claims_of,
     clock,
@@ -50,35 +48,31 @@ TABLES = ["td_errors", "predictions", "pairs", "runs"]
 ATARI = "atari"  # the entry of a profile that is not a notebook, and the folder of its results
 PATIENCE = 1.0  # seconds that jobs have to end before they are killed
 SLURM_PATIENCE = 60.0  # until Snakemake has cancelled its jobs
-TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
-# In JSON 3.0 is an integer; range() refuses it.
-INTEGERS = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
-Validator = validators.extend(Draft202012Validator, type_checker=INTEGERS)
+GAMES = {"games": ["Pong"], "seeds": [0], "miniature": False}  # what the entry may say
 
 
 def notebook_names(root: Path) -> list[str]:
     return sorted(p.stem for p in (root / "notebooks").glob("[0-9][0-9]_*.py"))
 
 
-def schema_of(default: Any) -> dict[str, Any]:
-    """Schema of the values that a profile may have in place of this default."""
-    if isinstance(default, dict):
-        fields = {name: schema_of(value) for name, value in default.items() if name != OUT_DIR}
-        return {"type": ["object", "null"], "properties": fields, "additionalProperties": False}
-    if isinstance(default, list | tuple):
-        items = schema_of(next(iter(default), None))
-        return {"type": "array", "items": items, "minItems": min(len(default), 1)}
-    return {"type": TYPES[type(default)]} if type(default) in TYPES else {}
-
-
-def explain(error: ValidationError) -> str:
-    where = "".join(f"{step}: " for step in error.absolute_path)
-    if error.validator == "additionalProperties":
-        known = error.schema["properties"]
-        unknown = ", ".join(repr(name) for name in error.instance if name not in known)
-        return f"{where}unknown {unknown}; known: {', '.join(known)}"
-    hint = "; in YAML write 1.0e-8, not 1e-8" if error.validator_value == "number" else ""
-    return f"{where}{error.message}{hint}"
+def misfits(value: Any, default: Any, where: str) -> Iterator[str]:
+    """Each value of a profile that is not like the default in whose place it stands."""
+    kinds = {float: (float, int), tuple: (list,), dict: (dict, type(None))}
+    allowed = kinds.get(type(default), (type(default),))  # a bool is no int, nor 3.0 for range()
+    if type(value) not in allowed:
+        hint = "; in YAML write 1.0e-8, not 1e-8" if isinstance(default, float) else ""
+        yield f"{where}: {value!r} is no {allowed[0].__name__}{hint}"
+    elif isinstance(value, dict):
+        for name, given in value.items():
+            if name in default:
+                yield from misfits(given, default[name], f"{where}: {name}")
+            else:
+                yield f"{where}: unknown {name!r}; known: {', '.join(default)}"
+    elif isinstance(value, list) and default:
+        for place, entry in enumerate(value):
+            yield from misfits(entry, default[0], f"{where}: {place}")
+        if not value:
+            yield f"{where}: [] should be non-empty"
 
 
 def load_profile(root: Path, profile: str, defaults: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -91,11 +85,8 @@ def load_profile(root: Path, profile: str, defaults: dict[str, dict[str, Any]]) 
         entries = yaml.safe_load((folder / f"{profile}.yaml").read_bytes()) or {}
     except yaml.YAMLError as error:
         raise ProjectError(f"{profile}.yaml: not valid YAML: {error}") from error
-    schema = schema_of(defaults)
-    schema["properties"][ATARI] = yaml.safe_load((WORKFLOW / "schemas/atari.yaml").read_bytes())
-    problems = [explain(error) for error in Validator(schema).iter_errors(entries)]
-    if problems:
-        raise ProjectError("\n".join(f"{profile}.yaml: {problem}" for problem in problems))
+    if problems := [*misfits(entries, defaults | {ATARI: GAMES}, f"{profile}.yaml")]:
+        raise ProjectError("\n".join(problems))
     return entries
 
 
@@ -105,18 +96,18 @@ def atari_jobs(entry: dict[str, Any] | None, device: str, elsewhere: bool) -> di
     elsewhere: the jobs run on other machines, which may have the device when this one has not.
     """
     from experiments.processes import require_device
+    from jmdp_lib import checks
     from jmdp_lib.atari.emulator import title
 
-    if entry is None:
+    if not entry or not {"games", "seeds"} <= entry.keys():
         raise ProjectError(f"the profile needs an entry `{ATARI}:` with games and seeds")
     try:
         if not (elsewhere and device.startswith("cuda")):
             require_device(device)
+        checks.at_least("seeds", min(entry["seeds"]), 0)
         games = [title(name) for name in entry["games"]]
     except (RuntimeError, ValueError) as error:
         raise ProjectError(f"{ATARI}: {error}") from error
-    if len(set(games)) < len(games):
-        raise ProjectError(f"{ATARI}: games must be distinct, found {games}")
     return {**entry, "games": games, "device": device, "tables": TABLES}
 
 

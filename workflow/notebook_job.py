@@ -80,7 +80,10 @@ def folded(cell: NotebookNode) -> bool:
 
 
 def parameter_defaults(path: Path) -> dict[str, Any]:
-    """Names and default values in the parameters cell, which may hold literals only."""
+    """Names and default values in the parameters cell, which may hold literals only.
+
+    The folder of results, which the batch sets, is none of them.
+    """
     defaults: dict[str, Any] = {}
     try:
         cells = tagged(read_source(path), "parameters")
@@ -90,7 +93,7 @@ def parameter_defaults(path: Path) -> dict[str, Any]:
             defaults[node.targets[0].id] = ast.literal_eval(node.value)
     except (SyntaxError, ValueError) as error:
         raise ProjectError(f"{path.name}: parameters cell: {error}") from error
-    if len(cells) != 1 or defaults.get(OUT_DIR) != "":
+    if len(cells) != 1 or defaults.pop(OUT_DIR, None) != "":
         raise ProjectError(
             f'{path.name}: needs one code cell marked # %% tags=["parameters"], with '
             f'`{OUT_DIR} = ""`; found {len(cells)} cells'
@@ -258,7 +261,6 @@ def run_job(out: Path, name: str, plan: dict[str, Any]) -> None:
     for folder in (figures, unfinished.parent, notebook.parent):
         folder.mkdir(parents=True, exist_ok=True)
     values = {**parameter_defaults(source), **given}
-    del values[OUT_DIR]
     started = datetime.now(UTC)
     try:
         nb = execute(read_source(source), {**given, OUT_DIR: shown}, source, unfinished)
