@@ -104,10 +104,7 @@ def test_weights_without_a_contraction_claim_nothing():
     jm, policy, _ = ergodic_problem(4, gamma=0.95)
     with pytest.warns(jl.ConvergenceWarning, match="no contraction"):
         sol = jl.projected_jipe2(jm, policy, random_features(jm, 4), weights="product")
-    assert sol.contraction >= 1
-    assert sol.beta > 0
     assert sol.status == "no contraction"
-    assert not sol.converged
     exact = jl.jipe2(jm, policy).moments
     assert sol.error_bound == sol.approximation_bound(exact) == np.inf
 
