@@ -199,9 +199,10 @@ def test_more_rewards_than_are_distinguished():
     assert (law.high - law.low).max() < 0.02
 
 
-def test_rewards_that_differ_by_rounding_tie():
-    """At two ends that never meet."""
-    law = law_of(two_ends((0.3, 0.1 + 0.2, 0.3), 0.9), [0, 0, 0])
+@pytest.mark.parametrize("paid", [(0.3, 0.1 + 0.2, 0.3), (0.0, 0.1 + 0.2, 0.3)])
+def test_rewards_that_differ_by_rounding_tie(paid):
+    """At two ends that never meet: with an offset that all rewards share, and without one."""
+    law = law_of(two_ends(paid, 0.9), [0, 0, 0])
     assert law.prob_tie == pytest.approx((1.0, 1.0))
     assert law.quantile(0.5) == (0.0, 0.0)
 
