@@ -43,23 +43,12 @@ def test_values_never_fall_and_new_actions_are_better(seed):
             assert high >= level
 
 
-def test_an_action_that_nearly_always_loses_is_not_taken():
-    """Action 1 pays 100 with probability 0.05 and 0 otherwise; action 0 always pays 1."""
-    jm = jl.JMDP([[0.95, 0.05]], [[[1.0, 0.0], [1.0, 100.0]]], np.zeros((1, 2, 2), int), 0.5)
-    for level, action in ((0.0, 1), (0.04, 1), (0.06, 0)):
-        step = jl.laws.cautious_improvement(jm, [0], level=level, width=1e-3)
-        assert step.policy[0].argmax() == action
-        assert step.switched.tolist() == [action == 1]
-    assert step.prob_better[0, 1] == pytest.approx(0.05)
-    assert step.advantage[0, 1] == pytest.approx(4.0)
-
-
 def test_intervals_are_as_wide_as_counted_advantages_scatter():
+    """Chapter 10 counts how often their lower ends hold."""
     rng = np.random.default_rng(3)
     probs, shape = rng.dirichlet(np.ones(3), size=3), (3, 3, 2)
     jm = jl.JMDP(probs, rng.uniform(size=shape), rng.integers(3, size=shape), 0.8)
     policy = np.array([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8]])
-    value, q = value_of(jm, policy)
     rng = np.random.default_rng(0)
     steps = []
     for counts in rng.multinomial(100, probs, size=(200, 3)):
@@ -71,6 +60,3 @@ def test_intervals_are_as_wide_as_counted_advantages_scatter():
     scatter = advantage.std(0)
     width = (advantage - low).mean(0)
     assert_allclose(width, 2.394 * scatter, rtol=0.15, atol=1e-9)  # 0.05 / 6, one-sided
-    wrong = (low > q - value[:, None]) & (scatter > 1e-9)
-    assert wrong.any((1, 2)).mean() <= 0.08
-    assert np.mean([np.any(value_of(jm, x.policy)[0] < value - 1e-9) for x in steps]) <= 0.08

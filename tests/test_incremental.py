@@ -12,7 +12,7 @@ from strategies import Plain, problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.machine import cached
-from jmdp_lib.operators.backups import Form, Layout, backup, compiled_backup
+from jmdp_lib.operators.backups import Form, Layout, compiled_backup
 from jmdp_lib.operators.draws import draw, of_tables
 
 FORMS = get_args(Form)
@@ -93,16 +93,6 @@ def test_sampled_backup_is_unbiased(seed, form):
     for i in range(layout.size):
         sample = drawn(jm, layout, values, i)
         assert abs(sample.mean() - exact[i]) <= sample.std() / 40 + 1e-9
-
-
-def test_a_coordinate_of_a_sampled_backup():
-    jm, policy, mean, second = collection(4)
-    layout = Layout.of(policy, jm.gamma, "full")
-    values = layout.pack(mean, second)
-    for coordinate, i in (([(2, 1)], 5), ([(2, 1), (1, 0)], 6 + 5 * 6 + 2)):
-        one, two = np.random.default_rng(1), np.random.default_rng(1)
-        sample = jl.sample_t2(jm, policy, mean, second, coordinate, rng=one)
-        assert sample == backup(two, values, i, jm, layout)
 
 
 def test_a_simulator_has_no_residuals():
