@@ -19,7 +19,6 @@ from jmdp_lib.fast.collapsed import (
     Gaps,
     PairStep,
     checked_gaps,
-    ragged,
 )
 from jmdp_lib.fast.dense import DensePairs, PairArrays, PairMap, largest_of, scaled_kernels
 from jmdp_lib.fast.multisets import MomentsFromMultisets, MultisetOperator
@@ -42,7 +41,6 @@ __all__ = [
     "checked_gaps",
     "fill_rows",
     "largest_of",
-    "ragged",
     "scaled_kernels",
     "solve",
     "solve_chains",
