@@ -20,7 +20,7 @@ from jmdp_lib.fast.collapsed import (
     PairStep,
     checked_gaps,
 )
-from jmdp_lib.fast.dense import DensePairs, PairArrays, PairMap, largest_of, scaled_kernels
+from jmdp_lib.fast.dense import PairMap, largest_of, scaled_kernels
 from jmdp_lib.fast.multisets import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.fast.reachable import PairSet
 from jmdp_lib.fast.systems import solve_chains, solve_pairs
@@ -30,11 +30,9 @@ __all__ = [
     "Chain",
     "CollapsedBackup",
     "CollapsedT2",
-    "DensePairs",
     "Gaps",
     "MomentsFromMultisets",
     "MultisetOperator",
-    "PairArrays",
     "PairMap",
     "PairSet",
     "PairStep",
