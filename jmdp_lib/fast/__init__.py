@@ -20,7 +20,7 @@ from jmdp_lib.fast.collapsed import (
     PairStep,
     checked_gaps,
 )
-from jmdp_lib.fast.dense import PairMap, largest_of, scaled_kernels
+from jmdp_lib.fast.dense import PairMap, dense_pairs, largest_of, scaled_kernels
 from jmdp_lib.fast.multisets import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.fast.reachable import PairSet
 from jmdp_lib.fast.systems import solve_chains, solve_pairs
@@ -37,6 +37,7 @@ __all__ = [
     "PairSet",
     "PairStep",
     "checked_gaps",
+    "dense_pairs",
     "fill_rows",
     "largest_of",
     "scaled_kernels",

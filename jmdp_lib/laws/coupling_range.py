@@ -17,7 +17,7 @@ a linear program the best plans for this c, and so on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, starmap
 from typing import Any
@@ -34,7 +34,7 @@ from jmdp_lib.fast import (
     Gaps,
     PairMap,
     PairStep,
-    scaled_kernels,
+    dense_pairs,
     solve,
     solve_chains,
 )
@@ -183,11 +183,8 @@ class Cells:
         both = both[step.row] * plan
         s = gaps.states[step.row]
         at = s, step.first * size + step.second
-        kernels = scaled_kernels(system, system.few_successors)
-        return PairMap(
-            num_states=size,
-            kernels=list(zip(kernels, kernels, strict=True)),
-            source=None,
+        return replace(
+            dense_pairs(system, self.backup),
             shared=sparse.csr_array((system.jm.gamma**2 * both, at), (size, size * size)),
             shared_source=self.backup.diagonal_source + np.bincount(s, both * self.products, size),
         )

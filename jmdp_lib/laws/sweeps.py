@@ -103,7 +103,10 @@ def settle(bounds: Floats, step: Step, tol: float, halved: bool) -> int:
 
 @cached(nogil=True, error_model="numpy")
 def place(x: Any, points: Any, kinds: Any) -> Any:
-    """Reads of a grid x at ascending points (n,), for kinds (2, K); K may reach a hundred thousand."""
+    """Reads of a grid x at ascending points (n,), for kinds (2, K).
+
+    It is compiled, since K may reach a hundred thousand.
+    """
     shape = kinds.shape[1], points.size
     cells = np.empty(shape, np.int32)
     shares = np.empty(shape)
