@@ -19,6 +19,7 @@ from jmdp_lib.fast.collapsed import (
     Gaps,
     PairStep,
     checked_gaps,
+    ragged,
 )
 from jmdp_lib.fast.dense import PairMap, dense_pairs, largest_of, scaled_kernels
 from jmdp_lib.fast.multisets import MomentsFromMultisets, MultisetOperator
@@ -40,6 +41,7 @@ __all__ = [
     "dense_pairs",
     "fill_rows",
     "largest_of",
+    "ragged",
     "scaled_kernels",
     "solve",
     "solve_chains",

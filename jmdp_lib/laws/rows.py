@@ -28,7 +28,7 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.fast import Chain, CollapsedT2, PairSet, solve
+from jmdp_lib.fast import Chain, CollapsedT2, PairSet, ragged, solve
 from jmdp_lib.machine import require
 
 _DIGITS = 12  # decimals to which rewards are rounded, in units of the largest one
@@ -236,18 +236,21 @@ class _Steps:
 
     @cached_property
     def starts(self) -> sparse.csr_array:
-        """Probabilities (S * A + S, A * S), sparse, of the actions and states of branches."""
-        size = self.system.policy.size
-        by_action = np.arange(size).reshape(self.system.policy.shape).ravel("F")
-        starts = sparse.vstack([sparse.eye_array(size), self.system.average], format="csr")
-        return starts[:, by_action].sorted_indices()
+        """Probabilities (S * A + S, S * A), sparse, of the state-actions where branches start."""
+        given = sparse.eye_array(self.system.policy.size)
+        return sparse.vstack([given, self.system.average], format="csr")
 
     @cached_property
     def draws(self) -> sparse.csr_array:
-        """Probabilities (S * A + S, A * T), sparse, of the actions and tables of branches."""
+        """Probabilities (S * A + S, T * A), sparse, of the tables and actions of branches."""
         jm = self.system.jm
-        tables = sparse.kron(sparse.eye_array(jm.num_actions), jm.averaging, format="csr")
-        return (self.starts @ tables).sorted_indices()
+        starts = self.starts
+        s, a = np.divmod(starts.indices, jm.num_actions)
+        ends, entry, within = ragged(np.diff(jm.starts)[s])
+        table = jm.starts[s[entry]] + within
+        chance = starts.data[entry] * jm.probs[table]
+        column = table * jm.num_actions + a[entry]
+        return sparse.csr_array((chance, column, ends[starts.indptr]))
 
     @property
     def of_gaps(self) -> _Branches:
@@ -312,7 +315,7 @@ class _Steps:
         what = f"the law of gaps that reach {self.pairs.size:,} pairs"
         require(_OUTCOME * num_outcomes, what, "request fewer gaps")
         entries = matrix[branches].tocoo()
-        a, x = np.divmod(entries.col, matrix.shape[1] // self.system.jm.num_actions)
+        x, a = np.divmod(entries.col, self.system.jm.num_actions)
         return entries.row, x, a, entries.data
 
     def whole(self, branches: _Branches, shared: bool) -> Outcomes:
