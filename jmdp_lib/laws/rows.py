@@ -314,7 +314,7 @@ class _Steps:
         num_outcomes = int(np.diff(matrix.indptr)[branches].sum())
         what = f"the law of gaps that reach {self.pairs.size:,} pairs"
         require(_OUTCOME * num_outcomes, what, "request fewer gaps")
-        entries = matrix[branches].tocoo()
+        entries: Any = matrix[branches].tocoo()
         x, a = np.divmod(entries.col, self.system.jm.num_actions)
         return entries.row, x, a, entries.data
 
