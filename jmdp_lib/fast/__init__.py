@@ -21,7 +21,7 @@ from jmdp_lib.fast.collapsed import (
     checked_gaps,
     ragged,
 )
-from jmdp_lib.fast.dense import DensePairs, PairArrays, PairMap, largest_of, scaled_kernels
+from jmdp_lib.fast.dense import PairMap, dense_pairs, largest_of, scaled_kernels
 from jmdp_lib.fast.multisets import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.fast.reachable import PairSet
 from jmdp_lib.fast.systems import solve_chains, solve_pairs
@@ -31,15 +31,14 @@ __all__ = [
     "Chain",
     "CollapsedBackup",
     "CollapsedT2",
-    "DensePairs",
     "Gaps",
     "MomentsFromMultisets",
     "MultisetOperator",
-    "PairArrays",
     "PairMap",
     "PairSet",
     "PairStep",
     "checked_gaps",
+    "dense_pairs",
     "fill_rows",
     "largest_of",
     "ragged",

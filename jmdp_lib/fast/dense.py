@@ -6,10 +6,9 @@ threaded; otherwise it is computed by BLAS, and on a torch device always by torc
 """
 
 import warnings
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import prange
@@ -25,8 +24,11 @@ _BLOCK = 32  # rows of a tile
 _WIDTH = 256  # columns of a tile
 
 
-class PairArrays(NamedTuple):
-    """Arrays of a map of x (R, S): row s < S holds the pairs (s, .); other rows are free to use.
+@dataclass(frozen=True)
+class PairMap:
+    """Map x -> F(x) on all pairs of states, for `fast.affine.solve`.
+
+    Row s < S of x (R, S) holds the pairs (s, .); other rows are free to use.
 
     num_states: S. kernels: pairs (K, L) of matrices (S, S), sparse or dense; from distinct states,
     x moves by the sum of K x L'. source: (S, S), added there, or None. shared: (N, R * S) sparse,
@@ -40,40 +42,29 @@ class PairArrays(NamedTuple):
     shared: Any
     shared_source: Any
 
-
-class PairMap(ABC):
-    """Map x -> F(x) on all pairs of states, for `fast.affine.solve`."""
-
-    @property
-    @abstractmethod
-    def arrays(self) -> PairArrays:
-        """Arrays of the map."""
-
     def zeros(self) -> Any:
         """Return x = 0."""
-        size = self.arrays.num_states
-        shape = (self.arrays.shared.shape[1] // size, size)
-        like = self.arrays.shared_source
+        shape = (self.shared.shape[1] // self.num_states, self.num_states)
+        like = self.shared_source
         return np.zeros(shape) if isinstance(like, np.ndarray) else like.new_zeros(shape)
 
     @cached_property
     def _scratch(self) -> Any:
-        return self.zeros()[: self.arrays.num_states]
+        return self.zeros()[: self.num_states]
 
     def apply(self, x: Any, out: Any, with_source: bool = True) -> None:
         """Write F(x) to `out`, or G x without the source."""
-        arrays = self.arrays
-        size = arrays.num_states
+        size = self.num_states
         distinct = out[:size]
-        add = with_source and arrays.source is not None
+        add = with_source and self.source is not None
         if add:
-            distinct[...] = arrays.source
-        for kernel, other in arrays.kernels:
+            distinct[...] = self.source
+        for kernel, other in self.kernels:
             _move_both(kernel, other, x[:size], self._scratch, distinct, add)
             add = True
-        shared = arrays.shared @ x.reshape(-1)
+        shared = self.shared @ x.reshape(-1)
         if with_source:
-            shared += arrays.shared_source
+            shared += self.shared_source
         distinct.reshape(-1)[:: size + 1] = shared[:size]
         out[size:] = shared[size:].reshape(-1, size)
 
@@ -85,30 +76,20 @@ class PairMap(ABC):
         return largest_of(out)
 
 
-@dataclass(frozen=True)
-class DensePairs(PairMap):
+def dense_pairs(system: CollapsedT2, backup: CollapsedBackup, device: str | None = None) -> PairMap:
     """Collapsed T_2 on c (S, S), symmetric, over all pairs of states.
 
     backup: the source of c_0. device: torch device of c; by default c is a NumPy array.
     """
-
-    system: CollapsedT2
-    backup: CollapsedBackup
-    device: str | None = field(default=None, kw_only=True)
-
-    @cached_property
-    def arrays(self) -> PairArrays:
-        """Arrays of the collapsed T_2."""
-        system = self.system
-        noise = self.backup.noise_source
-        kernels = [on_device(x, self.device) for x in scaled_kernels(system, system.few_successors)]
-        return PairArrays(
-            num_states=system.jm.num_states,
-            kernels=list(zip(kernels, kernels, strict=True)),
-            source=on_device(noise @ noise.T, self.device) if noise.size else None,
-            shared=on_device(system.jm.gamma**2 * system.diagonal, self.device),
-            shared_source=on_device(self.backup.diagonal_source, self.device),
-        )
+    noise = backup.noise_source
+    kernels = [on_device(x, device) for x in scaled_kernels(system, system.few_successors)]
+    return PairMap(
+        num_states=system.jm.num_states,
+        kernels=list(zip(kernels, kernels, strict=True)),
+        source=on_device(noise @ noise.T, device) if noise.size else None,
+        shared=on_device(system.jm.gamma**2 * system.diagonal, device),
+        shared_source=on_device(backup.diagonal_source, device),
+    )
 
 
 def on_device(array: Any, device: str | None) -> Any:

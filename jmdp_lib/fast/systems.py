@@ -17,7 +17,7 @@ from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast.affine import Chain, solve
 from jmdp_lib.fast.collapsed import CollapsedBackup, CollapsedT2, Gaps
-from jmdp_lib.fast.dense import DensePairs, at_pairs
+from jmdp_lib.fast.dense import PairMap, at_pairs, dense_pairs
 from jmdp_lib.fast.reachable import PairSet
 
 # All pairs are solved faster once the reachable pairs exceed S^2 / (successors of a state) by this
@@ -149,9 +149,9 @@ def _solved_on(
     if reached is not None and system.acyclic and reached.num_successors > _MATRIX:
         solved = reached.solve_in_order(reached.source(backup))
     else:
-        pairs: DensePairs | Chain
+        pairs: PairMap | Chain
         if reached is None:
-            pairs = DensePairs(system, backup, device=device)
+            pairs = dense_pairs(system, backup, device)
         else:
             places = np.arange(reached.size, dtype=np.int32)
             pairs = Chain(reached.kernel(), 1.0, reached.source(backup), places)

@@ -213,7 +213,7 @@ def with_law(law: Floats, tables: TableFunction, state: Any) -> Any:
     return made
 
 
-class StateTables(NamedTuple):
+class ExploredState(NamedTuple):
     """Tables of one state: probs (K,), rewards in [-1, 1] and next states (K, A), policy (A,).
 
     States are given by their index in the region.
@@ -240,7 +240,7 @@ class Region:
     index: dict[Hashable, int]
     requested: Ints
     limit: int
-    tables: dict[int, StateTables] = field(default_factory=dict)
+    tables: dict[int, ExploredState] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -300,7 +300,7 @@ class Region:
             to = np.reshape(targets, rewards.shape)
             drawn = probs > 0.0
             scaled = (rewards[drawn] - middle) / self.unit
-            self.tables[i] = StateTables(probs[drawn], scaled, to[drawn], row)
+            self.tables[i] = ExploredState(probs[drawn], scaled, to[drawn], row)
 
     def system(self) -> CollapsedT2:
         """T_2 of all states reached; unexplored ones are absorbing and pay nothing."""

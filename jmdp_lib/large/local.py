@@ -325,9 +325,8 @@ def _solution(region: Region, view: View, error_tol: float) -> tuple[LocalSoluti
     for accuracy in (rough, _SOLVED * system.jm.reward_bound):
         core = _solve_core(region, view, system, accuracy)
         by_cut, by_core = _cut_errors(view, core.moments.gap_variance)
-        gap_error = unit * (by_cut + core.solver_error(core.moments.gap_variance))
+        gap_error = unit * (by_cut + core.solver_error(core.moments.gap_variance)) + rounding
         gap_error *= ~np.eye(region.model.num_actions, dtype=bool)
-        gap_error[gap_error > 0.0] += rounding
         bound = max(rounding, float(gap_error.max()))
         if bound <= error_tol or unit * by_cut.max() > _CUT_SHARE * error_tol:
             break

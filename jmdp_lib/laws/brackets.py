@@ -256,8 +256,6 @@ class GapLaw(ReadOnly):
     @cached_property
     def _both(self) -> StepBracket:
         """Intersection of both orders' bounds at the points of `steps`, which contain phi's."""
-        if self.phi is None:
-            return self.steps
         points = self.steps.points
         sides = [self._brackets(points[:, side], side == 0) for side in (0, 1)]
         low, high = np.stack(sides, axis=2).reshape(2, -1)

@@ -17,7 +17,7 @@ a linear program the best plans for this c, and so on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, starmap
 from typing import Any
@@ -32,10 +32,9 @@ from jmdp_lib.fast import (
     CollapsedBackup,
     CollapsedT2,
     Gaps,
-    PairArrays,
     PairMap,
     PairStep,
-    scaled_kernels,
+    dense_pairs,
     solve,
     solve_chains,
 )
@@ -138,10 +137,10 @@ def _end_of_range(cells: Cells, sign: float, tol: float) -> tuple[Floats, float]
     target = tol * size * (1.0 - rate)
     plan = step.weights
     for _ in range(_ROUNDS):
-        c = solve(PlannedPairs(cells, plan), target, rate, "coupling_range").x
+        c = solve(cells.pairs(plan), target, rate, "coupling_range").x
         costs = cells.products + rate * c[step.first, step.second]
         plan, slack = cells.best_plan(sign * costs)
-        moved = PlannedPairs(cells, plan).residual(c)
+        moved = cells.pairs(plan).residual(c)
         if moved <= target:
             break
     # The error of c is at most (moved + slack) / (1 - rate); a covariance is one step before c.
@@ -172,6 +171,24 @@ class Cells:
         actions = self.gaps.first[self.step.row], self.gaps.second[self.step.row]
         return self.backup.deviations[self.step.tables, actions].prod(0)
 
+    def pairs(self, plan: Floats) -> PairMap:
+        """Map of c over all pairs (S, S), if two branches at one state follow a plan (N,)."""
+        system = self.system
+        gaps = self.gaps
+        step = self.step
+        size = system.jm.num_states
+        both = (
+            2.0 * system.policy[gaps.states, gaps.first] * system.policy[gaps.states, gaps.second]
+        )
+        both = both[step.row] * plan
+        s = gaps.states[step.row]
+        at = s, step.first * size + step.second
+        return replace(
+            dense_pairs(system, self.backup),
+            shared=sparse.csr_array((system.jm.gamma**2 * both, at), (size, size * size)),
+            shared_source=self.backup.diagonal_source + np.bincount(s, both * self.products, size),
+        )
+
     @cached_property
     def margins(self) -> Any:
         """Sparse matrix (M, N): each row marks the pairs of a gap that share one action's table."""
@@ -201,35 +218,3 @@ class Cells:
         # No plan costs less than the least reduced costs, whatever the potentials are.
         above = np.add.reduceat(plan * reduced, starts) - np.minimum.reduceat(reduced, starts)
         return plan, float((unit * above).max(initial=0.0))
-
-
-@dataclass(frozen=True)
-class PlannedPairs(PairMap):
-    """c over all pairs (S, S), if two branches at one state follow a plan (N,)."""
-
-    cells: Cells
-    plan: Floats
-
-    @cached_property
-    def arrays(self) -> PairArrays:
-        """Arrays of `DensePairs`, except for branches at one state."""
-        cells = self.cells
-        system = cells.system
-        gaps = cells.gaps
-        step = cells.step
-        size = system.jm.num_states
-        both = (
-            2.0 * system.policy[gaps.states, gaps.first] * system.policy[gaps.states, gaps.second]
-        )
-        both = both[step.row] * self.plan
-        s = gaps.states[step.row]
-        at = s, step.first * size + step.second
-        kernels = scaled_kernels(system, system.few_successors)
-        return PairArrays(
-            num_states=size,
-            kernels=list(zip(kernels, kernels, strict=True)),
-            source=None,
-            shared=sparse.csr_array((system.jm.gamma**2 * both, at), (size, size * size)),
-            shared_source=cells.backup.diagonal_source
-            + np.bincount(s, both * cells.products, size),
-        )

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,7 +33,7 @@ from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import warn
 
 _COARSE = 16  # spacings on either side of zero in the first grid
-_TRUSTED = 256  # with this many spacings among likely gaps, widths halve with the spacing
+_TRUSTED = 256  # from this many spacings among likely gaps on, widths halve with the spacing
 _SETTLED = 12.0  # sweeps end when psi moves by less than spacing^2 / bulk divided by this
 _ON_THE_WAY = 2.0  # the divisor for grids that only lead to finer ones
 _WORK = 7e10  # largest number of numbers that are read and added
@@ -124,9 +123,7 @@ def gap_law(
     search = _Search(
         rows, Stochastic(rows), Convex(rows), rows.rounded(reads), width, points, max_points
     )
-    missed = search.run()
-    if missed:
-        warn(f"gap_law: {missed}")
+    search.run()
     return search.laws(listed, reads)
 
 
@@ -134,35 +131,6 @@ def _read_points(at: ArrayLike) -> Floats:
     """Zero and the read points, each once, (P,)."""
     given = checks.floats("at", np.append(at, 0.0), "entry")
     return np.append(0.0, np.unique(given[given != 0.0]))
-
-
-class _Level(NamedTuple):
-    """One grid of the search, after its sweeps.
-
-    spacing: distance of its points near zero. bulk: distance from zero within which gaps are
-    likely. size: number of points. excess: the widest bracket at a read point, as a multiple of
-    the requested width.
-    """
-
-    spacing: float
-    bulk: float
-    size: int
-    excess: float
-
-    @property
-    def spacings(self) -> float:
-        """Number of spacings where gaps are likely."""
-        return 2.0 * self.bulk / self.spacing
-
-    @property
-    def trusted(self) -> bool:
-        """True if widths halve with the spacing from here on."""
-        return self.spacings >= _TRUSTED
-
-    @property
-    def needed(self) -> float:
-        """Approximate size of a grid on which all brackets have the requested width."""
-        return self.size * max(self.excess, 1.0)
 
 
 @dataclass
@@ -181,8 +149,8 @@ class _Search:
     points: int
     max_points: int
 
-    def run(self) -> str:
-        """Narrow the bounds of both orders; returns a message if the width was not reached."""
+    def run(self) -> None:
+        """Narrow the bounds of both orders, and warn if the width was not reached."""
         top = self.rows.top or 1.0
         spacing = 2.0 ** np.floor(np.log2(top / min(_COARSE, self.max_points // 8)))
         bulk = top
@@ -196,17 +164,21 @@ class _Search:
                 bar.update()
                 bulk = min(bulk, self.psi.likely())
                 widths, cuts_help = self.widths()
-                level = _Level(spacing, bulk, self.psi.x.size, widths.max() / self.width)
-                cuts_help &= level.trusted
-                hopeless = level.trusted and level.needed > self.max_points
-                enough = level.spacings >= self.points and (level.excess <= 1.0 or hopeless)
+                spacings = 2.0 * bulk / spacing  # where gaps are likely
+                trusted = spacings >= _TRUSTED
+                cuts_help &= trusted
+                reached = widths.max() <= self.width
+                hopeless = trusted and self.psi.x.size * widths.max() / self.width > self.max_points
+                enough = spacings >= self.points and (reached or hopeless)
                 # The spacing is quartered as long as the grid in between can be skipped.
-                spacing /= 4.0 if 2.0 * level.spacings < min(_TRUSTED, self.points) else 2.0
+                spacing /= 4.0 if 2.0 * spacings < min(_TRUSTED, self.points) else 2.0
                 base = line(spacing, bulk, top)
-                growth = base.size / level.size
+                growth = base.size / self.psi.x.size
                 too_much = base.size > self.max_points or work + cost * growth > _WORK
                 if enough or too_much or self.rows.top == 0.0:
-                    return self.verdict(level, widths)
+                    break
+        if not reached:
+            self.report(widths)
 
     def sweep(self, base: Floats, spacing: float, bulk: float, use_cuts: bool) -> float:
         """Sweep on a new line of points, with the read points; returns the work.
@@ -239,21 +211,20 @@ class _Search:
         helps = (both > self.width) & (both < 0.9 * (most - least))
         return both.max((0, 1)), bool(helps.any())
 
-    def verdict(self, level: _Level, widths: Floats) -> str:
-        """Message with the width that was reached and the points that the requested width needs.
+    def report(self, widths: Floats) -> None:
+        """Warn of the width that was reached, with the points that the requested width needs.
 
-        It is empty if the width was reached. widths: (P,) the widest bracket at each read point.
+        widths: (P,) the widest bracket at each read point.
         """
-        if level.excess <= 1.0:
-            return ""
-        size = level.size
+        size = self.psi.x.size
+        excess = widths.max() / self.width
         where = self.reads[widths.argmax()] * self.rows.unit
-        return (
-            f"brackets at {where:g} are up to {widths.max():.2g} wide, not {self.width:g}, on a "
-            f"grid of {size:,} points; that would take about {level.needed:,.0f} points and "
-            f"{level.needed / size:,.0f} times as long (max_points={self.max_points:,}, and work "
-            "is bounded). For a probability a sample may be the better choice: estimate_gaps, or "
-            "GapLaw.from_sample of a million simulate_pairs"
+        warn(
+            f"gap_law: brackets at {where:g} are up to {widths.max():.2g} wide, not "
+            f"{self.width:g}, on a grid of {size:,} points; that would take about "
+            f"{size * excess:,.0f} points and {excess:,.0f} times as long (max_points="
+            f"{self.max_points:,}, and work is bounded). For a probability a sample may be the "
+            "better choice: estimate_gaps, or GapLaw.from_sample of a million simulate_pairs"
         )
 
     def laws(self, gaps: Ints, at: Floats) -> list[GapLaw]:

@@ -55,7 +55,6 @@ from jmdp_lib.fast import (
     CollapsedBackup,
     CollapsedT2,
     Gaps,
-    PairArrays,
     PairMap,
     PairStep,
     largest_of,
@@ -150,8 +149,9 @@ def policy_gaps(
     needed = 80.0 * (states + 1) * states + first.table_bytes + second.table_bytes
     require(needed, f"policy_gaps on the {states**2:,} pairs of {states:,} states")
     pairs = _GapPairs(first, second, *_solve_means(first, second))
-    target = _PRECISE * float(max(pairs.arrays.source.max(), pairs.arrays.shared_source.max()))
-    x = solve(pairs, target, jm.gamma**2, "policy_gaps", 1.0).x
+    affine = pairs.affine
+    target = _PRECISE * float(max(affine.source.max(), affine.shared_source.max()))
+    x = solve(affine, target, jm.gamma**2, "policy_gaps", 1.0).x
     mean_error, variance_error = pairs.error_bound(x, jm.reward_bound)
     allowed = _TOL * jm.reward_bound
     of_variance = allowed * norm_weight(2, jm.gamma, jm.reward_bound)
@@ -176,7 +176,7 @@ def _solve_means(first: CollapsedT2, second: CollapsedT2) -> tuple[Floats, Float
 
 
 @dataclass(frozen=True)
-class _GapPairs(PairMap):
+class _GapPairs:
     """System of u and tau, x (S + 1, S): row s < S is u(s, .), and the last row is tau.
 
     first, second: T_2 of the two policies. mean: (S,) g. base: (S,) v~.
@@ -201,21 +201,21 @@ class _GapPairs(PairMap):
         gamma = self.first.jm.gamma
         steps = 1.0 / (1.0 - gamma**2)
         values = self.base + self.mean, self.base
-        widest = int(np.diff(self.arrays.shared.indptr).max())
+        widest = int(np.diff(self.affine.shared.indptr).max())
         rounding = rounding_of(max(self.first.longest_sum, self.second.longest_sum, widest))
         lost = rounding * (2.0 * largest_reward + sum(largest_of(value) for value in values))
         pairs = zip(self.backups, values, strict=True)
         residual = sum(largest_of(backup.value - value) for backup, value in pairs)
         mean_error = (residual + lost) / (1.0 - gamma)
         spread = sum(float(backup.value_variance.max()) for backup in self.backups)
-        solved = steps * (self.residual(x) + rounding * (largest_of(x) + spread))
+        solved = steps * (self.affine.residual(x) + rounding * (largest_of(x) + spread))
         moved = np.sqrt(steps) * ((1.0 + gamma) * mean_error + lost)
         deviation = np.sqrt(largest_of(x) + solved)
         return mean_error, float(solved + moved * (2.0 * deviation + moved))
 
     @cached_property
-    def arrays(self) -> PairArrays:
-        """Arrays of the pair system; at one state, separate branches come before coupled ones."""
+    def affine(self) -> PairMap:
+        """Map of x; at one state, separate branches come before coupled ones."""
         first = self.first
         second = self.second
         left, right = self.backups
@@ -226,7 +226,7 @@ class _GapPairs(PairMap):
         source = left.value_variance[:, None] + right.value_variance
         if left.noise_source.size:
             source -= 2.0 * left.noise_source @ right.noise_source.T
-        return PairArrays(
+        return PairMap(
             num_states=self.mean.size,
             kernels=list(zip(*kernels, strict=True)),
             source=source,  # Var(y_A - y~_B)

@@ -240,6 +240,18 @@ class _Steps:
         given = sparse.eye_array(self.system.policy.size)
         return sparse.vstack([given, self.system.average], format="csr")
 
+    @cached_property
+    def draws(self) -> sparse.csr_array:
+        """Probabilities (S * A + S, T * A), sparse, of the tables and actions of branches."""
+        jm = self.system.jm
+        starts = self.starts
+        s, a = np.divmod(starts.indices, jm.num_actions)
+        ends, entry, within = ragged(np.diff(jm.starts)[s])
+        table = jm.starts[s[entry]] + within
+        chance = starts.data[entry] * jm.probs[table]
+        column = table * jm.num_actions + a[entry]
+        return sparse.csr_array((chance, column, ends[starts.indptr]))
+
     @property
     def of_gaps(self) -> _Branches:
         """The first step of every gap."""
@@ -282,56 +294,49 @@ class _Steps:
             (distinct, coupling.at_one_state),
             (self.at_two_states, coupling.across_states),
         ]
-        parts = [coalesced, *(self.shared(x) for x, shared in branches if shared)]
-        independent = [x for x, shared in branches if not shared]
+        parts = [coalesced, *(self.whole(*each) for each in branches if each[1])]
+        independent = [each for each in branches if not each[1]]
         if not independent:
-            return _stacked(parts), np.zeros(0, np.int64)
-        first, second = self.halves(_stacked(independent))
-        followers = np.bincount(second.row)[first.after]
-        if followers.sum() > _WORTH * (first.row.size + second.row.size):
+            return _stacked(parts), coalesced.row[:0]
+        first, second = self.halves(_stacked([x for x, _ in independent]))
+        draws = np.diff(self.draws.indptr).astype(float)
+        whole = sum(draws[x.first] @ draws[x.second] for x, _ in independent)
+        if whole > _WORTH * (first.row.size + second.row.size):
             return _stacked([*parts, first, second]), first.row
-        return _stacked([*parts, self.joined(first, second, followers)]), first.row[:0]
+        parts += [self.whole(*each) for each in independent]
+        return _stacked(parts), coalesced.row[:0]
 
-    def fit(self, num_outcomes: int) -> None:
-        """Raise a MemoryError if this many outcomes do not fit."""
+    def drawn(self, matrix: sparse.csr_array, branches: Ints) -> tuple[Ints, Ints, Ints, Floats]:
+        """Entries of `starts` or `draws` for branches (M,).
+
+        Returns the index of the branch, the state or the table, the action and the probability.
+        """
+        num_outcomes = int(np.diff(matrix.indptr)[branches].sum())
         what = f"the law of gaps that reach {self.pairs.size:,} pairs"
         require(_OUTCOME * num_outcomes, what, "request fewer gaps")
+        entries: Any = matrix[branches].tocoo()
+        x, a = np.divmod(entries.col, self.system.jm.num_actions)
+        return entries.row, x, a, entries.data
 
-    def actions(self, branches: Ints) -> tuple[Ints, Ints, Ints, Floats]:
-        """All starts of branches (M,): index of the branch, state, action, probability."""
-        _, entry, within = ragged(np.diff(self.starts.indptr)[branches])
-        at = self.starts.indptr[branches][entry] + within
-        s, a = np.divmod(self.starts.indices[at], self.system.jm.num_actions)
-        return entry, s, a, self.starts.data[at]
-
-    def draws(self, branches: Ints) -> tuple[Ints, Ints, Ints, Floats]:
-        """All draws of branches (M,): index of the branch, table, action, probability."""
+    def whole(self, branches: _Branches, shared: bool) -> Outcomes:
+        """Whole steps. shared: whether both branches draw the same table."""
         jm = self.system.jm
-        entry, s, a, chance = self.actions(branches)
-        counts = np.diff(jm.starts)[s]
-        self.fit(int(counts.sum()))
-        _, at, within = ragged(counts)
-        table = jm.starts[s[at]] + within
-        return entry[at], table, a[at], chance[at] * jm.probs[table]
-
-    def shared(self, branches: _Branches) -> Outcomes:
-        """Steps of branches that share a table."""
-        jm = self.system.jm
-        entry, here, a, chance = self.draws(branches.first)
-        draw, t, b, drawn = self.actions(branches.second[entry])
-        self.fit(draw.size)
+        entry, here, a, chance = self.drawn(self.draws, branches.first)
+        other = self.starts if shared else self.draws
+        draw, there, b, then = self.drawn(other, branches.second[entry])
         entry, here, a = entry[draw], here[draw], a[draw]
-        there = here + jm.starts[t] - jm.starts[jm.table_states[here]]
+        if shared:
+            there = here + jm.starts[there] - jm.starts[jm.table_states[here]]
         difference = self.rewards[here, a] - self.rewards[there, b]
         ends = jm.next_states[here, a], jm.next_states[there, b]
-        chance = branches.chance[entry] * chance[draw] * drawn
+        chance = branches.chance[entry] * chance[draw] * then
         return self.between(branches.row[entry], difference, ends, chance)
 
     def halves(self, branches: _Branches) -> tuple[Outcomes, Outcomes]:
         """Half-steps of the first branch, and those of the second branch, row by row."""
         jm = self.system.jm
         shape = jm.num_states, self.starts.shape[0]
-        entry, table, a, chance = self.draws(branches.first)
+        entry, table, a, chance = self.drawn(self.draws, branches.first)
         after = jm.next_states[table, a], branches.second[entry]
         keys, index = np.unique(np.ravel_multi_index(after, shape), return_inverse=True)
         chance *= branches.chance[entry]
@@ -339,22 +344,9 @@ class _Steps:
         paid = self.rewards[table, a]
         first = Outcomes(branches.row[entry], paid, row + index, 0 * entry, chance)
         j, second = np.unravel_index(keys, shape)  # of H(j, second)
-        entry, table, b, chance = self.draws(second)
+        entry, table, b, chance = self.drawn(self.draws, second)
         ends = j[entry], jm.next_states[table, b]
         return first, self.between(row + entry, 0.0 - self.rewards[table, b], ends, chance)
-
-    def joined(self, first: Outcomes, second: Outcomes, followers: Ints) -> Outcomes:
-        """Whole steps from half-steps. followers: (M,) number of second ones after each first."""
-        self.fit(int(followers.sum()))
-        _, entry, within = ragged(followers)
-        then = np.searchsorted(second.row, first.after)[entry] + within
-        return Outcomes(
-            row=first.row[entry],
-            d=_rounded(first.d[entry] + second.d[then]),
-            after=second.after[then],
-            flipped=second.flipped[then],
-            weights=first.weights[entry] * second.weights[then],
-        )
 
     def between(self, row: Ints, d: Floats, ends: tuple[Ints, Ints], chance: Floats) -> Outcomes:
         """Outcomes of steps that lead to pairs of states, `ends`, or to zero if gamma is 0."""

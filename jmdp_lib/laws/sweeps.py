@@ -51,7 +51,7 @@ class Groups(NamedTuple):
         pairs = np.stack([outcomes.d[first], factors[row]])
         kinds, used, kind = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
         order = np.argsort(used)
-        kinds = kinds[:, order]
+        kinds = kinds.take(order, 1)  # contiguous, or another layout would be compiled
         kind = np.argsort(order)[kind.ravel()]
         starts = np.searchsorted(row, np.arange(factors.size + 1))
         ends = np.append(first, new.size)
@@ -101,26 +101,24 @@ def settle(bounds: Floats, step: Step, tol: float, halved: bool) -> int:
     return sweeps
 
 
-def place(x: Floats, points: Floats, kinds: Floats) -> Reads:
-    """Reads of a grid x at ascending points (n,), for kinds (2, K)."""
-    d, factors = kinds.copy()  # contiguous, since another layout would be compiled again
-    cells: Any = np.empty((d.size, points.size), np.int32)
-    shares = np.empty(cells.shape)
-    _place(cells, shares, x, points, d, factors)
-    return Reads(cells, shares, np.diff(x), factors)
+@cached(nogil=True, error_model="numpy")
+def place(x: Any, points: Any, kinds: Any) -> Any:
+    """Reads of a grid x at ascending points (n,), for kinds (2, K).
 
-
-@_plain
-def _place(cells: Any, shares: Any, x: Any, points: Any, d: Any, factors: Any) -> None:
-    """Fill in cells and shares (K, n) of `Reads`; K may reach a hundred thousand."""
-    for kind in range(d.size):
+    It is compiled, since K may reach a hundred thousand.
+    """
+    shape = kinds.shape[1], points.size
+    cells = np.empty(shape, np.int32)
+    shares = np.empty(shape)
+    for kind in range(shape[0]):
         i = 0
         for k in range(points.size):
-            y = (points[k] - d[kind]) / factors[kind]
+            y = (points[k] - kinds[0, kind]) / kinds[1, kind]
             while i < x.size - 2 and x[i + 1] <= y:
                 i += 1
             cells[kind, k] = i
             shares[kind, k] = (y - x[i]) / (x[i + 1] - x[i])
+    return Reads(cells, shares, np.diff(x), kinds[1])
 
 
 @inline
