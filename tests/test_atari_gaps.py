@@ -9,7 +9,7 @@ from programs import ROOT
 
 import jmdp_lib as jl
 from experiments.atari import results, runs
-from experiments.atari.recursive_pairs import PairRecords, _play_state, pair_gaps
+from experiments.atari.recursive_pairs import PairRecords, _simulate_state, pair_gaps
 from experiments.atari.settings import runs_of
 from experiments.atari.small_models import with_shock
 from experiments.atari.tables import evaluation_states
@@ -70,7 +70,7 @@ def test_pairs_of_a_state_are_the_committed_ones():
     run = runs_of("calibrated", ROOT, games=["Asterix"])[0]
     game = replace(run.experiment, num_evaluation=2)
     *_, start = evaluation_states(game, runs._stream(2, 1), 1)[0]
-    records = _play_state(game, runs._stream(3, 1), 1, start, 0)
+    records = _simulate_state(game, runs._stream(3, 1), 1, start, 0)
     committed = read("atari/calibrated_simulated")
     committed = committed.query("game == @game.game and states == 1 and state == 1")
     estimates = pair_gaps(records, [*zip(committed.gamma, committed.sigma, strict=True)])
