@@ -186,9 +186,8 @@ class CollapsedT2(PairOperator):
     @cached_property
     def acyclic(self) -> bool:
         """True if the policy never returns to a state it left."""
-        place = np.argsort(self.order)
-        here = np.repeat(place, np.diff(self.kernel.indptr))
-        return bool((place[self.kernel.indices] <= here).all())
+        num_components, _ = csgraph.connected_components(self.kernel, connection="strong")
+        return bool(num_components == self.jm.num_states)
 
     @cached_property
     def entries(self) -> Ints:

@@ -209,44 +209,43 @@ class MultisetOperator:
         kind = rows[:, -1] // self.order
         step = self._states[kind % self._kinds] * self._noise.size + kind // self._kinds - 1
         starts, probs = self._tables
-        which, weights, codes = self._drawn(rows)
+        weights, codes = self._drawn(rows)
         shared = self.coupling.at_one_state
         for i in reversed(range(self.order)):
             if i == self.order - 1 or not shared:
-                row, table = entries_of(starts, step[which])
-                which, weights, codes = which[row], weights[row] * probs[table], codes[row]
+                row, table = entries_of(starts, step[codes[:, -1]])
+                weights, codes = weights[row] * probs[table], codes[row]
             row, factors, after = self._powers(table, codes[:, i])
-            which, codes, table = which[row], codes[row], table[row]
-            weights = weights[row] * factors
+            weights, codes, table = weights[row] * factors, codes[row], table[row]
             codes[:, i] = after
             if not shared:
-                which, weights, codes = merged(which, weights, codes)
-        codes.sort(axis=1)
-        which, weights, codes = merged(which, weights, codes)
-        return np.bincount(which, minlength=len(rows)), weights, codes
+                weights, codes = merged(weights, codes)
+        codes[:, :-1].sort(axis=1)
+        weights, codes = merged(weights, codes)
+        return np.bincount(codes[:, -1], minlength=len(rows)), weights, codes[:, :-1]
 
-    def _drawn(self, rows: Ints) -> tuple[Ints, Floats, Ints]:
+    def _drawn(self, rows: Ints) -> tuple[Floats, Ints]:
         """Draw actions for the branches in rows (q, n); branches with equal actions coalesce.
 
-        Returns for each outcome its row, its probability, and (n,) its branches, as sorted
-        (action + 1) (n + 1) + multiplicity, padded with zeros in front.
+        Returns the probability of each outcome, and (n + 1,) its branches, as sorted
+        (action + 1) (n + 1) + multiplicity, padded with zeros in front, and its position in q.
         """
-        num_actions = self.jm.num_actions
-        which = np.arange(len(rows))
+        width = max(self.order, self.jm.num_actions)
+        powers = np.zeros((len(rows), width + 1), np.int64)
+        powers[:, -1] = np.arange(len(rows))
         weights = np.ones(len(rows))
-        powers = np.zeros((len(rows), max(self.order, num_actions)), np.int64)
         for column in rows.T:
-            own = column[which]
+            own = column[powers[:, -1]]
             kinds = np.where(own < 0, self._kinds, own // self.order % self._kinds)
             row, entry = entries_of(self._actions.indptr, kinds)
             powers = powers[row]
             action = np.arange(row.size), self._actions.indices[entry]
             powers[action] += np.where(own < 0, 0, own % self.order + 1)[row]
-            weights = weights[row] * self._actions.data[entry]
-            which, weights, powers = merged(which[row], weights, powers)
-        codes = np.arange(1, powers.shape[1] + 1) * (self.order + 1) + powers
-        codes = np.sort(np.where(powers > 0, codes, 0), axis=1)
-        return which, weights, codes[:, -self.order :]
+            weights, powers = merged(weights[row] * self._actions.data[entry], powers)
+        codes = powers[:, :-1]
+        codes += (codes > 0) * np.arange(1, width + 1) * (self.order + 1)
+        codes.sort(axis=1)
+        return weights, powers[:, -self.order - 1 :]
 
     @cached_property
     def _tables(self) -> tuple[Ints, Floats]:
@@ -461,14 +460,12 @@ def entries_of(starts: Any, rows: Ints) -> tuple[Ints, Ints]:
     return row, starts[rows][row] + within
 
 
-def merged(which: Ints, weights: Floats, codes: Ints) -> tuple[Ints, Floats, Ints]:
-    """Outcomes sorted by which (q,) and codes (q, n), the weights of equal ones added up."""
-    order = np.lexsort((*codes.T, which))
-    which, codes = which[order], codes[order]
-    new = np.ones(which.size, bool)
-    new[1:] = (which[1:] != which[:-1]) | (codes[1:] != codes[:-1]).any(axis=1)
-    first = np.flatnonzero(new)
-    return which[first], np.add.reduceat(weights[order], first), codes[first]
+def merged(weights: Floats, rows: Ints) -> tuple[Floats, Ints]:
+    """Distinct rows (q, n) in order, the last column first, and the sums of their weights (q,)."""
+    order = np.lexsort(rows.T)
+    rows = rows[order]
+    first = np.flatnonzero(np.append(len(rows) > 0, (rows[1:] != rows[:-1]).any(axis=1)))
+    return np.add.reduceat(weights[order], first), rows[first]
 
 
 def keys_of(rows: Ints) -> list[bytes]:
