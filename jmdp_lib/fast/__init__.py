@@ -18,10 +18,9 @@ from jmdp_lib.fast.collapsed import (
     CollapsedT2,
     Gaps,
     PairStep,
-    checked_gaps,
     ragged,
 )
-from jmdp_lib.fast.dense import DensePairs, PairArrays, PairMap, largest_of, scaled_kernels
+from jmdp_lib.fast.dense import PairArrays, PairMap, largest_of, scaled_kernels
 from jmdp_lib.fast.multisets import MomentsFromMultisets, MultisetOperator
 from jmdp_lib.fast.reachable import PairSet
 from jmdp_lib.fast.systems import solve_chains, solve_pairs
@@ -31,7 +30,6 @@ __all__ = [
     "Chain",
     "CollapsedBackup",
     "CollapsedT2",
-    "DensePairs",
     "Gaps",
     "MomentsFromMultisets",
     "MultisetOperator",
@@ -39,7 +37,6 @@ __all__ = [
     "PairMap",
     "PairSet",
     "PairStep",
-    "checked_gaps",
     "fill_rows",
     "largest_of",
     "ragged",

@@ -26,7 +26,7 @@ where P_k is the policy's chain given k, and d_k(s) = E[y_A | k] - m(s).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -105,7 +105,8 @@ class CollapsedT2(PairOperator):
     @classmethod
     def of(cls, solver: str, jm: JMDP, policy: Policy, coupling: str | Coupling = JOINT) -> Self:
         """Check a solver's arguments, and return the operator without the reward offset."""
-        return super().of(solver, jm, policy, coupling).without_offset
+        operator = super().of(solver, jm, policy, coupling)
+        return replace(operator, jm=jm.without_offset)
 
     @property
     def num_pairs(self) -> int:
@@ -245,14 +246,19 @@ class Gaps:
     def of(cls, jm: JMDP, gaps: ArrayLike | None = None, states: ArrayLike | None = None) -> Gaps:
         """Gaps that a solver's keywords request: all gaps of all states if both are None.
 
-        gaps: rows (state, a, b), (N, 3). states: (N,), for all gaps of these states.
+        gaps: rows (state, a, b) with two different actions, (N, 3). states: (N,), for all gaps of
+        these states.
         """
         if gaps is None:
             requested = np.arange(jm.num_states) if states is None else states
             every = np.unique(checks.integers("states", requested, "entry", below=jm.num_states))
             a, b = np.triu_indices(jm.num_actions, 1)
             return cls(np.repeat(every, a.size), np.tile(a, every.size), np.tile(b, every.size))
-        rows = checked_gaps(jm, gaps)
+        rows = checks.integers("gaps", gaps, "row", "(state, a, b)", shape=(None, 3))
+        checks.integers("gaps[:, 0]", rows[:, 0], "row", below=jm.num_states)
+        checks.integers("gaps[:, 1:]", rows[:, 1:], "row", "action", below=jm.num_actions)
+        equal = rows[:, 1] == rows[:, 2]
+        checks.refuse("gaps[:, 2]", rows[:, 2], equal, "is the other action", ["row"])
         if states is not None:
             raise ValueError("pass either gaps= or states=, not both")
         rows[:, 1:].sort()
@@ -268,16 +274,6 @@ class Gaps:
         size = max(1, _CHUNK // int(entries.max()))
         for start in range(0, self.states.size, size):
             yield self.part(slice(start, start + size))
-
-
-def checked_gaps(jm: JMDP, gaps: ArrayLike) -> Ints:
-    """Check gaps (N, 3) of a JMDP: rows (state, a, b) with two different actions."""
-    rows = checks.integers("gaps", gaps, "row", "(state, a, b)", shape=(None, 3))
-    checks.integers("gaps[:, 0]", rows[:, 0], "row", below=jm.num_states)
-    checks.integers("gaps[:, 1:]", rows[:, 1:], "row", "action", below=jm.num_actions)
-    equal = rows[:, 1] == rows[:, 2]
-    checks.refuse("gaps[:, 2]", rows[:, 2], equal, "is the other action", ["row"])
-    return rows
 
 
 def successors_first(graph: sparse.csr_array) -> Ints:
