@@ -42,8 +42,6 @@ from jmdp_lib.machine import cached, hot, inline, progress, require
 from jmdp_lib.model import JMDP, JOINT, Coupling
 from jmdp_lib.moments import StateAction, norm_weight
 
-Branches = Sequence[tuple[int, int]]  # (kind, multiplicity) of each, see `MultisetOperator`
-
 _ENTRIES = 1 << 18  # largest number of entries of the matrix that are made at a time
 _OUTCOMES = 1 << 20  # outcomes of states that are computed at a time
 
@@ -155,44 +153,40 @@ class MultisetOperator:
         given = np.tile(np.eye(self.jm.num_actions), (self.jm.num_states, 1))
         return sparse.csr_array(np.concatenate([self.policy, given, given[:1]]))
 
-    def coordinate(self, state_actions: Iterable[StateAction]) -> Branches:
-        """Branches of prod_i Z(s_i, a_i)."""
+    def rows_of(self, products: Iterable[Iterable[StateAction]]) -> Ints:
+        """Rows (q, n) of the multisets of prod_i Z(s_i, a_i)."""
         num_states, num_actions = self.policy.shape
-        powers = Counter(state_actions).items()
-        return tuple((num_states + s * num_actions + a, m) for (s, a), m in powers)
-
-    def rows_of(self, multisets: Iterable[Branches]) -> Ints:
-        """Rows (q, n) of multisets."""
         rows = []
-        for branches in multisets:
-            codes = sorted(kind * self.order + m - 1 for kind, m in branches)
+        for powers in map(Counter, products):
+            kinds = ((num_states + s * num_actions + a, m) for (s, a), m in powers.items())
+            codes = sorted(kind * self.order + m - 1 for kind, m in kinds)
             rows.append([-1] * (self.order - len(codes)) + codes)
         return np.reshape(np.array(rows, np.int64), (-1, self.order))
 
     def at_all_states(self, chosen: Iterable[tuple[int, ...]]) -> Ints:
-        """Rows (S, q, n) of the products of returns of the chosen actions at each state."""
-        first = self.rows_of(self.coordinate((0, a) for a in x) for x in chosen)
+        """Rows (S * q, n) of the q products of returns of chosen actions, state by state."""
+        first = self.rows_of([(0, a) for a in x] for x in chosen)
         return self._repeated(first, self.jm.num_states, self.jm.num_actions)
 
     def _repeated(self, rows: Ints, count: int, step: int) -> Ints:
-        """Copies (count, q, n) of rows (q, n): in copy i, i * step is added to every kind."""
+        """Copies (count * q, n) of rows (q, n): in copy i, i * step is added to every kind."""
         shift = np.arange(count)[:, None, None] * step * self.order
-        return np.where(rows < 0, -1, rows + shift)
+        return np.where(rows < 0, -1, rows + shift).reshape(-1, self.order)
 
     @cached_property
     def same_state(self) -> Ints:
         """Rows (q, n) of all moments of one state, up to the order."""
         actions = range(self.jm.num_actions)
         chosen = [x for k in range(1, self.order + 1) for x in combinations(actions, k)]
-        return self.at_all_states(chosen).reshape(-1, self.order)
+        return self.at_all_states(chosen)
 
     @cached_property
     def _transitions(self) -> Transitions:
         """One step of every set of branches that may be at one state."""
-        drawn = self.rows_of([(0, m) for m in x] for x in partitions(self.order) if x)
-        drawn = self._repeated(drawn, self.jm.num_states, 1).reshape(-1, self.order)
+        powers = [[0] * (self.order - len(x)) + x for x in partitions(self.order) if x]
+        drawn = self._repeated(np.array(powers) - 1, self.jm.num_states, 1)
         rows = np.concatenate([drawn, self.same_state])
-        rows = self._repeated(rows, self._noise.size + 1, self._kinds)[1:].reshape(-1, self.order)
+        rows = self._repeated(rows, self._noise.size + 1, self._kinds)[len(rows) :]
         tables = 1 if self.coupling.across_states else int(np.diff(self.jm.starts).max())
         most = 2**self.order * tables * comb(self.jm.num_actions + self.order - 1, self.order)
         size = max(1, _OUTCOMES // most)
@@ -510,23 +504,21 @@ class MomentsFromMultisets:
     def _at_all_states(self, chosen: list[tuple[int, ...]]) -> Floats:
         """Moments (S, q) of the chosen actions at each state."""
         rows = self.operator.at_all_states(chosen)
-        return np.reshape(self._read(rows), rows.shape[:2])
+        return np.reshape(self._read(rows), (self.operator.jm.num_states, -1))
 
     def _read(self, rows: Ints) -> list[float]:
-        """Moments (q,) of rows (q, n) that have been solved."""
-        return [self.solved[key] for key in keys_of(rows)]
+        """Moments (q,) of rows (q, n); if any has not been solved, all are solved now."""
+        keys = keys_of(rows)
+        if not self.solved.keys() >= {*keys}:
+            self.solve(self.operator.closure(np.unique(rows, axis=0)))
+        return [self.solved[key] for key in keys]
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """Expectation of the product of the returns."""
-        row = self.operator.rows_of([self.operator.coordinate(coordinates)])
-        if keys_of(row)[0] not in self.solved:
-            self.solve(self.operator.closure(row))
-        return self._read(row)[0]
+        return self._read(self.operator.rows_of([coordinates]))[0]
 
     def full_second(self) -> Floats:
         """Sigma (S, A, S, A)."""
         shape = self.operator.policy.shape
         pairs = product(np.ndindex(shape), repeat=2)
-        rows = self.operator.rows_of(map(self.operator.coordinate, pairs))
-        self.solve(self.operator.closure(np.unique(rows, axis=0)))
-        return np.reshape(self._read(rows), shape * 2)
+        return np.reshape(self._read(self.operator.rows_of(pairs)), shape * 2)
