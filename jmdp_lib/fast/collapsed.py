@@ -118,9 +118,8 @@ class CollapsedT2(PairOperator):
         """Sparse matrices K (S, S): between distinct states P_2 c is the sum of all K c K'."""
         if len(self.branch_kernels) == 1:
             return [self.kernel]
-        return [
-            sparse.csr_array(self.average @ move).sorted_indices() for move in self.branch_kernels
-        ]
+        moves = (self.average @ move for move in self.branch_kernels)
+        return [sparse.csr_array(move).sorted_indices() for move in moves]
 
     def backup(self, value: Floats, value_variance: Floats) -> CollapsedBackup:
         """Apply T_2 to m and v; their fixed points give every mean and every variance."""

@@ -80,8 +80,8 @@ class Indexing(NamedTuple):
 
     def scratch(self) -> tuple[Ints, Ints, Floats]:
         """Arrays for the successors of one pair: two states, and a weight."""
-        distinct = self.draws * int(np.diff(self.indptr).max(initial=0)) ** 2
-        most = max(distinct, int(np.diff(self.starts).max(initial=0)))
+        most = self.draws * int(np.diff(self.indptr).max(initial=0)) ** 2
+        most += int(np.diff(self.starts).max(initial=0))
         return np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
 
 

@@ -162,17 +162,14 @@ def iterate(
                 limit = enough_sweeps(residuals[0], residual_tol, rate)
             bar.total = limit
             bar.update()
+            last = len(residuals) >= limit
             # Rounding takes as long to compute as a residual: compute it only if it may matter.
-            if (
-                residuals[-1] <= residual_tol
-                or len(residuals) >= limit
-                or len(residuals) % 100 == 0
-            ):
+            if last or residuals[-1] <= residual_tol or len(residuals) % 100 == 0:
                 size = operator.distance(state, operator.zero())
                 rounding = rounding_of(operator.longest_sum) * size
                 certified = residuals[-1] + rounding <= residual_tol
                 hopeless = residuals[-1] <= rounding and rounding >= residual_tol
-                if certified or hopeless or len(residuals) >= limit:
+                if certified or hopeless or last:
                     return state, np.array(residuals), rounding
 
 
