@@ -21,7 +21,6 @@ from jmdp_lib.machine import hot, progress
 from jmdp_lib.moments import enough_sweeps
 
 _CYCLE = 100  # largest number of steps in a cycle
-_CYCLES = 100  # largest number of cycles
 
 
 class Affine(Protocol):
@@ -100,7 +99,7 @@ def _iterate(
         bar.set_postfix_str(f"residual {size:.1e}, target {needed:.1e}", refresh=False)
         bar.update(applied - bar.n)
         slow = used and not size <= steps[-2] * max(rate**used, 1e-3)
-        if (slow or len(steps) >= _CYCLES) and limit == math.inf:
+        if slow and limit == math.inf:
             limit = applied + enough_sweeps(size, needed, rate)
         done = size <= needed or applied >= limit
         if done or limit < math.inf:

@@ -153,8 +153,8 @@ class CollapsedT2(PairOperator):
             first, second = rows.indices[i].astype(np.int64), rows.indices[j].astype(np.int64)
             return PairStep(row, first, second, rows.data[i] * rows.data[j])
         if shared:
-            _, row, within = ragged(np.diff(jm.starts)[states])
-            here, there = (jm.starts[s][row] + within for s in (states, others))
+            row, here = entries_of(jm.starts, states)
+            there = here if others is states else entries_of(jm.starts, others)[1]
         else:
             row, here, there = products(jm.starts, states, others)
         weights = jm.probs[here] * (1.0 if shared else jm.probs[there])
@@ -280,6 +280,12 @@ def successors_first(graph: sparse.csr_array) -> Ints:
     # SciPy labels a component when all that it leads to have their labels.
     labels = csgraph.connected_components(graph, connection="strong")[1]
     return np.argsort(labels, kind="stable")
+
+
+def entries_of(starts: Any, rows: Ints) -> tuple[Ints, Ints]:
+    """Entries of rows (Q,) of a sparse layout: for each its position in Q, and its position."""
+    _, row, within = ragged(np.diff(starts)[rows])
+    return row, starts[rows][row] + within
 
 
 def products(starts: Any, left: Ints, right: Ints) -> tuple[Ints, Ints, Ints]:

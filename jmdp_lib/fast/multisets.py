@@ -36,7 +36,7 @@ from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast.affine import Chain, Solved, solve
-from jmdp_lib.fast.collapsed import ragged
+from jmdp_lib.fast.collapsed import entries_of, ragged
 from jmdp_lib.fast.dense import largest_of
 from jmdp_lib.machine import cached, hot, inline, progress, require
 from jmdp_lib.model import JMDP, JOINT, Coupling
@@ -446,12 +446,6 @@ def returning(kernel: sparse.csr_array, blocks: Any, alone: Any) -> sparse.csr_a
     row, column = entries.coords
     back = alone[row] & (row != column) & (blocks[row] == blocks[column])
     return sparse.csr_array((entries.data[back], (row[back], column[back])), kernel.shape)
-
-
-def entries_of(starts: Any, rows: Ints) -> tuple[Ints, Ints]:
-    """Entries of rows (q,) of a sparse layout: for each its position in q, and its position."""
-    _, row, within = ragged(np.diff(starts)[rows])
-    return row, starts[rows][row] + within
 
 
 def merged(weights: Floats, rows: Ints) -> tuple[Floats, Ints]:
