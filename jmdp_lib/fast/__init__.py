@@ -18,6 +18,7 @@ from jmdp_lib.fast.collapsed import (
     CollapsedT2,
     Gaps,
     PairStep,
+    entries_of,
     ragged,
 )
 from jmdp_lib.fast.dense import PairArrays, PairMap, largest_of, scaled_kernels
@@ -37,6 +38,7 @@ __all__ = [
     "PairMap",
     "PairSet",
     "PairStep",
+    "entries_of",
     "fill_rows",
     "largest_of",
     "ragged",

@@ -284,7 +284,7 @@ def successors_first(graph: sparse.csr_array) -> Ints:
 
 def entries_of(starts: Any, rows: Ints) -> tuple[Ints, Ints]:
     """Entries of rows (Q,) of a sparse layout: for each its position in Q, and its position."""
-    _, row, within = ragged(np.diff(starts)[rows])
+    row, within = ragged(np.diff(starts)[rows])
     return row, starts[rows][row] + within
 
 
@@ -294,15 +294,11 @@ def products(starts: Any, left: Ints, right: Ints) -> tuple[Ints, Ints, Ints]:
     starts: first entry of each row. Returns q and both entries of each pair.
     """
     widths = np.diff(starts)[right]
-    _, row, within = ragged(np.diff(starts)[left] * widths)
+    row, within = ragged(np.diff(starts)[left] * widths)
     return row, starts[left][row] + within // widths[row], starts[right][row] + within % widths[row]
 
 
-def ragged(counts: Ints) -> tuple[Ints, Ints, Ints]:
-    """Index entries of rows of the given lengths (Q,).
-
-    Returns the first entry of each row, (Q + 1,), and the row of each entry and its position there.
-    """
-    starts = np.concatenate([[0], np.cumsum(counts)])
+def ragged(counts: Ints) -> tuple[Ints, Ints]:
+    """Row of each entry of rows of the given lengths (Q,), and its position there."""
     row = np.repeat(np.arange(counts.size), counts)
-    return starts, row, np.arange(row.size) - starts[row]
+    return row, np.arange(row.size) - (np.cumsum(counts) - counts)[row]

@@ -254,7 +254,7 @@ class MultisetOperator:
         table: (q,). Returns for each term its position in q, its coefficient, and the code of Z'^l,
         -1 for l = 0.
         """
-        _, row, left = ragged(codes % (self.order + 1) + 1)
+        row, left = ragged(codes % (self.order + 1) + 1)
         action, power = np.divmod(codes[row], self.order + 1)
         which = table[row], action - 1
         orders = range(self.order + 1)

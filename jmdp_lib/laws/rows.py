@@ -28,7 +28,7 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.fast import Chain, CollapsedT2, PairSet, ragged, solve
+from jmdp_lib.fast import Chain, CollapsedT2, PairSet, entries_of, ragged, solve
 from jmdp_lib.machine import require
 
 _DIGITS = 12  # decimals to which rewards are rounded, in units of the largest one
@@ -299,8 +299,7 @@ class _Steps:
 
     def actions(self, branches: Ints) -> tuple[Ints, Ints, Ints, Floats]:
         """All starts of branches (M,): index of the branch, state, action, probability."""
-        _, entry, within = ragged(np.diff(self.starts.indptr)[branches])
-        at = self.starts.indptr[branches][entry] + within
+        entry, at = entries_of(self.starts.indptr, branches)
         s, a = np.divmod(self.starts.indices[at], self.system.jm.num_actions)
         return entry, s, a, self.starts.data[at]
 
@@ -308,10 +307,8 @@ class _Steps:
         """All draws of branches (M,): index of the branch, table, action, probability."""
         jm = self.system.jm
         entry, s, a, chance = self.actions(branches)
-        counts = np.diff(jm.starts)[s]
-        self.fit(int(counts.sum()))
-        _, at, within = ragged(counts)
-        table = jm.starts[s[at]] + within
+        self.fit(int(np.diff(jm.starts)[s].sum()))
+        at, table = entries_of(jm.starts, s)
         return entry[at], table, a[at], chance[at] * jm.probs[table]
 
     def shared(self, branches: _Branches) -> Outcomes:
@@ -346,7 +343,7 @@ class _Steps:
     def joined(self, first: Outcomes, second: Outcomes, followers: Ints) -> Outcomes:
         """Whole steps from half-steps. followers: (M,) number of second ones after each first."""
         self.fit(int(followers.sum()))
-        _, entry, within = ragged(followers)
+        entry, within = ragged(followers)
         then = np.searchsorted(second.row, first.after)[entry] + within
         return Outcomes(
             row=first.row[entry],
