@@ -293,9 +293,9 @@ def products(starts: Any, left: Ints, right: Ints) -> tuple[Ints, Ints, Ints]:
 
     starts: first entry of each row. Returns q and both entries of each pair.
     """
-    widths = np.diff(starts)[right]
-    row, within = ragged(np.diff(starts)[left] * widths)
-    return row, starts[left][row] + within // widths[row], starts[right][row] + within % widths[row]
+    row, here = entries_of(starts, left)
+    pair, there = entries_of(starts, right[row])
+    return row[pair], here[pair], there
 
 
 def ragged(counts: Ints) -> tuple[Ints, Ints]:
