@@ -303,10 +303,8 @@ class MultisetOperator:
         kernel.sum_duplicates()
         _, blocks = csgraph.connected_components(kernel, connection="strong")
         alone = (waiting == 0) & (np.bincount(blocks, waiting == 0) == 1)[blocks]
-        inner = returning(kernel, blocks, alone)
-        while inner.nnz:  # sources stay: no way back leads to M^(0)
-            kernel = kernel - inner + inner @ kernel
-            inner = returning(kernel, blocks, alone)
+        while (inner := returning(kernel, blocks, alone)).nnz:
+            kernel = kernel - inner + inner @ kernel  # sources stay: no way back leads to M^(0)
         # Successors first. Within a strong component: a multiset that is alone in it, then unknowns
         # by the number of states that have yet to step, then other multisets.
         ranks = np.where(waiting > 0, waiting, np.where(alone, 0, self.order))

@@ -110,13 +110,11 @@ class Solution(ReadOnly):
 
 
 class Operator(Protocol[State]):
-    """Bellman operator with the methods that `iterate` needs.
-
-    longest_sum: number of terms that one coordinate of T M sums, at most.
-    """
+    """Bellman operator with the methods that `iterate` needs."""
 
     @property
-    def longest_sum(self) -> int: ...
+    def longest_sum(self) -> int:
+        """Number of terms that one coordinate of T M sums, at most."""
 
     def zero(self) -> State:
         """Return M = 0."""
