@@ -18,8 +18,7 @@ from jmdp_lib.fast.collapsed import (
     CollapsedT2,
     Gaps,
     PairStep,
-    checked_gaps,
-    ragged,
+    entries_of,
 )
 from jmdp_lib.fast.dense import PairMap, dense_pairs, largest_of, scaled_kernels
 from jmdp_lib.fast.multisets import MomentsFromMultisets, MultisetOperator
@@ -37,11 +36,10 @@ __all__ = [
     "PairMap",
     "PairSet",
     "PairStep",
-    "checked_gaps",
     "dense_pairs",
+    "entries_of",
     "fill_rows",
     "largest_of",
-    "ragged",
     "scaled_kernels",
     "solve",
     "solve_chains",

@@ -21,7 +21,6 @@ from jmdp_lib.machine import hot, progress
 from jmdp_lib.moments import enough_sweeps
 
 _CYCLE = 100  # largest number of steps in a cycle
-_CYCLES = 100  # largest number of cycles
 
 
 class Affine(Protocol):
@@ -86,10 +85,12 @@ def _iterate(
     used = 0  # applications of G in the last cycle
     limit = math.inf  # of applications, once plain iteration has taken over
     while True:
-        size = _step(operator, x, r)
+        _change(operator, x, r)
+        size = largest_of(r)
         if used and not math.isfinite(size):
             x[...] = 0.0
-            size = _step(operator, x, r)
+            _change(operator, x, r)
+            size = largest_of(r)
         if not math.isfinite(size):
             raise FloatingPointError(
                 "the iteration overflows: values of this size overflow when squared"
@@ -100,7 +101,7 @@ def _iterate(
         bar.set_postfix_str(f"residual {size:.1e}, target {needed:.1e}", refresh=False)
         bar.update(applied - bar.n)
         slow = used and not size <= steps[-2] * max(rate**used, 1e-3)
-        if (slow or len(steps) >= _CYCLES) and limit == math.inf:
+        if slow and limit == math.inf:
             limit = applied + enough_sweeps(size, needed, rate)
         done = size <= needed or applied >= limit
         if done or limit < math.inf:
@@ -112,11 +113,10 @@ def _iterate(
             return steps, applied
 
 
-def _step(operator: Affine, x: Any, r: Any) -> float:
-    """Write F(x) - x to r, and return its size."""
-    operator.apply(x, r)
-    add_scaled(-1.0, x, 1.0, r)
-    return largest_of(r)
+def _change(operator: Affine, x: Any, out: Any, with_source: bool = True) -> None:
+    """Write F(x) - x to `out`, or G x - x without the source."""
+    operator.apply(x, out, with_source)
+    add_scaled(-1.0, x, 1.0, out)
 
 
 def _cycle(operator: Affine, x: Any, r: Any, step_tol: float, bar: Any) -> int:
@@ -127,18 +127,18 @@ def _cycle(operator: Affine, x: Any, r: Any, step_tol: float, bar: Any) -> int:
     rho = inner_product(shadow, r)
     worst = 1e4 * largest_of(r)
     for used in range(2, 2 * _CYCLE + 1, 2):
-        _minus_moved(operator, p, v)
+        _change(operator, p, v, with_source=False)
         dot = inner_product(shadow, v)
         if dot == 0.0:
             return used - 1
         alpha = rho / dot
         add_scaled(-alpha, v, 1.0, r)
-        add_scaled(alpha, p, 1.0, x)
-        _minus_moved(operator, r, t)
+        add_scaled(-alpha, p, 1.0, x)
+        _change(operator, r, t, with_source=False)
         square = inner_product(t, t)
         bar.update(2)
         omega = inner_product(t, r) / square if square else 0.0
-        add_scaled(omega, r, 1.0, x)
+        add_scaled(-omega, r, 1.0, x)
         add_scaled(-omega, t, 1.0, r)
         size = largest_of(r)
         before = rho
@@ -148,12 +148,6 @@ def _cycle(operator: Affine, x: Any, r: Any, step_tol: float, bar: Any) -> int:
         add_scaled(-omega, v, 1.0, p)
         add_scaled(1.0, r, rho / before * (alpha / omega), p)
     return used
-
-
-def _minus_moved(operator: Affine, x: Any, out: Any) -> None:
-    """Write x - G x to `out`."""
-    operator.apply(x, out, with_source=False)
-    add_scaled(1.0, x, -1.0, out)
 
 
 @dataclass(frozen=True)

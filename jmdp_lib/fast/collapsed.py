@@ -26,7 +26,7 @@ where P_k is the policy's chain given k, and d_k(s) = E[y_A | k] - m(s).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -105,7 +105,8 @@ class CollapsedT2(PairOperator):
     @classmethod
     def of(cls, solver: str, jm: JMDP, policy: Policy, coupling: str | Coupling = JOINT) -> Self:
         """Check a solver's arguments, and return the operator without the reward offset."""
-        return super().of(solver, jm, policy, coupling).without_offset
+        operator = super().of(solver, jm, policy, coupling)
+        return replace(operator, jm=jm.without_offset)
 
     @property
     def num_pairs(self) -> int:
@@ -117,9 +118,8 @@ class CollapsedT2(PairOperator):
         """Sparse matrices K (S, S): between distinct states P_2 c is the sum of all K c K'."""
         if len(self.branch_kernels) == 1:
             return [self.kernel]
-        return [
-            sparse.csr_array(self.average @ move).sorted_indices() for move in self.branch_kernels
-        ]
+        moves = (self.average @ move for move in self.branch_kernels)
+        return [sparse.csr_array(move).sorted_indices() for move in moves]
 
     def backup(self, value: Floats, value_variance: Floats) -> CollapsedBackup:
         """Apply T_2 to m and v; their fixed points give every mean and every variance."""
@@ -153,8 +153,8 @@ class CollapsedT2(PairOperator):
             first, second = rows.indices[i].astype(np.int64), rows.indices[j].astype(np.int64)
             return PairStep(row, first, second, rows.data[i] * rows.data[j])
         if shared:
-            _, row, within = ragged(np.diff(jm.starts)[states])
-            here, there = (jm.starts[s][row] + within for s in (states, others))
+            row, here = entries_of(jm.starts, states)
+            there = here if others is states else entries_of(jm.starts, others)[1]
         else:
             row, here, there = products(jm.starts, states, others)
         weights = jm.probs[here] * (1.0 if shared else jm.probs[there])
@@ -186,9 +186,8 @@ class CollapsedT2(PairOperator):
     @cached_property
     def acyclic(self) -> bool:
         """True if the policy never returns to a state it left."""
-        place = np.argsort(self.order)
-        here = np.repeat(place, np.diff(self.kernel.indptr))
-        return bool((place[self.kernel.indices] <= here).all())
+        num_components, _ = csgraph.connected_components(self.kernel, connection="strong")
+        return bool(num_components == self.jm.num_states)
 
     @cached_property
     def entries(self) -> Ints:
@@ -246,14 +245,19 @@ class Gaps:
     def of(cls, jm: JMDP, gaps: ArrayLike | None = None, states: ArrayLike | None = None) -> Gaps:
         """Gaps that a solver's keywords request: all gaps of all states if both are None.
 
-        gaps: rows (state, a, b), (N, 3). states: (N,), for all gaps of these states.
+        gaps: rows (state, a, b) with two different actions, (N, 3). states: (N,), for all gaps of
+        these states.
         """
         if gaps is None:
             requested = np.arange(jm.num_states) if states is None else states
             every = np.unique(checks.integers("states", requested, "entry", below=jm.num_states))
             a, b = np.triu_indices(jm.num_actions, 1)
             return cls(np.repeat(every, a.size), np.tile(a, every.size), np.tile(b, every.size))
-        rows = checked_gaps(jm, gaps)
+        rows = checks.integers("gaps", gaps, "row", "(state, a, b)", shape=(None, 3))
+        checks.integers("gaps[:, 0]", rows[:, 0], "row", below=jm.num_states)
+        checks.integers("gaps[:, 1:]", rows[:, 1:], "row", "action", below=jm.num_actions)
+        equal = rows[:, 1] == rows[:, 2]
+        checks.refuse("gaps[:, 2]", rows[:, 2], equal, "is the other action", ["row"])
         if states is not None:
             raise ValueError("pass either gaps= or states=, not both")
         rows[:, 1:].sort()
@@ -271,16 +275,6 @@ class Gaps:
             yield self.part(slice(start, start + size))
 
 
-def checked_gaps(jm: JMDP, gaps: ArrayLike) -> Ints:
-    """Check gaps (N, 3) of a JMDP: rows (state, a, b) with two different actions."""
-    rows = checks.integers("gaps", gaps, "row", "(state, a, b)", shape=(None, 3))
-    checks.integers("gaps[:, 0]", rows[:, 0], "row", below=jm.num_states)
-    checks.integers("gaps[:, 1:]", rows[:, 1:], "row", "action", below=jm.num_actions)
-    equal = rows[:, 1] == rows[:, 2]
-    checks.refuse("gaps[:, 2]", rows[:, 2], equal, "is the other action", ["row"])
-    return rows
-
-
 def successors_first(graph: sparse.csr_array) -> Ints:
     """States (S,) of a graph (S, S), by strong component: successors first, ascending in each."""
     # SciPy labels a component when all that it leads to have their labels.
@@ -288,21 +282,23 @@ def successors_first(graph: sparse.csr_array) -> Ints:
     return np.argsort(labels, kind="stable")
 
 
+def entries_of(starts: Any, rows: Ints) -> tuple[Ints, Ints]:
+    """Entries of rows (Q,) of a sparse layout: for each its position in Q, and its position."""
+    row, within = ragged(np.diff(starts)[rows])
+    return row, starts[rows][row] + within
+
+
 def products(starts: Any, left: Ints, right: Ints) -> tuple[Ints, Ints, Ints]:
     """Pairs of an entry of row left[q] and an entry of row right[q], for all q.
 
     starts: first entry of each row. Returns q and both entries of each pair.
     """
-    widths = np.diff(starts)[right]
-    _, row, within = ragged(np.diff(starts)[left] * widths)
-    return row, starts[left][row] + within // widths[row], starts[right][row] + within % widths[row]
+    row, here = entries_of(starts, left)
+    pair, there = entries_of(starts, right[row])
+    return row[pair], here[pair], there
 
 
-def ragged(counts: Ints) -> tuple[Ints, Ints, Ints]:
-    """Index entries of rows of the given lengths (Q,).
-
-    Returns the first entry of each row, (Q + 1,), and the row of each entry and its position there.
-    """
-    starts = np.concatenate([[0], np.cumsum(counts)])
+def ragged(counts: Ints) -> tuple[Ints, Ints]:
+    """Row of each entry of rows of the given lengths (Q,), and its position there."""
     row = np.repeat(np.arange(counts.size), counts)
-    return starts, row, np.arange(row.size) - starts[row]
+    return row, np.arange(row.size) - (np.cumsum(counts) - counts)[row]

@@ -36,13 +36,11 @@ from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.fast.affine import Chain, Solved, solve
-from jmdp_lib.fast.collapsed import ragged
+from jmdp_lib.fast.collapsed import entries_of, ragged
 from jmdp_lib.fast.dense import largest_of
 from jmdp_lib.machine import cached, hot, inline, progress, require
 from jmdp_lib.model import JMDP, JOINT, Coupling
 from jmdp_lib.moments import StateAction, norm_weight
-
-Branches = Sequence[tuple[int, int]]  # (kind, multiplicity) of each, see `MultisetOperator`
 
 _ENTRIES = 1 << 18  # largest number of entries of the matrix that are made at a time
 _OUTCOMES = 1 << 20  # outcomes of states that are computed at a time
@@ -155,44 +153,40 @@ class MultisetOperator:
         given = np.tile(np.eye(self.jm.num_actions), (self.jm.num_states, 1))
         return sparse.csr_array(np.concatenate([self.policy, given, given[:1]]))
 
-    def coordinate(self, state_actions: Iterable[StateAction]) -> Branches:
-        """Branches of prod_i Z(s_i, a_i)."""
+    def rows_of(self, products: Iterable[Iterable[StateAction]]) -> Ints:
+        """Rows (q, n) of the multisets of prod_i Z(s_i, a_i)."""
         num_states, num_actions = self.policy.shape
-        powers = Counter(state_actions).items()
-        return tuple((num_states + s * num_actions + a, m) for (s, a), m in powers)
-
-    def rows_of(self, multisets: Iterable[Branches]) -> Ints:
-        """Rows (q, n) of multisets."""
         rows = []
-        for branches in multisets:
-            codes = sorted(kind * self.order + m - 1 for kind, m in branches)
+        for powers in map(Counter, products):
+            kinds = ((num_states + s * num_actions + a, m) for (s, a), m in powers.items())
+            codes = sorted(kind * self.order + m - 1 for kind, m in kinds)
             rows.append([-1] * (self.order - len(codes)) + codes)
         return np.reshape(np.array(rows, np.int64), (-1, self.order))
 
     def at_all_states(self, chosen: Iterable[tuple[int, ...]]) -> Ints:
-        """Rows (S, q, n) of the products of returns of the chosen actions at each state."""
-        first = self.rows_of(self.coordinate((0, a) for a in x) for x in chosen)
+        """Rows (S * q, n) of the q products of returns of chosen actions, state by state."""
+        first = self.rows_of([(0, a) for a in x] for x in chosen)
         return self._repeated(first, self.jm.num_states, self.jm.num_actions)
 
     def _repeated(self, rows: Ints, count: int, step: int) -> Ints:
-        """Copies (count, q, n) of rows (q, n): in copy i, i * step is added to every kind."""
+        """Copies (count * q, n) of rows (q, n): in copy i, i * step is added to every kind."""
         shift = np.arange(count)[:, None, None] * step * self.order
-        return np.where(rows < 0, -1, rows + shift)
+        return np.where(rows < 0, -1, rows + shift).reshape(-1, self.order)
 
     @cached_property
     def same_state(self) -> Ints:
         """Rows (q, n) of all moments of one state, up to the order."""
         actions = range(self.jm.num_actions)
         chosen = [x for k in range(1, self.order + 1) for x in combinations(actions, k)]
-        return self.at_all_states(chosen).reshape(-1, self.order)
+        return self.at_all_states(chosen)
 
     @cached_property
     def _transitions(self) -> Transitions:
         """One step of every set of branches that may be at one state."""
-        drawn = self.rows_of([(0, m) for m in x] for x in partitions(self.order) if x)
-        drawn = self._repeated(drawn, self.jm.num_states, 1).reshape(-1, self.order)
+        powers = [[0] * (self.order - len(x)) + x for x in partitions(self.order) if x]
+        drawn = self._repeated(np.array(powers) - 1, self.jm.num_states, 1)
         rows = np.concatenate([drawn, self.same_state])
-        rows = self._repeated(rows, self._noise.size + 1, self._kinds)[1:].reshape(-1, self.order)
+        rows = self._repeated(rows, self._noise.size + 1, self._kinds)[len(rows) :]
         tables = 1 if self.coupling.across_states else int(np.diff(self.jm.starts).max())
         most = 2**self.order * tables * comb(self.jm.num_actions + self.order - 1, self.order)
         size = max(1, _OUTCOMES // most)
@@ -209,44 +203,43 @@ class MultisetOperator:
         kind = rows[:, -1] // self.order
         step = self._states[kind % self._kinds] * self._noise.size + kind // self._kinds - 1
         starts, probs = self._tables
-        which, weights, codes = self._drawn(rows)
+        weights, codes = self._drawn(rows)
         shared = self.coupling.at_one_state
         for i in reversed(range(self.order)):
             if i == self.order - 1 or not shared:
-                row, table = entries_of(starts, step[which])
-                which, weights, codes = which[row], weights[row] * probs[table], codes[row]
+                row, table = entries_of(starts, step[codes[:, -1]])
+                weights, codes = weights[row] * probs[table], codes[row]
             row, factors, after = self._powers(table, codes[:, i])
-            which, codes, table = which[row], codes[row], table[row]
-            weights = weights[row] * factors
+            weights, codes, table = weights[row] * factors, codes[row], table[row]
             codes[:, i] = after
             if not shared:
-                which, weights, codes = merged(which, weights, codes)
-        codes.sort(axis=1)
-        which, weights, codes = merged(which, weights, codes)
-        return np.bincount(which, minlength=len(rows)), weights, codes
+                weights, codes = merged(weights, codes)
+        codes[:, :-1].sort(axis=1)
+        weights, codes = merged(weights, codes)
+        return np.bincount(codes[:, -1], minlength=len(rows)), weights, codes[:, :-1]
 
-    def _drawn(self, rows: Ints) -> tuple[Ints, Floats, Ints]:
+    def _drawn(self, rows: Ints) -> tuple[Floats, Ints]:
         """Draw actions for the branches in rows (q, n); branches with equal actions coalesce.
 
-        Returns for each outcome its row, its probability, and (n,) its branches, as sorted
-        (action + 1) (n + 1) + multiplicity, padded with zeros in front.
+        Returns the probability of each outcome, and (n + 1,) its branches, as sorted
+        (action + 1) (n + 1) + multiplicity, padded with zeros in front, and its position in q.
         """
-        num_actions = self.jm.num_actions
-        which = np.arange(len(rows))
+        width = max(self.order, self.jm.num_actions)
+        powers = np.zeros((len(rows), width + 1), np.int64)
+        powers[:, -1] = np.arange(len(rows))
         weights = np.ones(len(rows))
-        powers = np.zeros((len(rows), max(self.order, num_actions)), np.int64)
         for column in rows.T:
-            own = column[which]
+            own = column[powers[:, -1]]
             kinds = np.where(own < 0, self._kinds, own // self.order % self._kinds)
             row, entry = entries_of(self._actions.indptr, kinds)
             powers = powers[row]
             action = np.arange(row.size), self._actions.indices[entry]
             powers[action] += np.where(own < 0, 0, own % self.order + 1)[row]
-            weights = weights[row] * self._actions.data[entry]
-            which, weights, powers = merged(which[row], weights, powers)
-        codes = np.arange(1, powers.shape[1] + 1) * (self.order + 1) + powers
-        codes = np.sort(np.where(powers > 0, codes, 0), axis=1)
-        return which, weights, codes[:, -self.order :]
+            weights, powers = merged(weights[row] * self._actions.data[entry], powers)
+        codes = powers[:, :-1]
+        codes += (codes > 0) * np.arange(1, width + 1) * (self.order + 1)
+        codes.sort(axis=1)
+        return weights, powers[:, -self.order - 1 :]
 
     @cached_property
     def _tables(self) -> tuple[Ints, Floats]:
@@ -261,7 +254,7 @@ class MultisetOperator:
         table: (q,). Returns for each term its position in q, its coefficient, and the code of Z'^l,
         -1 for l = 0.
         """
-        _, row, left = ragged(codes % (self.order + 1) + 1)
+        row, left = ragged(codes % (self.order + 1) + 1)
         action, power = np.divmod(codes[row], self.order + 1)
         which = table[row], action - 1
         orders = range(self.order + 1)
@@ -310,10 +303,8 @@ class MultisetOperator:
         kernel.sum_duplicates()
         _, blocks = csgraph.connected_components(kernel, connection="strong")
         alone = (waiting == 0) & (np.bincount(blocks, waiting == 0) == 1)[blocks]
-        inner = returning(kernel, blocks, alone)
-        while inner.nnz:  # sources stay: no way back leads to M^(0)
-            kernel = kernel - inner + inner @ kernel
-            inner = returning(kernel, blocks, alone)
+        while (inner := returning(kernel, blocks, alone)).nnz:
+            kernel = kernel - inner + inner @ kernel  # sources stay: no way back leads to M^(0)
         # Successors first. Within a strong component: a multiset that is alone in it, then unknowns
         # by the number of states that have yet to step, then other multisets.
         ranks = np.where(waiting > 0, waiting, np.where(alone, 0, self.order))
@@ -455,20 +446,12 @@ def returning(kernel: sparse.csr_array, blocks: Any, alone: Any) -> sparse.csr_a
     return sparse.csr_array((entries.data[back], (row[back], column[back])), kernel.shape)
 
 
-def entries_of(starts: Any, rows: Ints) -> tuple[Ints, Ints]:
-    """Entries of rows (q,) of a sparse layout: for each its position in q, and its position."""
-    _, row, within = ragged(np.diff(starts)[rows])
-    return row, starts[rows][row] + within
-
-
-def merged(which: Ints, weights: Floats, codes: Ints) -> tuple[Ints, Floats, Ints]:
-    """Outcomes sorted by which (q,) and codes (q, n), the weights of equal ones added up."""
-    order = np.lexsort((*codes.T, which))
-    which, codes = which[order], codes[order]
-    new = np.ones(which.size, bool)
-    new[1:] = (which[1:] != which[:-1]) | (codes[1:] != codes[:-1]).any(axis=1)
-    first = np.flatnonzero(new)
-    return which[first], np.add.reduceat(weights[order], first), codes[first]
+def merged(weights: Floats, rows: Ints) -> tuple[Floats, Ints]:
+    """Distinct rows (q, n) in order, the last column first, and the sums of their weights (q,)."""
+    order = np.lexsort(rows.T)
+    rows = rows[order]
+    first = np.flatnonzero(np.append(len(rows) > 0, (rows[1:] != rows[:-1]).any(axis=1)))
+    return np.add.reduceat(weights[order], first), rows[first]
 
 
 def keys_of(rows: Ints) -> list[bytes]:
@@ -513,23 +496,21 @@ class MomentsFromMultisets:
     def _at_all_states(self, chosen: list[tuple[int, ...]]) -> Floats:
         """Moments (S, q) of the chosen actions at each state."""
         rows = self.operator.at_all_states(chosen)
-        return np.reshape(self._read(rows), rows.shape[:2])
+        return np.reshape(self._read(rows), (self.operator.jm.num_states, -1))
 
     def _read(self, rows: Ints) -> list[float]:
-        """Moments (q,) of rows (q, n) that have been solved."""
-        return [self.solved[key] for key in keys_of(rows)]
+        """Moments (q,) of rows (q, n); if any has not been solved, all are solved now."""
+        keys = keys_of(rows)
+        if not self.solved.keys() >= {*keys}:
+            self.solve(self.operator.closure(np.unique(rows, axis=0)))
+        return [self.solved[key] for key in keys]
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """Expectation of the product of the returns."""
-        row = self.operator.rows_of([self.operator.coordinate(coordinates)])
-        if keys_of(row)[0] not in self.solved:
-            self.solve(self.operator.closure(row))
-        return self._read(row)[0]
+        return self._read(self.operator.rows_of([coordinates]))[0]
 
     def full_second(self) -> Floats:
         """Sigma (S, A, S, A)."""
         shape = self.operator.policy.shape
         pairs = product(np.ndindex(shape), repeat=2)
-        rows = self.operator.rows_of(map(self.operator.coordinate, pairs))
-        self.solve(self.operator.closure(np.unique(rows, axis=0)))
-        return np.reshape(self._read(rows), shape * 2)
+        return np.reshape(self._read(self.operator.rows_of(pairs)), shape * 2)

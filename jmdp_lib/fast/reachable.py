@@ -80,8 +80,8 @@ class Indexing(NamedTuple):
 
     def scratch(self) -> tuple[Ints, Ints, Floats]:
         """Arrays for the successors of one pair: two states, and a weight."""
-        distinct = self.draws * int(np.diff(self.indptr).max(initial=0)) ** 2
-        most = max(distinct, int(np.diff(self.starts).max(initial=0)))
+        most = self.draws * int(np.diff(self.indptr).max(initial=0)) ** 2
+        most += int(np.diff(self.starts).max(initial=0))
         return np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
 
 
@@ -169,15 +169,14 @@ class PairSet:
 
     def source(self, backup: CollapsedBackup) -> Floats:
         """Source c_0, (size,)."""
-        source = np.zeros(self.size)
+        source = np.zeros(self.size + 1)  # the last entry is that of pairs outside the set
         if backup.noise_source.size:
             first, second = self.members
             for noise in backup.noise_source.T:
-                source += noise[first] * noise[second]
+                source[:-1] += noise[first] * noise[second]
         states = self.indexing.states
-        place = self.places(states, states)
-        source[place[place >= 0]] = backup.diagonal_source[states[place >= 0]]
-        return source
+        source[self.places(states, states)] = backup.diagonal_source[states]
+        return source[:-1]
 
     def solve_in_order(self, source: Floats) -> Solved:
         """Solve for c (size,) from c_0 (size,) if every pair leads to itself and earlier places.
@@ -191,13 +190,6 @@ class PairSet:
             _step_in_order(self.bitmap, steps, steps.scratch(), source, c, out)
         after -= c
         return Solved(c, np.array([largest_of(after)]), 2)
-
-    def values(self, c: Floats, first: Ints, second: Ints) -> Floats:
-        """Values of c (size,) at pairs of states, of any one shape; nan for missing pairs."""
-        place = self.places(first, second)
-        values = np.full(place.shape, np.nan)
-        values[place >= 0] = c[place[place >= 0]]
-        return values
 
 
 def _count_bits(_: Any, word: Any) -> Any:

@@ -61,7 +61,8 @@ class SolvedPairs:
     It is a source of moments: each follows from c by one local expectation. If c has not been
     solved at the pairs that a moment needs, it is solved there when the moment is read.
 
-    c: (S, S) on all pairs, an array or a tensor, or (size,) on those of `reached`. error_tol: error
+    c: (S, S) on all pairs, an array or a tensor, or (size + 1,) on those of `reached`, followed by
+    nan for all other pairs. error_tol: error
     tolerance of moments in ||.||_lambda. residuals: (n,) of some iterates, in ||.||_lambda.
     rounding: error in the same norm that no residual shows.
     """
@@ -89,7 +90,7 @@ class SolvedPairs:
         """Values of c at pairs of states, of any one shape; nan where c has not been solved."""
         if self.reached is None:
             return at_pairs(self.c, first, second)
-        return self.reached.values(self.c, first, second)
+        return np.asarray(self.c[self.reached.places(first, second)])
 
     def moment(self, coordinates: Sequence[tuple[int, int]]) -> float:
         """Second moment Sigma(s, a, t, b)."""
@@ -167,7 +168,7 @@ def _solved_on(
         system=system,
         backup=backup,
         reached=reached,
-        c=c,
+        c=c if reached is None else np.append(c, np.nan),
         error_tol=error_tol,
         residuals=np.maximum(value_residual, pair_residuals),
         rounding=machine.rounding_of(system.longest_sum) * largest,

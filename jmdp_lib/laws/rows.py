@@ -28,7 +28,7 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.fast import Chain, CollapsedT2, PairSet, ragged, solve
+from jmdp_lib.fast import Chain, CollapsedT2, PairSet, entries_of, solve
 from jmdp_lib.machine import require
 
 _DIGITS = 12  # decimals to which rewards are rounded, in units of the largest one
@@ -246,11 +246,10 @@ class _Steps:
         jm = self.system.jm
         starts = self.starts
         s, a = np.divmod(starts.indices, jm.num_actions)
-        ends, entry, within = ragged(np.diff(jm.starts)[s])
-        table = jm.starts[s[entry]] + within
+        entry, table = entries_of(jm.starts, s)
         chance = starts.data[entry] * jm.probs[table]
         column = table * jm.num_actions + a[entry]
-        return sparse.csr_array((chance, column, ends[starts.indptr]))
+        return sparse.csr_array((chance, column, np.searchsorted(entry, starts.indptr)))
 
     @property
     def of_gaps(self) -> _Branches:

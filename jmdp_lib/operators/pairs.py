@@ -18,7 +18,7 @@ Sweeps repeat this (`PairOperator.apply`). `jmdp_lib.fast` solves for its fixed 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Self
 
@@ -26,7 +26,6 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import JMDP, JOINT, Coupling, checked_coupling, require_tables
 from jmdp_lib.policies import Policy, policy_matrix
 
@@ -67,7 +66,7 @@ class PairState:
 class PairOperator:
     """T_2 for one JMDP, one policy (S, A) and one coupling, acting on PairState.
 
-    A reward offset would cost the means digits, so solvers use `without_offset`.
+    A reward offset would cost the means digits, so solvers use `JMDP.without_offset`.
     """
 
     jm: JMDP
@@ -80,11 +79,6 @@ class PairOperator:
         require_tables(solver, jm)
         matrix = policy_matrix(jm, policy)
         return cls(jm, matrix, checked_coupling(jm, coupling))
-
-    @cached_property
-    def without_offset(self) -> Self:
-        """The operator of `JMDP.without_offset`: its moments are those of smaller returns."""
-        return replace(self, jm=self.jm.without_offset)
 
     @cached_property
     def average(self) -> sparse.csr_array:
@@ -185,10 +179,6 @@ class PairOperator:
         spread = variance + (mean - value[:, None]) ** 2  # E (Z(s, a) - m(s))^2
         backup = self.backup(value, (self.policy * spread).sum(1))
         return PairState(backup.mean, self.full_covariance(backup, c))
-
-    def rounding(self, state: PairState) -> float:
-        """Rounding error of one application of T_2, in ||.||_lambda."""
-        return rounding_of(self.longest_sum) * self.distance(state, self.zero())
 
     def distance(self, new: PairState, old: PairState) -> float:
         """Distance ||new - old||_lambda over all coordinates."""

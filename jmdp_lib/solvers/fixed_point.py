@@ -112,14 +112,18 @@ class Solution(ReadOnly):
 class Operator(Protocol[State]):
     """Bellman operator with the methods that `iterate` needs."""
 
+    @property
+    def longest_sum(self) -> int:
+        """Number of terms that one coordinate of T M sums, at most."""
+
+    def zero(self) -> State:
+        """Return M = 0."""
+
     def apply(self, state: State) -> State:
         """Return T M."""
 
     def distance(self, new: State, old: State) -> float:
         """Distance ||new - old||_lambda."""
-
-    def rounding(self, state: State) -> float:
-        """Rounding error of T M in the same norm; no residual shows it."""
 
 
 class Certificate(NamedTuple):
@@ -142,8 +146,8 @@ def iterate(
     """Apply the operator until ||M_k - T M_k||_lambda plus rounding is at most residual_tol.
 
     rate: contraction modulus of the operator, which bounds the number of sweeps by default. Returns
-    T M_k, all residuals, and the rounding error of T M_k; from these `certify` bounds the error of
-    M_k, and thus of T M_k.
+    T M_k, all residuals, and the rounding error of T M_k, which no residual shows; from these
+    `certify` bounds the error of M_k, and thus of T M_k.
     """
     limit = None if max_iterations is None else checks.at_least("max_iterations", max_iterations, 1)
     residuals: list[float] = []
@@ -156,16 +160,14 @@ def iterate(
                 limit = enough_sweeps(residuals[0], residual_tol, rate)
             bar.total = limit
             bar.update()
+            last = len(residuals) >= limit
             # Rounding takes as long to compute as a residual: compute it only if it may matter.
-            if (
-                residuals[-1] <= residual_tol
-                or len(residuals) >= limit
-                or len(residuals) % 100 == 0
-            ):
-                rounding = operator.rounding(state)
+            if last or residuals[-1] <= residual_tol or len(residuals) % 100 == 0:
+                size = operator.distance(state, operator.zero())
+                rounding = rounding_of(operator.longest_sum) * size
                 certified = residuals[-1] + rounding <= residual_tol
                 hopeless = residuals[-1] <= rounding and rounding >= residual_tol
-                if certified or hopeless or len(residuals) >= limit:
+                if certified or hopeless or last:
                     return state, np.array(residuals), rounding
 
 
@@ -220,7 +222,6 @@ def solution(
     centred_mean: Floats,
     covariance: Floats | None,
     source: MomentSource,
-    offset: float,
     variance_error: float,
     route: str,
     num_unknowns: int,
@@ -228,10 +229,10 @@ def solution(
     """Build a solution, with the common offset of all returns added back to the means.
 
     centred_mean, covariance, source: means (S, A), covariances (S, A, A) and the source of moments,
-    all for the returns minus `offset`. variance_error: error bound of variances and gap variances
-    whose true value is zero.
+    all for the returns without this offset. variance_error: error bound of variances and gap
+    variances whose true value is zero.
     """
-    mean = centred_mean + offset
+    mean = centred_mean + jm.return_offset
     if covariance is not None:
         variance_error += _rounding_of_gaps(jm, covariance)
     # Smallest deviations distinguishable from zero, for the solver and for the returns.
@@ -247,7 +248,7 @@ def solution(
         source=source,
         mean_error=end.error_bound + _SUMS * (jm.reward_bound + float(np.abs(mean).max())),
         resolution=float(np.hypot(of_solver, of_returns)),
-        offset=offset,
+        offset=jm.return_offset,
     )
     if of_returns > of_solver and covariance is not None:
         # Some gaps may vary, but by less than the rounding of returns.

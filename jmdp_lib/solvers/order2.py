@@ -17,7 +17,7 @@ from jmdp_lib.fast import CollapsedT2, Gaps, solve_pairs
 from jmdp_lib.machine import require, rounding_of
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
 from jmdp_lib.moments import Moments, StoredMoments
-from jmdp_lib.operators.pairs import PairOperator, PairState
+from jmdp_lib.operators.pairs import PairState
 from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import (
     Solution,
@@ -113,19 +113,17 @@ def jipe2(
         if value is not None and name not in ROUTES[route]:
             takers = " or ".join(f"route={other!r}" for other in ROUTES if name in ROUTES[other])
             raise ValueError(f"{name}= needs {takers}, got route={route!r}")
-    operator = PairOperator.of("jipe2", jm, policy, coupling)
+    system = CollapsedT2.of("jipe2", jm, policy, coupling)
     tol = checks.positive("tol", tol)
     if route == "sweeps":
-        return _sweeps(operator, tol, initial, max_iterations)
-    return _linear_systems(operator, tol, Gaps.of(jm, gaps, states), route, device)
+        return _sweeps(jm, system, tol, initial, max_iterations)
+    return _linear_systems(jm, system, tol, Gaps.of(jm, gaps, states), route, device)
 
 
 def _sweeps(
-    operator: PairOperator, tol: float, initial: Any, max_iterations: int | None
+    jm: JMDP, operator: CollapsedT2, tol: float, initial: Any, max_iterations: int | None
 ) -> Solution:
     """Repeat T_2 for returns without the reward offset, from zero or from given moments."""
-    jm = operator.jm
-    operator = operator.without_offset
     # Three iterates, each as C and Sigma, their differences, and arrays over tables and actions.
     needed = 72.0 * operator.policy.size**2 + jm.rewards.size * (150.0 + 24.0 * jm.num_actions)
     require(needed, f"JIPE-2 by sweeps on {jm.num_states:,} states")
@@ -146,10 +144,9 @@ def _sweeps(
         centred_mean=state.mean,
         covariance=state.blocks,
         source=StoredMoments(state.second),
-        offset=jm.return_offset,
         variance_error=min(variance_error, _tail_error(jm.gamma**sweeps, start, state)),
         route="sweeps",
-        num_unknowns=jm.num_states * (jm.num_states + 1) // 2,
+        num_unknowns=operator.num_pairs,
     )
 
 
@@ -166,7 +163,7 @@ def _tail_error(discount: float, *states: PairState) -> float:
 
 
 def _start(
-    operator: PairOperator, initial: Solution | Moments | tuple[ArrayLike, ArrayLike], offset: float
+    operator: CollapsedT2, initial: Solution | Moments | tuple[ArrayLike, ArrayLike], offset: float
 ) -> PairState:
     """Initial moments M_0, for returns minus `offset`."""
     given: Any = initial.moments if isinstance(initial, Solution) else initial
@@ -180,11 +177,9 @@ def _start(
 
 
 def _linear_systems(
-    operator: PairOperator, tol: float, gaps: Gaps, route: str, device: str | None
+    jm: JMDP, system: CollapsedT2, tol: float, gaps: Gaps, route: str, device: str | None
 ) -> Solution:
     """Solve for the fixed point, for returns without the reward offset."""
-    jm = operator.jm
-    system = CollapsedT2(jm.without_offset, operator.policy, operator.coupling)
     solved = solve_pairs(system, gaps, tol * system.jm.reward_bound, route, device)
     rounding = solved.rounding + rounding_of(0) * jm.reward_bound
     error_tol = tol * jm.reward_bound
@@ -200,7 +195,6 @@ def _linear_systems(
         centred_mean=solved.backup.mean,
         covariance=system.blocks(solved.backup, solved.pairs, gaps),
         source=solved,
-        offset=jm.return_offset,
         variance_error=variance_error + false_variance(jm.gamma, solver_error),
         route=solved.route,
         num_unknowns=solved.num_pairs,

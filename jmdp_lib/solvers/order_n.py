@@ -8,10 +8,9 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.fast import MomentsFromMultisets, MultisetOperator
+from jmdp_lib.fast import CollapsedT2, MomentsFromMultisets, MultisetOperator
 from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import DEFAULT_COUPLING, JMDP, CouplingName
-from jmdp_lib.operators.pairs import PairOperator
 from jmdp_lib.policies import Policy
 from jmdp_lib.solvers.fixed_point import Solution, certify, false_variance, solution
 
@@ -64,7 +63,7 @@ def jipe(
         >>> print(f"variance {variance:.4f}, kurtosis {kurtosis:.4f}")
         variance 1.5690, kurtosis 2.2938
     """
-    operator = PairOperator.of("jipe", jm, policy, coupling).without_offset
+    operator = CollapsedT2.of("jipe", jm, policy, coupling)
     order = checks.at_least("order", order, 1)
     multisets = MultisetOperator(operator.jm, operator.policy, order, operator.coupling)
     error_tol = checks.positive("tol", tol) * operator.jm.reward_bound
@@ -87,14 +86,13 @@ def jipe(
         centred_mean=mean,
         covariance=covariance,
         source=source,
-        offset=jm.return_offset,
         variance_error=_variance_error(operator, mean, solver_error),
         route="reachable",
         num_unknowns=solved.x.size,
     )
 
 
-def _variance_error(operator: PairOperator, mean: Floats, solver_error: float) -> float:
+def _variance_error(operator: CollapsedT2, mean: Floats, solver_error: float) -> float:
     """Bound on the error of a variance, which multisets give as a difference of large numbers."""
     gamma = operator.jm.gamma
     largest = operator.jm.reward_bound + float(np.abs(mean).max())

@@ -33,7 +33,7 @@ from scipy import linalg
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import require, rounding_of
+from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.operators.pair_chain import RESTART, occupancy, pair_step, stationary_pairs
@@ -193,12 +193,12 @@ def _certified(
 ) -> tuple[Parameters, Certificate]:
     """Iterate from the direct solution until the certificate is small enough."""
     name = "projected JIPE-2"
-    if kappa < 1.0:
-        residual_tol = error_tol * (1.0 - kappa)
-        state, residuals, rounding = iterate(step, step.solve(), kappa, residual_tol, name=name)
-        return state, certify(residuals, rounding, kappa, error_tol, residuals.size, name)
     # Without a contraction, stop at a small residual, as for a rate of zero, and certify nothing.
-    state, residuals, _ = iterate(step, step.solve(), 0.0, error_tol, 10_000, name)
+    rate, limit = (kappa, None) if kappa < 1.0 else (0.0, 10_000)
+    residual_tol = error_tol * (1.0 - rate)
+    state, residuals, rounding = iterate(step, step.solve(), rate, residual_tol, limit, name)
+    if kappa < 1.0:
+        return state, certify(residuals, rounding, kappa, error_tol, residuals.size, name)
     warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
     return state, Certificate(residuals, "no contraction", np.inf, residuals.size)
 
@@ -277,9 +277,10 @@ class ProjectionStep:
         second = np.sqrt(max(float(change @ self.pi.normal @ change), 0.0))
         return float(max(np.linalg.norm(new[0] - old[0]), self.beta * second))
 
-    def rounding(self, state: Parameters) -> float:
-        """Rounding error of one application, in the weighted norm."""
-        return rounding_of(self.operator.policy.size) * self.distance(state, self.zero())
+    @property
+    def longest_sum(self) -> int:
+        """Number of terms that a parameter of Pi T_2 M sums."""
+        return self.operator.policy.size
 
     def solve(self) -> Parameters:
         """Solve for the projected fixed point: a linear solve for theta, then a conic one."""
