@@ -216,7 +216,7 @@ def earned_alone(rng: Any, x: int, weight: float, steps: int, model: Any) -> flo
 
 
 @hot
-def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any) -> None:
+def _fill_pairs(rng, returns, start, model):
     """Fill returns (n, 2). start: the state and two actions."""
     state, a, b = start
     for run in range(len(returns)):
@@ -306,7 +306,7 @@ def simulate_returns(
 
 
 @cached(nogil=True)
-def _fill_samples(rng: Any, out: Any, draws: Any, model: Any) -> None:
+def _fill_samples(rng, out, draws, model):
     """Fill out (n, S * A) with n samples. draws: alias tables of all tables and of all actions."""
     tables, actions = draws
     num_actions = model.num_actions

@@ -188,7 +188,7 @@ class Chain:
 
 
 @hot
-def _sweep(order: Any, kernel: Any, discount: Any, source: Any, x: Any, backward: Any) -> None:
+def _sweep(order, kernel, discount, source, x, backward):
     """Sweep once by Gauss-Seidel: x = source + discount * P x, in place."""
     indptr, indices, probs = kernel
     for n in range(order.size):

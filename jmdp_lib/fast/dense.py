@@ -136,7 +136,7 @@ def _move_both(kernel: Any, other: Any, x: Any, scratch: Any, out: Any, add: boo
         out[...] = moved
 
 
-def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any, add: Any) -> None:
+def _moved(indptr, indices, probs, c, out, add):
     """Write (P c)' to `out`, or add it, tile by tile: a tile is summed and transposed in cache."""
     size = len(c)
     for block in prange((size + _BLOCK - 1) // _BLOCK):
@@ -188,6 +188,6 @@ def largest_of(x: Any) -> float:
 
 
 @hot
-def _scaled_sum(a: Any, x: Any, b: Any, y: Any) -> None:
+def _scaled_sum(a, x, b, y):
     for i in range(y.size):  # needs no memory for an array of sums
         y[i] = a * x[i] + b * y[i]

@@ -334,7 +334,7 @@ class MultisetOperator:
 
 
 @inline
-def _position(index: Any, row: Any, size: Any) -> Any:
+def _position(index, row, size):
     """Position of a row (n,) among the first `size` rows; a new row is written behind them."""
     rows, slots = index
     mixed = 0
@@ -356,14 +356,14 @@ def _position(index: Any, row: Any, size: Any) -> Any:
 
 
 @cached(error_model="numpy")
-def _write(index: Any, rows: Any) -> None:
+def _write(index, rows):
     """Write distinct rows to an empty index."""
     for size in range(len(rows)):
         _position(index, rows[size], size)
 
 
 @inline
-def _split(row: Any, shift: Any, states: Any, own: Any) -> Any:
+def _split(row, shift, states, own):
     """Write the codes of the last state of a row to `own`, shifted; returns how many it keeps."""
     order = own.size
     state = states[row[order - 1] // order % states.size]
@@ -379,7 +379,7 @@ def _split(row: Any, shift: Any, states: Any, own: Any) -> Any:
 
 
 @inline
-def _merge(row: Any, kept: Any, shift: Any, moved: Any, after: Any) -> None:
+def _merge(row, kept, shift, moved, after):
     """Write the sorted union of the first codes of a row, shifted, and of `moved` to `after`."""
     other = after.size
     for p in range(after.size - 1, -1, -1):
@@ -393,7 +393,7 @@ def _merge(row: Any, kept: Any, shift: Any, moved: Any, after: Any) -> None:
 
 
 @hot
-def _follow(index: Any, size: Any, first: Any, transitions: Any, world: Any, out: Any) -> Any:
+def _follow(index, size, first, transitions, world, out):
     """Step one state of each of `count` unknowns, from row `first` on; returns the rows in use.
 
     world: probabilities of the noise, states of the kinds, and two rows as scratch. out: constants

@@ -204,13 +204,13 @@ if vars(config)["DISABLE_JIT"]:
 
 
 @inline
-def _lowest(word: Any) -> Any:
+def _lowest(word):
     """Position of the lowest bit that is set."""
     return np.int64(_bits(~word & (word - np.uint64(1))))
 
 
 @inline
-def _find(bitmap: Any, i: Any, j: Any) -> Any:
+def _find(bitmap, i, j):
     """Word of the pair (i, j), and its bit in that word."""
     if i < j:
         i, j = j, i
@@ -218,7 +218,7 @@ def _find(bitmap: Any, i: Any, j: Any) -> Any:
 
 
 @inline
-def _add(bitmap: Any, counts: Any, i: Any, j: Any) -> None:
+def _add(bitmap, counts, i, j):
     k, bit = _find(bitmap, i, j)
     if not bitmap.words[k] & bit:
         bitmap.words[k] |= bit
@@ -226,13 +226,13 @@ def _add(bitmap: Any, counts: Any, i: Any, j: Any) -> None:
 
 
 @hot
-def _add_all(bitmap: Any, counts: Any, first: Any, second: Any) -> None:
+def _add_all(bitmap, counts, first, second):
     for n in range(first.size):
         _add(bitmap, counts, first[n], second[n])
 
 
 @inline
-def _successors(steps: Any, i: Any, j: Any, scratch: Any) -> Any:
+def _successors(steps, i, j, scratch):
     """Write the successors of the pair (i, j) to `Indexing.scratch`, and return their number.
 
     steps: an `Indexing`.
@@ -258,7 +258,7 @@ def _successors(steps: Any, i: Any, j: Any, scratch: Any) -> Any:
 
 
 @hot
-def _follow(bitmap: Any, followed: Any, steps: Any, scratch: Any, counts: Any, most: Any) -> None:
+def _follow(bitmap, followed, steps, scratch, counts, most):
     """Add the successors of pairs that were not followed yet, word by word, up to `most` pairs.
 
     The search starts at the last word, since most successors have smaller indices.
@@ -281,13 +281,13 @@ def _follow(bitmap: Any, followed: Any, steps: Any, scratch: Any, counts: Any, m
 
 
 @inline
-def _place(bitmap: Any, k: Any, bit: Any) -> Any:
+def _place(bitmap, k, bit):
     """Place of a pair that is in the set, by its word and bit."""
     return bitmap.ranks[k] + np.int64(_bits(bitmap.words[k] & (bit - np.uint64(1))))
 
 
 @cached()
-def _places(bitmap: Any, first: Any, second: Any) -> Any:
+def _places(bitmap, first, second):
     """Places (N,) of the pairs (first[n], second[n]); -1 for a pair that is not in the set."""
     out = np.full(first.size, -1, np.int64)
     for n in range(first.size):
@@ -299,7 +299,7 @@ def _places(bitmap: Any, first: Any, second: Any) -> Any:
 
 
 @hot
-def _fill(bitmap: Any, steps: Any, scratch: Any, matrix: Any) -> None:
+def _fill(bitmap, steps, scratch, matrix):
     """Write `PairSet.kernel`, place by place."""
     rows, words, _ = bitmap
     starts, columns, weights = matrix
@@ -321,7 +321,7 @@ def _fill(bitmap: Any, steps: Any, scratch: Any, matrix: Any) -> None:
 
 
 @hot
-def _step_in_order(bitmap: Any, steps: Any, scratch: Any, source: Any, x: Any, out: Any) -> None:
+def _step_in_order(bitmap, steps, scratch, source, x, out):
     """Write source + gamma^2 P_2 x to `out`, which may be x, dividing by 1 - (weight of a loop)."""
     rows, words, _ = bitmap
     place = 0

@@ -102,7 +102,7 @@ def settle(bounds: Floats, step: Step, tol: float, halved: bool) -> int:
 
 
 @cached(nogil=True, error_model="numpy")
-def place(x: Any, points: Any, kinds: Any) -> Any:
+def place(x, points, kinds):
     """Reads of a grid x at ascending points (n,), for kinds (2, K).
 
     It is compiled, since K may reach a hundred thousand.
@@ -122,7 +122,7 @@ def place(x: Any, points: Any, kinds: Any) -> Any:
 
 
 @inline
-def _add(out: Any, values: Any, weight: Any, flipped: Any) -> None:
+def _add(out, values, weight, flipped):
     """Add values (n,), times a weight, to out (n,); in reverse order if flipped."""
     if flipped:
         last = out.size - 1
@@ -134,7 +134,7 @@ def _add(out: Any, values: Any, weight: Any, flipped: Any) -> None:
 
 
 @_plain
-def _mixture(scratch: Any, g: Any, bounds: Any, groups: Any) -> Any:
+def _mixture(scratch, g, bounds, groups):
     """Mixture of the next bounds of group g, (2, n), and a factor still to be applied to it."""
     start = groups.ends[g]
     stop = groups.ends[g + 1]
@@ -152,7 +152,7 @@ def _mixture(scratch: Any, g: Any, bounds: Any, groups: Any) -> Any:
 
 
 @_plain
-def _upper_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -> None:
+def _upper_row(out, r, bounds, groups, reads, slack):
     """Write one step of the upper bounds of row r to out[0]; out[2:] is scratch."""
     total = out[0]
     total[:] = slack
@@ -175,7 +175,7 @@ def _upper_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: An
 
 
 @_plain
-def _lower_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -> None:
+def _lower_row(out, r, bounds, groups, reads, slack):
     """Write one step of the lines below row r to out[:2]; out[2:] is scratch.
 
     A read between two points takes the higher of their two lines.
@@ -203,7 +203,7 @@ def _lower_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: An
 
 
 @_plain
-def follow(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -> None:
+def follow(out, r, bounds, groups, reads, slack):
     """Write one step of row r to out (4, n): its bounds; values and slopes for lines."""
     if bounds.shape[1] == 2:
         _lower_row(out, r, bounds, groups, reads, slack)
@@ -212,7 +212,7 @@ def follow(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, slack: Any) -
 
 
 @_plain
-def _keep_better(bounds: Any, new: Any) -> Any:
+def _keep_better(bounds, new):
     """Replace bounds by new ones where these are narrower; returns the largest change."""
     lines = len(bounds) == 2
     change = 0.0
@@ -226,7 +226,7 @@ def _keep_better(bounds: Any, new: Any) -> Any:
     return change
 
 
-def _sweep_rows(bounds: Any, groups: Any, reads: Any, slack: Any, scratch: Any) -> Any:
+def _sweep_rows(bounds, groups, reads, slack, scratch):
     """Sweep once over all rows; returns the largest change of a bound. scratch: (chunk, 4, n)."""
     moved = np.zeros(len(scratch))
     for start in range(0, len(bounds), len(scratch)):

@@ -16,7 +16,7 @@ from jmdp_lib.model import JMDP
 
 
 @cached()
-def alias_tables(starts: Any, probs: Any) -> Any:
+def alias_tables(starts, probs):
     """Walker's method: threshold (L,) and alias (L,) for probs (L,).
 
     A uniform number picks a cell i of n and a place in it: below threshold[i] it draws entry i,

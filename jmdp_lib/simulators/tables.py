@@ -170,7 +170,7 @@ def _draw_steps(rng: Any, at: Any, model: Any, task: Any, given: bool) -> tuple[
 
 
 @hot
-def fill_runs(rng: Any, out: Any, at: Any, model: Any, task: Any) -> None:
+def fill_runs(rng, out, at, model, task):
     """Simulate N runs and fill in their totals (N, m), labels (N, m) and queries (N,).
 
     Totals are those of `Runs`. Branches of one policy with the same future after the horizon have
