@@ -204,6 +204,18 @@ def test_a_failure_keeps_the_results_so_far():
     assert np.isfinite(result.intervals).all()
 
 
+def test_queries_never_exceed_the_budget():
+    """Also not those of a chunk that the rest of the budget does not pay."""
+    env = Counting(jl.windy_gridworld(3, gamma=0.8))
+    ask = partial(compare_actions, env, jl.goal_policy(3), [0, 1], state=4, reward_range=(0, 1))
+    with pytest.raises(ValueError, match="budget must be at least"):
+        ask(budget=1)
+    checked = env.queries
+    for budget in (150, 400, 1_000):
+        env.queries = 0
+        assert ask(budget=budget, rng=0).num_queries <= env.queries - checked <= budget
+
+
 def test_a_failure_after_the_verdict_leaves_values_unknown():
     """Also where some of the runs for values went well."""
     env = Counting(bandit([0.4, 0.6]))
