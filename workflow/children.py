@@ -39,9 +39,11 @@ def stop(program: psutil.Popen, patience: float) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
     left = psutil.wait_procs([program, *family], timeout=patience)[1]
-    for process in [*left, *(child for parent in left for child in family_of(parent))]:
+    killed = [*left, *(child for parent in left for child in family_of(parent))]
+    for process in killed:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+    psutil.wait_procs(killed, timeout=patience)  # a process is there until its memory is free
 
 
 def wait_for(program: psutil.Popen, patience: float) -> int:
