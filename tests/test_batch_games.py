@@ -52,7 +52,7 @@ def test_games_are_trained_anew_and_a_chapter_shows_them(project, run, tmp_path,
         ("", "cpu", "needs an entry `atari:`"),
         ("atari: {games: [Pnog], seeds: [0]}", "cpu", "Pnog"),
         ("atari: {games: [Pong], seeds: [-1]}", "cpu", "seeds must be at least 0"),
-        (SMALL.replace("true", "small"), "cpu", "miniature: 'small' is no bool"),
+        (SMALL.replace("true", "small"), "cpu", "miniature: 'small' must be of type bool"),
         (SMALL, "toaster", "is unknown"),
     ],
 )

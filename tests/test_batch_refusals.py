@@ -11,12 +11,12 @@ CELL = '# %% tags=["parameters"]\n'
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("01_first: {num_points: true}", "01_first: num_points: True is no int"),
-        ("01_first: {num_points: 3.0}", r"01_first: num_points: 3\.0 is no int"),
-        ("01_first: {level: 1e-8}", r"01_first: level: '1e-8' is no float.*1\.0e-8"),
+        ("01_first: {num_points: true}", "01_first: num_points: True must be of type int"),
+        ("01_first: {num_points: 3.0}", r"01_first: num_points: 3\.0 must be of type int"),
+        ("01_first: {level: 1e-8}", r"01_first: level: '1e-8' must be of type float.*1\.0e-8"),
         ("01_first: {out_dir: x}", "01_first.*'out_dir'.*level, num_points, seed"),
         ("01_first: [1, 2]", r"01_first.*\[1, 2\]"),
-        ("- 01_first", "is no dict"),
+        ("- 01_first", "must be of type dict"),
         ("01_first: {", "not valid YAML"),
         ("01_first: {a: 1, b: 2}\n04_none: {}", "'a'.*'b'.*04_none.*02_second"),  # all at once
     ],
@@ -52,8 +52,8 @@ def test_bad_entries_of_lists_and_empty_lists(project):
     wrong = "gammas: [0.9, 1e-8], sizes: [5, 0.5], labels: [], others: [], pairs: [[5], []]"
     project.profile("quick", f"01_first: {{{wrong}}}")
     message = project.refusal()
-    assert "01_first: gammas: 1: '1e-8' is no float; in YAML write 1.0e-8" in message
-    assert "01_first: sizes: 1: 0.5 is no int" in message
+    assert "01_first: gammas: 1: '1e-8' must be of type float; in YAML write 1.0e-8" in message
+    assert "01_first: sizes: 1: 0.5 must be of type int" in message
     assert re.findall("01_first: (.*) should ", message) == ["labels: []", "pairs: 1: []"]
 
 

@@ -92,7 +92,7 @@ def test_results_are_found_from_any_folder(tmp_path, place, monkeypatch):
 
 
 def test_a_parameter_of_another_type_is_refused_in_a_line(monkeypatch):
-    """By papermill alone; in the batch the profile's schema refuses it before."""
+    """By papermill alone; in the batch the profile is refused before."""
     defaults = 'sweeps = 400  # at least 200\ngammas = [0.9]\nlevel = 0.5\nout_dir = ""'
 
     def claims(given):

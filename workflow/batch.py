@@ -58,10 +58,10 @@ def notebook_names(root: Path) -> list[str]:
 def misfits(value: Any, default: Any, where: str) -> Iterator[str]:
     """Each value of a profile that is not like the default in whose place it stands."""
     kinds = {float: (float, int), tuple: (list,), dict: (dict, type(None))}
-    allowed = kinds.get(type(default), (type(default),))  # a bool is no int, nor 3.0 for range()
+    allowed = kinds.get(type(default), (type(default),))  # neither True nor 3.0 is an int
     if type(value) not in allowed:
         hint = "; in YAML write 1.0e-8, not 1e-8" if isinstance(default, float) else ""
-        yield f"{where}: {value!r} is no {allowed[0].__name__}{hint}"
+        yield f"{where}: {value!r} must be of type {allowed[0].__name__}{hint}"
     elif isinstance(value, dict):
         for name, given in value.items():
             if name in default:
