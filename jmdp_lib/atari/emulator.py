@@ -39,7 +39,7 @@ def rom_id(game: str) -> str:
     key = game.lower().replace("_", "") if isinstance(game, str) else ""
     if key in _roms():
         return _roms()[key]
-    names = {known: title(rom) for known, rom in sorted(_roms().items())}
+    names = {short: title(rom) for short, rom in sorted(_roms().items())}
     close = [names[k] for k in difflib.get_close_matches(key, names, n=3, cutoff=0.5)]
     hint = (
         f"did you mean {' or '.join(close)}?"

@@ -61,10 +61,9 @@ class SolvedPairs:
     It is a source of moments: each follows from c by one local expectation. If c has not been
     solved at the pairs that a moment needs, it is solved there when the moment is read.
 
-    c: (S, S) on all pairs, an array or a tensor, or (size + 1,) on those of `reached`, followed by
-    nan for all other pairs. error_tol: error
-    tolerance of moments in ||.||_lambda. residuals: (n,) of some iterates, in ||.||_lambda.
-    rounding: error in the same norm that no residual shows.
+    c: (S, S) on all pairs, an array or a tensor; or (size + 1,) on those of `reached`, followed by
+    nan for all other pairs. error_tol: error tolerance of moments in ||.||_lambda. residuals: (n,)
+    of some iterates, in ||.||_lambda. rounding: error in the same norm that no residual shows.
     """
 
     system: CollapsedT2
