@@ -107,7 +107,6 @@ class Counting(Plain):
     """Counts its queries, and fails after a number of them."""
 
     queries = 0
-
     error = OSError("the licence server is gone")
 
     def __init__(self, jm, last=np.inf):

@@ -216,6 +216,23 @@ def test_queries_never_exceed_the_budget():
         assert ask(budget=budget, rng=0).num_queries <= env.queries - checked <= budget
 
 
+class Rising(Counting):
+    """Pays more than it declares after 300 queries."""
+
+    reward_range = (0.0, 1.0)
+
+    def query(self, state, actions, rng):
+        rewards, after = super().query(state, actions, rng)
+        return rewards + (self.queries > 300), after
+
+
+def test_a_declared_range_holds_beside_a_wider_one():
+    with pytest.raises(SimulatorError, match=r"reward 2.0 .* not in reward_range \(0.0, 1.0\)"):
+        compare_actions(
+            Rising(bandit([0.5, 0.5])), [0], [0, 1], state=0, reward_range=(0, 5), rng=0
+        )
+
+
 def test_a_failure_after_the_verdict_leaves_values_unknown():
     """Also where some of the runs for values went well."""
     env = Counting(bandit([0.4, 0.6]))

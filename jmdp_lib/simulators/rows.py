@@ -231,7 +231,8 @@ class RowWorld(World):
         run = Run(self.start(width), [0] * width, zeros, zeros.copy(), [*range(width)], [])
         states, sources, _, tails, alive, paid = run
         stops = plan.coalesces and not to_the_end
-        limits = plan.limits or ANY_REWARD
+        lows, highs = zip(*(x or ANY_REWARD for x in (plan.limits, self.limits)), strict=True)
+        limits = max(lows), min(highs)
         all_coalesced = [[[*range(width)]]]
         queries = 0
         for time in range(plan.horizon):
