@@ -51,6 +51,8 @@ def test_games_are_trained_anew_and_a_chapter_shows_them(project, run, tmp_path,
     [
         ("", "cpu", "needs an entry `atari:`"),
         ("atari: {games: [Pnog], seeds: [0]}", "cpu", "Pnog"),
+        ("atari: {games: [Pong, pong], seeds: [0]}", "cpu", "games must be distinct"),
+        ("atari: {games: [Pong], seeds: [1, 1]}", "cpu", "seeds must be distinct"),
         ("atari: {games: [Pong], seeds: [-1]}", "cpu", "seeds must be at least 0"),
         (SMALL.replace("true", "small"), "cpu", "miniature: 'small' must be of type bool"),
         (SMALL, "toaster", "is unknown"),

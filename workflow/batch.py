@@ -108,6 +108,9 @@ def atari_jobs(entry: dict[str, Any] | None, device: str, elsewhere: bool) -> di
         games = [title(name) for name in entry["games"]]
     except (RuntimeError, ValueError) as error:
         raise ProjectError(f"{ATARI}: {error}") from error
+    for name, listed in {"games": games, "seeds": entry["seeds"]}.items():
+        if len(set(listed)) < len(listed):
+            raise ProjectError(f"{ATARI}: {name} must be distinct, found {listed}")
     return {**entry, "games": games, "device": device, "tables": TABLES}
 
 
